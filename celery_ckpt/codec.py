@@ -1,0 +1,151 @@
+"""How a checkpoint is written: a header, and the messages it needs, in one order.
+
+    messages   conversation[0] ... conversation[n-1]  rest[0] ... rest[r-1]
+    header     {"messages": n, "iteration": ..., ..., "entry": {"kept": k, "state": ...}}
+
+The entry of a checkpoint nearly always is a prefix of its conversation. It is written as the number
+of messages that it shares with it (``kept``) and the rest, which only a compaction in the middle of
+an iteration makes. The stores keep header and messages apart; ``to_bytes`` puts them into one JSON
+object. Fields that have their default are left out. All of it is data; nothing is imported by name.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
+from celery_ckpt.errors import NotACheckpoint, SchemaTooNew
+from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.messages import Message
+
+if TYPE_CHECKING:
+    from celery_ckpt.models import Checkpoint, Entry
+
+    C = TypeVar("C", bound=Checkpoint)
+
+#: The format of everything written here; see docs/reference/storage-format.md.
+FORMAT_VERSION = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """Write a whole checkpoint as one JSON object."""
+    kept, rest = shared_with_entry(checkpoint)
+    return encode(
+        {
+            "format": FORMAT_VERSION,
+            "id": checkpoint.id,
+            "agent_id": checkpoint.agent_id,
+            "header": header(checkpoint, kept),
+            "messages": [m.root for m in (*checkpoint.conversation, *rest)],
+        }
+    )
+
+
+def from_bytes(cls: type[C], data: bytes) -> C:
+    """Read what ``to_bytes`` wrote."""
+    try:
+        found = decode(data)
+        refuse_newer(found["format"], "This checkpoint")
+        messages = [Message.of(m) for m in found["messages"]]
+        spine = Spine(messages)
+        return assemble(cls, found["agent_id"], found["id"], found["header"], spine)
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotACheckpoint(reason=f"{type(error).__name__}: {str(error)[:200]}") from error
+
+
+def refuse_newer(version: object, what: str) -> None:
+    """Raise ``SchemaTooNew`` for a format that this code cannot know."""
+    if not isinstance(version, int) or version < 1:
+        raise ValueError(f"{what} has format version {version!r}")
+    if version > FORMAT_VERSION:
+        raise SchemaTooNew(what=what, version=version, supported=FORMAT_VERSION)
+
+
+def shared_with_entry(checkpoint: Checkpoint) -> tuple[int, list[Message]]:
+    """How many messages the entry shares with the conversation, and the ones it does not."""
+    entry: Entry | None = checkpoint.__dict__["entry"]
+    if entry is None:
+        return 0, []
+    own, entered = checkpoint.conversation, entry.conversation
+    if own.spine is entered.spine and len(entered) <= len(own):
+        return len(entered), []
+    before, now = entered.messages, own.messages
+    pairs = zip(before, now, strict=False)
+    # Equal is not enough (1 == True, and keys have an order): what is shared is written only once.
+    differ = (
+        i for i, (old, new) in enumerate(pairs) if old is not new and old.to_json() != new.to_json()
+    )
+    kept = next(differ, min(len(before), len(now)))
+    return kept, before[kept:]
+
+
+def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
+    """Everything about a checkpoint but its messages, its id and its agent."""
+    # The model's own values, not the copies that it hands out: they are only written here.
+    own = checkpoint.__dict__
+    conversation: Conversation = own["conversation"]
+    fields = {
+        "created_at": (own["created_at"] - _EPOCH) // _MICROSECOND,
+        "messages": len(conversation),
+        "iteration": own["iteration"],
+    }
+    if own["event"]:
+        fields["event"] = own["event"].value
+    for name in ("run_id", "metadata", "state"):
+        if own[name]:
+            fields[name] = own[name]
+    if conversation.max_tokens != DEFAULT_MAX_TOKENS:
+        fields["max_tokens"] = conversation.max_tokens
+    if own["entry"] is not None:
+        fields["entry"] = _entry_header(own["entry"], kept)
+    return fields
+
+
+def _entry_header(entry: Entry, kept: int) -> dict[str, Any]:
+    fields = {"kept": kept, "state": entry.state, "max_tokens": entry.conversation.max_tokens}
+    defaults = {"state": {}, "max_tokens": DEFAULT_MAX_TOKENS}
+    return {name: value for name, value in fields.items() if defaults.get(name) != value}
+
+
+def assemble(
+    cls: type[C], agent_id: str, checkpoint_id: str, header: dict[str, Any], spine: Spine
+) -> C:
+    """Make the checkpoint again of its header and all its messages.
+
+    Raises:
+        ValueError, KeyError, TypeError: the header does not belong to these messages.
+    """
+    fields = dict(header)
+    count, entry = fields.pop("messages"), fields.pop("entry", None)
+    if not isinstance(count, int) or not 0 <= count <= len(spine.messages):
+        raise ValueError(f"it has {len(spine.messages)} messages instead of {count}")
+    own = spine if count == len(spine.messages) else Spine(spine.messages[:count])
+    conversation = _over(own, count, fields)
+    if entry is not None:
+        fields["entry"] = _entry(spine, conversation, dict(entry))
+    fields["created_at"] = moment(fields["created_at"])
+    return cls(id=checkpoint_id, agent_id=agent_id, conversation=conversation, **fields)
+
+
+def moment(microseconds: int) -> datetime:
+    """A point in time, of the microseconds since 1970 that a header holds."""
+    try:
+        return _EPOCH + microseconds * _MICROSECOND
+    except OverflowError:
+        raise ValueError(f"{microseconds} microseconds after 1970 is no date") from None
+
+
+def _over(spine: Spine, count: int, fields: dict[str, Any]) -> Conversation:
+    return Conversation.over(spine, count, fields.pop("max_tokens", DEFAULT_MAX_TOKENS))
+
+
+def _entry(spine: Spine, conversation: Conversation, fields: dict[str, Any]) -> dict[str, Any]:
+    kept = fields.pop("kept")
+    if not isinstance(kept, int) or not 0 <= kept <= len(conversation):
+        raise ValueError(f"its entry shares {kept} of {len(conversation)} messages")
+    rest = spine.messages[len(conversation) :]
+    own = Spine([*spine.messages[:kept], *rest]) if rest else conversation.spine
+    return {"conversation": _over(own, kept + len(rest), fields), **fields}

@@ -1,0 +1,224 @@
+"""A conversation: messages that are appended, sometimes replaced, and photographed often.
+
+A checkpoint needs a snapshot after every turn, so a snapshot must not cost a copy. Conversations
+therefore share a ``Spine``, a list that only grows, and each knows how much of it is its own:
+
+    spine      m0 m1 m2 m3 m4
+    snapshot   ------->|                (a checkpoint's, three messages, for ever)
+    live       ------------->|          (appends go to the end of the spine)
+
+Whoever appends while others own more of the spine gets a spine of its own. Beside the messages the
+spine keeps their running digest and size, so that neither is ever computed anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import core_schema
+
+from celery_ckpt.messages import Message, ToolCall
+
+DEFAULT_MAX_TOKENS = 100_000
+_BYTES_PER_TOKEN = 4
+
+
+class Spine:
+    """Messages that only grow, with a running digest of them as JSON lines."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.messages = list(messages)
+        self._lock = threading.Lock()
+        self._hasher = hashlib.sha256()
+        #: How many messages the digest covers, and how many bytes that was.
+        self._hashed = 0
+        self._size = 0
+        #: The lines that were digested last: they are usually the next to be written.
+        self._recent: list[bytes] = []
+        #: What stores remember about these messages; it lives as long as they do.
+        self.notes: dict[Hashable, Any] = {}
+
+    def extend_with_stored(self, lines: list[bytes], messages: list[Message]) -> None:
+        """Grow by messages as they were read; the digest is that of the very bytes that were read."""
+        with self._lock:
+            self._recent = []
+            self.messages += messages
+            self._advance(lines)
+
+    def try_append(self, message: Message, at: int) -> bool:
+        """Append if the spine has exactly ``at`` messages; else somebody else has grown it."""
+        with self._lock:
+            if len(self.messages) != at:
+                return False
+            self.messages.append(message)
+            return True
+
+    def digest(self, length: int, more: bytes = b"") -> tuple[str, int]:
+        """SHA-256, in hex, of the first ``length`` messages, one JSON line each, and of ``more``; and
+        the size of the lines.
+        """
+        with self._lock:
+            if length > self._hashed:
+                self._recent = [m.to_json() for m in self.messages[self._hashed : length]]
+                self._advance(self._recent)
+            if length == self._hashed:
+                hasher = self._hasher.copy()
+                hasher.update(more)
+                return hasher.hexdigest(), self._size
+        # A prefix that nobody asked about while it was the whole.
+        return Spine(self.messages[:length]).digest(length, more)
+
+    def lines(self, start: int, stop: int) -> list[bytes]:
+        """Messages ``start`` to ``stop - 1``, one JSON line each."""
+        with self._lock:
+            if stop == self._hashed and stop - start == len(self._recent):
+                return self._recent
+            return [message.to_json() for message in self.messages[start:stop]]
+
+    def _advance(self, lines: list[bytes]) -> None:
+        data = b"\n".join([*lines, b""])
+        self._hasher.update(data)
+        self._hashed += len(lines)
+        self._size += len(data)
+
+
+class Conversation:
+    """Messages in order, compared by value. ``max_tokens`` is advice: nothing is ever trimmed."""
+
+    def __init__(
+        self,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        messages: Iterable[Message | dict[str, Any]] = (),
+    ) -> None:
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+            raise ValueError(f"max_tokens is {max_tokens!r}; it must be an integer of at least 1")
+        self.max_tokens = max_tokens
+        #: One writer at a time; readers need no lock, since what they read is replaced as a whole.
+        self._lock = threading.Lock()
+        self._own = _whole(messages)
+
+    @classmethod
+    def over(cls, spine: Spine, length: int, max_tokens: int) -> Conversation:
+        """A conversation of the first ``length`` messages of a spine, without copying them."""
+        conversation = cls(max_tokens)
+        conversation._own = spine, length
+        return conversation
+
+    def with_system_prompt(self, text: str) -> Conversation:
+        """A new conversation that begins with this system message instead of any it began with."""
+        old = self.messages
+        rest = old[1:] if old and old[0].role == "system" else old
+        return Conversation(self.max_tokens, [Message.system(text), *rest])
+
+    def append(self, message: Message | dict[str, Any]) -> None:
+        """Add a message at the end.
+
+        Raises:
+            NotJson: it holds something JSON cannot; the error names the path, nothing was added.
+        """
+        message = Message.of(message)
+        with self._lock:
+            spine, length = self._own
+            if not spine.try_append(message, length):
+                spine = Spine([*spine.messages[:length], message])
+            self._own = spine, length + 1
+
+    def replace(self, messages: Iterable[Message | dict[str, Any]]) -> None:
+        """Put other messages in the place of all of these, as a compaction does."""
+        replaced = _whole(messages)
+        with self._lock:
+            self._own = replaced
+
+    def copy(self) -> Conversation:
+        """An independent conversation with the same messages, at no cost."""
+        return Conversation.over(*self._own, self.max_tokens)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, in a list of the caller's own."""
+        spine, length = self._own
+        return spine.messages[:length]
+
+    @property
+    def spine(self) -> Spine:
+        """The shared list below; stores remember by it what they have persisted."""
+        return self._own[0]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the messages, one JSON line each; kept as the conversation grows."""
+        spine, length = self._own
+        return spine.digest(length)[0]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the messages, one JSON line each."""
+        spine, length = self._own
+        return spine.digest(length)[1]
+
+    def estimated_tokens(self) -> int:
+        """About how many tokens the messages are: a quarter of their bytes."""
+        return -(-self.size // _BYTES_PER_TOKEN)
+
+    def pending_tool_calls(self) -> list[ToolCall]:
+        """The tool calls that have no result yet: no provider accepts a conversation with any."""
+        waiting: dict[str, ToolCall] = {}
+        for message in self.messages:
+            for call_id in message.answers:
+                waiting.pop(call_id, None)
+            waiting.update({call.id: call for call in message.tool_calls})
+        return list(waiting.values())
+
+    def __len__(self) -> int:
+        return self._own[1]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Conversation):
+            return NotImplemented
+        (spine, length), (other_spine, other_length) = self._own, other._own
+        if (self.max_tokens, length) != (other.max_tokens, other_length):
+            return False
+        return spine is other_spine or spine.messages[:length] == other_spine.messages[:length]
+
+    __hash__ = None  # type: ignore[assignment]  # it can grow
+
+    def __repr__(self) -> str:
+        return f"Conversation({len(self)} messages, max_tokens={self.max_tokens})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For copy.deepcopy, and for errors that carry checkpoints to another process.
+        return Conversation, (self.max_tokens, self.messages)
+
+    def to_dict(self) -> dict[str, Any]:
+        """``{"max_tokens": ..., "messages": [...]}``, as plain JSON."""
+        return {"max_tokens": self.max_tokens, "messages": [m.to_dict() for m in self.messages]}
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Let pydantic models hold conversations: a field takes a snapshot, never the caller's own."""
+        return core_schema.no_info_plain_validator_function(
+            _snapshot,
+            serialization=core_schema.plain_serializer_function_ser_schema(Conversation.to_dict),
+        )
+
+
+def _whole(messages: Iterable[Message | dict[str, Any]]) -> tuple[Spine, int]:
+    spine = Spine(Message.of(m) for m in messages)
+    return spine, len(spine.messages)
+
+
+def _snapshot(value: Any) -> Conversation:
+    if isinstance(value, Conversation):
+        return value.copy()
+    if isinstance(value, Mapping) and value.keys() <= {"max_tokens", "messages"}:
+        return Conversation(**value)
+    raise ValueError("a conversation is a Conversation, or an object with max_tokens and messages")

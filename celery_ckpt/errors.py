@@ -1,0 +1,194 @@
+"""Everything that can go wrong, in one tree.
+
+    CheckpointError
+    ├── ConfigurationError      a URL, a setting or an option is wrong                  (a ValueError)
+    ├── InvalidName             an agent, run or checkpoint name nobody can store       (a ValueError)
+    ├── NotJson                 a value that JSON cannot hold exactly; names the path   (a ValueError)
+    ├── NotACheckpoint          bytes that no checkpoint was written as                 (a ValueError)
+    └── StoreError              the store refused, or could not do, what was asked
+        ├── StoreUnavailable    no answer; nothing is known to be wrong with the data
+        ├── StoreDamaged        the store as a whole cannot be read
+        ├── CheckpointDamaged   one checkpoint cannot be read; the others can
+        ├── SchemaTooNew        written by a newer version of this library
+        ├── CheckpointTooLarge  over the limit; nothing was written
+        ├── AlreadyExists       the same id, another content
+        ├── RunNotFound         there is no such run
+        └── LeaseError
+            ├── LeaseHeld       somebody else may write for this agent now
+            └── LeaseLost       this lease is over: a newer one was given, or it was released
+
+Each class is one thing a caller would catch. The facts in a message are attributes of the error too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from celery_ckpt.models import Checkpoint
+
+
+class CheckpointError(Exception):
+    """The root of every error this library raises."""
+
+    #: What the message says; the braces name facts.
+    template: ClassVar[str] = "{reason}"
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(self.template.format(**facts))
+        self.__dict__.update(facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process boundaries in Celery; the default would call __init__ without the facts.
+        return _revive, (type(self), self.args, self.__dict__)
+
+
+def _revive(
+    cls: type[CheckpointError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> CheckpointError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class ConfigurationError(CheckpointError, ValueError):
+    """A URL, a setting or an option is wrong."""
+
+
+class InvalidName(CheckpointError, ValueError):
+    """A name that is empty, too long, or not valid Unicode text."""
+
+    template = "{what} {reason}. Use a text of 1 to {limit} characters."
+    what: str
+    reason: str
+    limit: int
+
+
+class NotJson(CheckpointError, ValueError):
+    """A value that JSON cannot hold exactly. It was refused before anything changed."""
+
+    template = "{path} {reason}. Only what JSON can hold exactly can be kept: convert it first."
+    path: str
+    reason: str
+
+
+class NotACheckpoint(CheckpointError, ValueError):
+    """Bytes that ``Checkpoint.to_bytes`` never wrote."""
+
+    template = (
+        "These bytes are no checkpoint: {reason}. Only what Checkpoint.to_bytes wrote can be read."
+    )
+    reason: str
+
+
+class StoreError(CheckpointError):
+    """The store refused, or could not do, what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer. The operation may be tried again; it is safe to repeat."""
+
+    template = "The checkpoint store at {where} did not answer: {reason}. Is it running and reachable?"
+    where: str
+    reason: str
+
+
+class StoreDamaged(StoreError):
+    """The store as a whole cannot be read."""
+
+    template = "The checkpoint store at {where} cannot be read: {reason}. Restore it from a backup."
+    where: str
+    reason: str
+
+
+class CheckpointDamaged(StoreError):
+    """A checkpoint is there but cannot be read; the agent's other checkpoints still can.
+
+    ``readable`` holds what ``CheckpointStore.list`` could read of that agent in spite of it.
+    """
+
+    template = (
+        "Checkpoint {checkpoint_id} of agent {agent_id!r} is damaged: {reason}. The agent's other "
+        "checkpoints are not affected: load one of them, or prune this one."
+    )
+    agent_id: str
+    checkpoint_id: str
+    reason: str
+    readable: Sequence[Checkpoint] = ()
+
+
+class SchemaTooNew(StoreError):
+    """A record was written by a newer version of this library."""
+
+    template = (
+        "{what} has format version {version}; this celery_ckpt reads up to {supported}. "
+        "Upgrade celery_ckpt here before this process reads it."
+    )
+    what: str
+    version: int
+    supported: int
+
+
+class CheckpointTooLarge(StoreError):
+    """A checkpoint, step or run record is over ``max_checkpoint_bytes``. Nothing was written."""
+
+    template = (
+        "{what} of agent {agent_id!r} has {size:,} bytes, the limit is {limit:,}; the largest part is "
+        "{part} with {part_size:,} bytes. Shorten it, or raise ckpt_max_checkpoint_bytes."
+    )
+    what: str
+    agent_id: str
+    size: int
+    limit: int
+    part: str
+    part_size: int
+
+
+class AlreadyExists(StoreError):
+    """Something with this id is stored already, and its content is another one."""
+
+    template = (
+        "{what} of agent {agent_id!r} is stored already with another content. What was saved never "
+        "changes: use a new id."
+    )
+    what: str
+    agent_id: str
+
+
+class RunNotFound(StoreError):
+    """There is no record of such a run."""
+
+    template = "Agent {agent_id!r} has no run {run_id!r}. Add its record before updating it."
+    agent_id: str
+    run_id: str
+
+
+class LeaseError(StoreError):
+    """Something about who may write for an agent."""
+
+
+class LeaseHeld(LeaseError):
+    """Somebody else holds an unexpired lease of this agent."""
+
+    template = (
+        "Agent {agent_id!r} is being worked on by {owner} (token {token}); its lease ends in "
+        "{seconds_left:.1f} s. Wait for that, or write with the lease."
+    )
+    agent_id: str
+    owner: str
+    token: int
+    nonce: str
+    seconds_left: float
+
+
+class LeaseLost(LeaseError):
+    """This lease is over: a newer one was given, it was released, or the agent was deleted."""
+
+    template = (
+        "The lease with token {token} no longer covers agent {agent_id!r}. Nothing was written. "
+        "Another attempt may have taken over; stop, or acquire anew."
+    )
+    agent_id: str
+    token: int

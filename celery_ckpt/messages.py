@@ -1,0 +1,172 @@
+"""What one message is: any provider's JSON object, kept exactly as it came.
+
+Nothing is normalised and nothing dropped. ``text``, ``tool_calls`` and ``answers`` only *read* the
+shapes in use: OpenAI chat, OpenAI Responses items, and Anthropic content blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, RootModel, model_validator
+
+from celery_ckpt.errors import NotJson
+from celery_ckpt.jsonvalues import decode, encode, kind_of, plain
+
+_TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
+
+
+class ToolCall(BaseModel):
+    """One call that the model asked for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    #: As the provider sent it: a JSON text (OpenAI) or an object (Anthropic).
+    input: Any = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments as keywords. Raises ``ValueError`` if the model's JSON is not an object."""
+        value = self.input
+        if isinstance(value, str):
+            try:
+                value = decode(value or "{}")
+            except ValueError as error:
+                raise ValueError(
+                    f"The arguments of tool call {self.id} to {self.name!r} are not JSON: {error}"
+                ) from error
+        if not isinstance(value, dict):
+            raise ValueError(f"The arguments of tool call {self.id} to {self.name!r} are not an object")
+        return _plain_object(value)
+
+
+class Message(RootModel[dict[str, Any]]):
+    """A message: immutable, compared by value, equal to the JSON object it was made from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_plain_copy(cls, value: Any) -> Any:
+        return value.root if isinstance(value, Message) else _plain_object(value)
+
+    @classmethod
+    def of(cls, value: Message | dict[str, Any]) -> Message:
+        """The message made of a JSON object; a message is returned as it is.
+
+        Raises:
+            NotJson: it holds something that JSON cannot hold exactly; the error names the path.
+        """
+        return value if isinstance(value, Message) else cls.decoded(_plain_object(value))
+
+    @classmethod
+    def decoded(cls, value: dict[str, Any]) -> Message:
+        """Wrap an object that came out of a decoder: it is plain, and nobody else holds it."""
+        return cls.model_construct(root=value)
+
+    @classmethod
+    def system(cls, content: Any, **fields: Any) -> Message:
+        """Instructions to the model."""
+        return cls.of({"role": "system", "content": content, **fields})
+
+    @classmethod
+    def user(cls, content: Any, **fields: Any) -> Message:
+        """What the user said: a text, or a provider's list of content blocks."""
+        return cls.of({"role": "user", "content": content, **fields})
+
+    @classmethod
+    def assistant(cls, content: Any = None, **fields: Any) -> Message:
+        """What the model said; ``tool_calls=[...]`` and other fields go along as they are."""
+        return cls.of({"role": "assistant", "content": content, **fields})
+
+    @classmethod
+    def tool(cls, content: Any, tool_call_id: str, **fields: Any) -> Message:
+        """The result of a tool call, in OpenAI's chat shape."""
+        return cls.of({"role": "tool", "tool_call_id": tool_call_id, "content": content, **fields})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object, as a copy that the caller may change."""
+        return _plain_object(self.root)
+
+    def to_json(self) -> bytes:
+        """The JSON object on one line: what stores keep and digests are made of."""
+        return encode(self.root)
+
+    @property
+    def role(self) -> str | None:
+        """Who speaks, where the provider's shape says so."""
+        role = self.root.get("role")
+        return role if isinstance(role, str) else None
+
+    @property
+    def text(self) -> str:
+        """All text in the message, without thinking, tool calls or tool results."""
+        content = self.root.get("content")
+        if isinstance(content, str):
+            return content
+        blocks = (b for b in _objects(content) if b.get("type") in _TEXT_BLOCKS)
+        return "".join(str(block.get("text") or "") for block in blocks)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls that wait for an answer from us; calls the provider runs itself are not listed."""
+        return [
+            *_chat_calls(self.root),
+            *_responses_calls(self.root),
+            *_anthropic_calls(self.root),
+        ]
+
+    @property
+    def answers(self) -> list[str]:
+        """The ids of the tool calls whose results this message brings."""
+        root, found = self.root, []
+        if root.get("role") == "tool":
+            found.append(root.get("tool_call_id"))
+        if str(root.get("type", "")).endswith("_output"):
+            # A local_shell_call_output names the call by its id and has no call_id.
+            found.append(root.get("call_id", root.get("id")))
+        blocks = _objects(root.get("content"))
+        found += [b.get("tool_use_id") for b in blocks if b.get("type") == "tool_result"]
+        return [call_id for call_id in found if isinstance(call_id, str)]
+
+
+def _plain_object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise NotJson(path="A message", reason=f"is of type {kind_of(value)}, not an object")
+    copy: dict[str, Any] = plain(value, "message")
+    return copy
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+
+
+def _call(call_id: Any, name: Any, given: Any) -> Iterator[ToolCall]:
+    if isinstance(call_id, str):
+        # A copy: whoever runs the tool may change what it is given, and the message must not.
+        own = plain(given, "input")
+        yield ToolCall(id=call_id, name=name if isinstance(name, str) else "", input=own)
+
+
+def _chat_calls(root: dict[str, Any]) -> Iterator[ToolCall]:
+    for call in _objects(root.get("tool_calls")):
+        for kind, given in (("function", "arguments"), ("custom", "input")):
+            if isinstance(body := call.get(kind), dict):
+                yield from _call(call.get("id"), body.get("name"), body.get(given))
+
+
+def _responses_calls(root: dict[str, Any]) -> Iterator[ToolCall]:
+    # Only calls for the client carry a call_id: web_search_call, mcp_call and the like do not.
+    kind = root.get("type")
+    if isinstance(kind, str) and kind.endswith("_call"):
+        given = root.get("arguments", root.get("input", root.get("action")))
+        yield from _call(root.get("call_id"), root.get("name", kind.removesuffix("_call")), given)
+
+
+def _anthropic_calls(root: dict[str, Any]) -> Iterator[ToolCall]:
+    for block in _objects(root.get("content")):
+        if block.get("type") == "tool_use":
+            yield from _call(block.get("id"), block.get("name"), block.get("input"))

@@ -1,0 +1,134 @@
+"""A checkpoint: an immutable, complete snapshot of an agent.
+
+Whatever is read from a checkpoint is the reader's own copy (a conversation's copy costs nothing), so
+that no use of a checkpoint can change it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+
+from celery_ckpt import codec
+from celery_ckpt.clock import Clock, system_clock
+from celery_ckpt.conversation import Conversation
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.jsonvalues import plain
+from celery_ckpt.names import checked_name, new_checkpoint_id
+
+
+def named(what: str) -> BeforeValidator:
+    """A field that names something. It looks before pydantic does, which takes bytes for text."""
+    return BeforeValidator(lambda name: checked_name(name, what))
+
+
+def kept_exactly(what: str) -> BeforeValidator:
+    """A field that JSON must hold exactly, looked at before pydantic does; errors name the path."""
+    return BeforeValidator(lambda value: plain(value, what))
+
+
+AgentId = Annotated[str, named("An agent_id")]
+RunId = Annotated[str, named("A run_id")]
+CheckpointId = Annotated[str, named("A checkpoint id")]
+State = Annotated[dict[str, Any], kept_exactly("state")]
+Metadata = Annotated[dict[str, str], kept_exactly("metadata")]
+Moment = Annotated[AwareDatetime, AfterValidator(lambda moment: moment.astimezone(UTC))]
+
+
+class _CopiedOut:
+    """An attribute whose value is handed out as a copy. Pydantic itself reads ``__dict__``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: BaseModel | None, owner: type[BaseModel]) -> Any:
+        return self if instance is None else _copy(instance.__dict__[self._name])
+
+    def __set__(self, instance: BaseModel, value: Any) -> None:
+        raise AttributeError(f"{type(instance).__name__} is immutable; make a new one")
+
+
+def hand_out_copies(model: type[BaseModel], *fields: str) -> None:
+    """Make these fields of a model, of plain JSON values or conversations, safe from their readers."""
+    for field in fields:
+        setattr(model, field, _CopiedOut(field))
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, Conversation) else plain(value, "value")
+
+
+class Entry(BaseModel):
+    """Where an iteration began: the conversation and the state to enter it with again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    conversation: Conversation
+    state: State = {}
+
+
+class Checkpoint(BaseModel):
+    """An immutable, complete snapshot of an agent; compared by value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: CheckpointId
+    agent_id: AgentId
+    conversation: Conversation
+    iteration: Annotated[int, Field(ge=0)]
+    metadata: Metadata = {}
+    created_at: Moment
+    #: What the agent keeps besides its conversation: any JSON object.
+    state: State = {}
+    #: The event after which it was taken, if it was taken after one.
+    event: CheckpointEvent | None = None
+    #: The run that took it.
+    run_id: RunId | None = None
+    #: Set in a checkpoint taken inside an iteration: how that iteration began.
+    entry: Entry | None = None
+
+    @classmethod
+    def new(
+        cls,
+        agent_id: str,
+        conversation: Conversation,
+        iteration: int,
+        *,
+        clock: Clock = system_clock,
+        **fields: Any,
+    ) -> Self:
+        """Photograph a conversation: a new id, the present time, and whatever else is given."""
+        now = clock.now()
+        new_id = new_checkpoint_id(checked_name(agent_id), now)
+        return cls(
+            id=new_id,
+            agent_id=agent_id,
+            conversation=conversation,
+            iteration=iteration,
+            created_at=now,
+            **fields,
+        )
+
+    def with_metadata(self, key: str, value: str) -> Self:
+        """The same checkpoint with one more piece of metadata."""
+        return type(self)(**{**self.__dict__, "metadata": {**self.metadata, key: value}})
+
+    def to_bytes(self) -> bytes:
+        """The whole checkpoint as JSON, to be carried anywhere."""
+        return codec.to_bytes(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what ``to_bytes`` wrote.
+
+        Raises:
+            SchemaTooNew: a newer version of this library wrote it.
+            NotACheckpoint: it is something else.
+        """
+        return codec.from_bytes(cls, data)
+
+
+hand_out_copies(Entry, "conversation", "state")
+hand_out_copies(Checkpoint, "conversation", "state", "metadata")

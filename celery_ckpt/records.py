@@ -1,0 +1,106 @@
+"""What a store keeps besides checkpoints: leases, steps, runs, and the outlines of checkpoints."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.models import (
+    AgentId,
+    CheckpointId,
+    Metadata,
+    Moment,
+    RunId,
+    hand_out_copies,
+    kept_exactly,
+    named,
+)
+
+StepKey = Annotated[str, named("A step's key")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Lease(_Record):
+    """The right to write for an agent, for a while.
+
+    The token only grows; whoever has an older one is fenced off. The nonce tells two leases apart
+    that carry the same token, which a failover of the store can bring about.
+    """
+
+    agent_id: AgentId
+    token: Annotated[int, Field(ge=1)]
+    nonce: str
+    owner: str
+    #: By the store's clock. The end alone does not fence: only a newer lease does.
+    expires_at: Moment
+
+
+class Step(_Record):
+    """A call whose result is recorded, so that a later attempt replays it instead of calling."""
+
+    agent_id: AgentId
+    run_id: RunId
+    #: The iteration it belongs to; 0 is before the loop.
+    iteration: Annotated[int, Field(ge=0)] = 0
+    #: Unique in its run: the tool call's id, or what the call's name and arguments make.
+    key: StepKey
+    #: What was called, for people.
+    name: str = ""
+    value: Annotated[Any, kept_exactly("value")] = None
+
+
+class RunStatus(StrEnum):
+    """Where a run stands."""
+
+    QUEUED = "queued"
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Has the run ended for good?"""
+        return self in (RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED)
+
+
+class RunRecord(_Record):
+    """One Celery task working for an agent, over all its attempts."""
+
+    agent_id: AgentId
+    run_id: RunId
+    #: The Celery task's name.
+    task: str = ""
+    status: RunStatus = RunStatus.QUEUED
+    attempts: Annotated[int, Field(ge=0)] = 0
+    retries: Annotated[int, Field(ge=0)] = 0
+    #: What it takes to send the task again.
+    envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = {}
+    result: Annotated[Any, kept_exactly("result")] = None
+    error: str | None = None
+    created_at: Moment
+
+
+class CheckpointInfo(_Record):
+    """A checkpoint without its messages and its state: enough to list it and to judge its age."""
+
+    id: CheckpointId
+    #: The store's own order; it only grows within an agent.
+    seq: int
+    iteration: int
+    created_at: Moment
+    event: CheckpointEvent | None = None
+    run_id: RunId | None = None
+    metadata: Metadata = {}
+
+
+hand_out_copies(Step, "value")
+hand_out_copies(RunRecord, "envelope", "result")
+hand_out_copies(CheckpointInfo, "metadata")

@@ -1,0 +1,7 @@
+"""The stores, and how to open one by its URL."""
+
+from __future__ import annotations
+
+from celery_ckpt.stores.opening import open_store
+
+__all__ = ["open_store"]

@@ -1,0 +1,120 @@
+"""Files that are whole or not there: atomic replacement, locks between processes, private modes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from celery_ckpt.errors import StoreError
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+
+@contextmanager
+def translated(where: Path) -> Iterator[None]:
+    """Turn the system's errors into ours."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(reason=f"The file store at {where} could not go on: {error}") from error
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it, for nobody but us."""
+    path.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+
+
+def sync_directory(path: Path) -> None:
+    """Make new names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file so that others see the old content or the new one, also after a crash."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def append(path: Path, data: bytes, size: int) -> None:
+    """Write at the end of a file that should have ``size`` bytes; what is more is a torn write.
+
+    Raises:
+        OSError: nothing was added.
+    """
+    is_new = size == 0 and not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
+    try:
+        os.ftruncate(descriptor, size)
+        os.lseek(descriptor, size, os.SEEK_SET)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+    if is_new:
+        sync_directory(path.parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write until everything is written."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def read(path: Path) -> bytes | None:
+    """The content of a file, or ``None`` if it is not there."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def locked(directory: Path, *, exclusive: bool) -> Iterator[int | None]:
+    """Hold the lock of a directory; yields what tells this directory from a later one of that name,
+    or ``None`` if there is no such directory.
+    """
+    path = directory / "lock"
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            inode = os.fstat(descriptor).st_ino
+            if _inode(path) == inode:  # else it was deleted while we waited
+                yield inode
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _inode(path: Path) -> int | None:
+    with suppress(FileNotFoundError):
+        return path.stat().st_ino
+    return None

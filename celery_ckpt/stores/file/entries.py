@@ -1,0 +1,136 @@
+"""The lines of a journal, taken in one after the other. See ``journal.py`` for what they look like."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+_UNREADABLE = b"(it is unreadable)"
+
+
+@dataclass
+class Save:
+    """A save: where its record and its messages are."""
+
+    checkpoint_id: str
+    record: bytes
+    base: int
+    segment: int
+    #: How many messages it should have; ``None`` if that cannot be read.
+    count: int | None
+    #: Start and end of the line of each message, in the file of its segment.
+    messages: list[tuple[int, int]] = field(default_factory=list)
+    is_pruned: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Are all its messages there?"""
+        return self.count is None or len(self.messages) >= self.count
+
+    @property
+    def is_nameless(self) -> bool:
+        """Is not even its id known?"""
+        return self.count is None and self.checkpoint_id.startswith("(")
+
+    @property
+    def end(self) -> int:
+        """The offset after its last message."""
+        return self.base + len(self.messages)
+
+
+class Scan:
+    """What the lines read so far amount to."""
+
+    def __init__(self) -> None:
+        self._saves: list[Save] = []
+        self.live: dict[str, Save] = {}
+        self.seq = 0
+
+    @property
+    def end(self) -> int:
+        """The offset that the next message gets."""
+        return self._saves[-1].end if self._saves else 0
+
+    def forget_segments(self, gone: Set[int]) -> None:
+        """Some files are not there any more."""
+        self._saves = [save for save in self._saves if save.segment not in gone]
+        self.live = {name: save for name, save in self.live.items() if save.segment not in gone}
+
+    def places(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Segment, offset, and start and end of the line, of the messages at these offsets."""
+        for save in self._saves:
+            if save.base < stop and save.end > start:
+                for offset in range(max(start, save.base), min(stop, save.end)):
+                    yield (save.segment, offset, *save.messages[offset - save.base])
+
+    def is_needed(self, segment: int, low: int) -> bool:
+        """Has a segment a checkpoint, or a message that one refers to?"""
+        own = (save for save in self._saves if save.segment == segment)
+        return any(not save.is_pruned or save.end > low for save in own)
+
+    def take(self, segment: int, position: int, data: bytes) -> int:
+        """Take in what a file has from ``position`` on; returns how many bytes of it are whole.
+
+        The rest, an incomplete save at the end, is as if it were not there.
+        """
+        whole, current = 0, None
+        for start, line in _lines(data):
+            is_message = line.startswith(b"{") or (
+                current and not current.is_whole and line[:1] != b"#"
+            )
+            if is_message:
+                if current is not None:
+                    end = position + start + len(line)
+                    current.messages.append((position + start, end))
+            else:
+                current = self._take_entry(segment, position + start, line)
+            if current is None or current.is_whole:
+                whole = start + len(line) + 1
+        if current is not None and not current.is_whole:
+            self._saves.remove(current)
+            self.live.pop(current.checkpoint_id, None)
+        return whole
+
+    def _take_entry(self, segment: int, position: int, line: bytes) -> Save | None:
+        is_right = line[:1] == b"#" and line[1:9] == b"%08x" % zlib.crc32(line[10:])
+        kind, *words = line[10:].split(b" ")
+        if kind == b"prune" and is_right:
+            for name in words:
+                self._drop(unquote(name.decode()))
+            return None
+        if kind == b"save" and is_right:
+            record = line.split(b" ", 4)[4]
+            seq, base = record.split(b" ", 3)[1:3]
+            self.seq = max(self.seq, int(seq))
+            return self._add(
+                Save(unquote(words[1].decode()), record, int(base), segment, int(words[0]))
+            )
+        checkpoint_id = f"(unreadable, in journal-{segment:08d} at byte {position})"
+        if kind == b"save" and len(words) > 2:
+            checkpoint_id = unquote(words[1].decode(errors="replace")) or checkpoint_id
+        return self.add_unreadable(checkpoint_id, segment, _UNREADABLE)
+
+    def add_unreadable(self, checkpoint_id: str, segment: int, record: bytes) -> Save:
+        """A checkpoint is known to have been there, and cannot be read."""
+        known = self.live.get(checkpoint_id)
+        return known or self._add(Save(checkpoint_id, record, self.end, segment, None))
+
+    def _add(self, save: Save) -> Save:
+        self._saves.append(save)
+        self.live[save.checkpoint_id] = save
+        return save
+
+    def _drop(self, checkpoint_id: str) -> None:
+        gone = self.live.pop(checkpoint_id, None)
+        if gone is not None:
+            gone.is_pruned = True
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The whole lines of some bytes, and where each begins."""
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        yield start, data[start:end]
+        start = end + 1

@@ -1,0 +1,170 @@
+r"""The journal of one agent: its saves, one after the other, in files of bounded size.
+
+    #3f2a91c0 save 2 <id> <record>           a save: its record (see log/record.py) ...
+    {"role":"assistant","content":...}       ... and the messages that it added, one line each
+    {"role":"tool","content":...}
+    #9be10d77 prune <id> <id>                those checkpoints are gone; their messages may be needed
+
+A line of a message begins with a brace, every other one with ``#`` and the CRC-32 of what follows. A
+damaged line therefore costs what it holds and nothing else: reading goes on with the next line. A save
+that is not whole at the very end was cut off by a crash, and is overwritten by the next one.
+
+A new file begins when the last one has grown large; files on the left that nobody needs are removed.
+The last file stays, and file numbers are never used again.
+
+``tip`` names the last save and where the journal ended then. It is written after the save, so a
+journal that ends before it has lost something that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from celery_ckpt.stores.file.disk import FILE_MODE, append, read, write_all
+from celery_ckpt.stores.file.entries import Save, Scan
+from celery_ckpt.stores.log.ranges import Ranges
+from celery_ckpt.stores.log.record import low_of, stamp
+
+#: A file that is larger than this gets no more saves.
+SEGMENT_BYTES = 4_000_000
+_LOST = b"(it was cut off)"
+
+
+class Tip(NamedTuple):
+    """The last save that was acknowledged."""
+
+    segment: int
+    size: int
+    checkpoint_id: str
+
+
+class Journal:
+    """What is in an agent's journal, read as far as it has grown. Its caller holds the lock."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._scan = Scan()
+        #: How much of each file is known to be whole.
+        self._sizes: dict[int, int] = {}
+        self.refresh()
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Read what was added since the last time."""
+        names = (path.name for path in self._directory.glob("journal-*"))
+        numbers = sorted(int(name.removeprefix("journal-")) for name in names)
+        gone = self._sizes.keys() - set(numbers)
+        if gone:
+            self._scan.forget_segments(gone)
+            self._sizes = {n: size for n, size in self._sizes.items() if n not in gone}
+        for number in numbers:
+            known = self._sizes.get(number, 0)
+            with self._path(number).open("rb") as file:
+                file.seek(known)
+                self._sizes[number] = known + self._scan.take(number, known, file.read())
+        self._notice_loss()
+
+    def _notice_loss(self) -> None:
+        tip = self._tip()
+        if tip is not None and self._sizes.get(tip.segment, 0) < tip.size:
+            self._scan.add_unreadable(tip.checkpoint_id, tip.segment, _LOST)
+
+    def _tip(self) -> Tip | None:
+        words = (read(self._directory / "tip") or b"").split()
+        if len(words) != 4 or words[0] != _crc(b" ".join(words[1:])):
+            return None
+        return Tip(int(words[1]), int(words[2]), unquote(words[3].decode()))
+
+    def _path(self, segment: int) -> Path:
+        return self._directory / f"journal-{segment:08d}"
+
+    @property
+    def live(self) -> dict[str, Save]:
+        """The checkpoints that are there, by id, oldest first."""
+        return self._scan.live
+
+    def is_incomplete(self) -> bool:
+        """Is there a record of which not even the id can be read?"""
+        return any(save.is_nameless for save in self.live.values())
+
+    def lines(self) -> list[tuple[str, bytes]]:
+        """The ids and records of all checkpoints, oldest first."""
+        return [(name, save.record) for name, save in self.live.items()]
+
+    def messages(self, ranges: Ranges) -> dict[int, bytes]:
+        """The messages at these offsets; what is not there is left out."""
+        wanted: dict[int, list[tuple[int, int, int]]] = {}
+        for start, count, _ in ranges.spans:
+            for segment, *place in self._scan.places(start, start + count):
+                wanted.setdefault(segment, []).append((place[0], place[1], place[2]))
+        found: dict[int, bytes] = {}
+        for segment, places in wanted.items():
+            found.update(self._cut_out(segment, places))
+        return found
+
+    def _cut_out(self, segment: int, places: list[tuple[int, int, int]]) -> dict[int, bytes]:
+        first = min(start for _, start, _ in places)
+        with self._path(segment).open("rb") as file:
+            file.seek(first)
+            data = file.read(max(end for _, _, end in places) - first)
+        return {offset: data[start - first : end - first] for offset, start, end in places}
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def save(self, checkpoint_id: str, rest: bytes, messages: list[bytes]) -> int:
+        """Add a save; returns its base."""
+        base, seq = self._scan.end, self._scan.seq + 1
+        record = stamp(seq, base, rest)
+        entry = b"save %d %b %b" % (len(messages), _quoted(checkpoint_id), record)
+        segment = self._write(_line(entry) + b"".join(line + b"\n" for line in messages))
+        self._write_tip(Tip(segment, self._sizes[segment], checkpoint_id))
+        return base
+
+    def prune(self, checkpoint_ids: list[str]) -> int:
+        """Take checkpoints out, and remove the files that nobody needs any more."""
+        gone = [name for name in checkpoint_ids if name in self.live]
+        if gone:
+            self._write(_line(b"prune " + b" ".join(_quoted(name) for name in gone)))
+        low = min((low_of(save.record) for save in self.live.values()), default=self._scan.end)
+        for segment in sorted(self._sizes)[:-1]:
+            if self._scan.is_needed(segment, low):
+                break
+            self._path(segment).unlink()
+        self.refresh()
+        return len(gone)
+
+    def _write(self, data: bytes) -> int:
+        segment = max(self._sizes, default=1)
+        if self._sizes.get(segment, 0) > SEGMENT_BYTES:
+            segment += 1
+        append(self._path(segment), data, self._sizes.get(segment, 0))
+        known = self._sizes.get(segment, 0)
+        self._sizes[segment] = known + self._scan.take(segment, known, data)
+        return segment
+
+    def _write_tip(self, tip: Tip) -> None:
+        words = b"%d %d %b" % (tip.segment, tip.size, _quoted(tip.checkpoint_id))
+        descriptor = os.open(self._directory / "tip", os.O_WRONLY | os.O_CREAT, FILE_MODE)
+        try:
+            data = b"%b %b\n" % (_crc(words), words)
+            os.ftruncate(descriptor, len(data))
+            write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+def _quoted(name: str) -> bytes:
+    return quote(name, safe="").encode()
+
+
+def _crc(data: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(data)
+
+
+def _line(entry: bytes) -> bytes:
+    return b"#%b %b\n" % (_crc(entry), entry)

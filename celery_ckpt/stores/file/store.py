@@ -1,0 +1,145 @@
+"""FileCheckpointStore: a directory, several processes at once, every save synced to the disk.
+
+agents/k3/k3f9...   one directory an agent, named by the digest of its name, so that any name is safe:
+    name            {"format": 1, "agent_id": ...}
+    lock            held shared to read, exclusively to write
+    journal-*, tip  checkpoints and messages (see journal.py)
+    lease, steps, runs
+ids/...             the agents of checkpoint ids that do not name theirs
+trash/...           what is being deleted
+"""
+
+from __future__ import annotations
+
+import builtins
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from celery_ckpt.clock import Clock, system_clock
+from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.names import checked_name, names_its_agent
+from celery_ckpt.records import Lease
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.stores.file.agents import Agent, Agents
+from celery_ckpt.stores.file.disk import make_directory, read, replace, translated
+from celery_ckpt.stores.file.ledger import FileLedger
+from celery_ckpt.stores.log.drafts import Basis, Draft
+from celery_ckpt.stores.log.record import Record
+from celery_ckpt.stores.log.store import (
+    BasisGone,
+    LogStore,
+    SavedBefore,
+    Stored,
+    newest_first,
+    ranges_of_all,
+)
+
+
+class FileCheckpointStore(FileLedger, LogStore):
+    """Keeps everything in files below a directory, which is made when the first agent is."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        clock: Clock = system_clock,
+        max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
+    ) -> None:
+        super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
+        self._root = Path(directory).absolute()
+        self._agents = Agents(self._root)
+        self._clock = clock
+
+    def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
+        with self._agents.writing(agent_id) as agent:
+            journal = agent.journal
+            stored = journal.live.get(checkpoint_id)
+            if stored is not None:
+                raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored.record).digest)
+            self._refuse(agent, lease)
+            if draft.basis is Basis.EMPTY and journal.live:
+                raise BasisGone
+            if isinstance(draft.basis, str) and draft.basis not in journal.live:
+                raise BasisGone
+            return journal.save(checkpoint_id, draft.rest, draft.messages)
+
+    def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
+        with self._agents.reading(agent_id) as agent:
+            if agent is None:
+                return None
+            journal = agent.journal
+            name = next(reversed(journal.live), None) if checkpoint_id is None else checkpoint_id
+            if name not in journal.live:
+                if name is not None and journal.is_incomplete():
+                    reason = "it may be one of the journal's unreadable records"
+                    raise CheckpointDamaged(agent_id=agent_id, checkpoint_id=name, reason=reason)
+                return None
+            line = journal.live[name].record
+            ranges = Record.parse(agent_id, name, line).ranges
+            return Stored(agent_id, name, line, journal.messages(ranges))
+
+    def _read_many(
+        self, agent_id: str, limit: int | None
+    ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
+        with self._agents.reading(agent_id) as agent:
+            if agent is None:
+                return [], {}
+            journal = agent.journal
+            lines = newest_first(journal.lines())[:limit]
+            return lines, journal.messages(ranges_of_all(agent_id, lines))
+
+    def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
+        with self._agents.reading(agent_id) as agent:
+            return [] if agent is None else agent.journal.lines()
+
+    def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
+        """See ``CheckpointStore``."""
+        with self._agents.changing(checked_name(agent_id)) as agent:
+            if agent is None:
+                return 0
+            removed = agent.journal.prune(checkpoint_ids)
+        self._unregister(agent_id, checkpoint_ids)
+        return removed
+
+    def delete(self, agent_id: str) -> int:
+        """See ``CheckpointStore``."""
+        trash = self._root / "trash"
+        with self._agents.changing(checked_name(agent_id)) as agent:
+            if agent is None:
+                return 0
+            names = list(agent.journal.live)
+            make_directory(trash)
+            agent.directory.rename(trash / secrets.token_hex(8))
+        self._unregister(agent_id, names)
+        # Also what a deletion left that was cut off here.
+        shutil.rmtree(trash, ignore_errors=True)
+        return len(names)
+
+    def agents(self) -> Iterator[str]:
+        """See ``CheckpointStore``."""
+        return self._agents.names()
+
+    # -- ids that do not name their agent ------------------------------------------------------------
+
+    def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
+        yield from self._agents.with_locator(checkpoint_id.partition("-")[0])
+        found = read(self._agents.id_file(checkpoint_id))
+        if found is not None:
+            yield decode(found)["agent_id"]
+
+    def _register(self, checkpoint_id: str, agent_id: str) -> None:
+        path = self._agents.id_file(checkpoint_id)
+        with translated(path):
+            make_directory(path.parent)
+            replace(path, encode({"id": checkpoint_id, "agent_id": agent_id}))
+
+    def _unregister(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> None:
+        for checkpoint_id in checkpoint_ids:
+            if not names_its_agent(checkpoint_id, agent_id):
+                self._agents.id_file(checkpoint_id).unlink(missing_ok=True)
+
+    def _refuse(self, agent: Agent, lease: Lease | None) -> None:
+        agent.lease().refuse(agent.agent_id, lease, self._clock.now())

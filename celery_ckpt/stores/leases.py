@@ -1,0 +1,102 @@
+r"""Who may write for an agent: the rules, for the stores that decide in Python.
+
+    free --acquire--> held --renew--> held --release--> free
+                        \--time--> expired --acquire--> held by another, token + 1
+
+An expired lease still covers its owner until somebody else acquires: it is the newer token that
+fences, not the clock. ``lua/fence.lua`` and ``lua/acquire.lua`` say the same for Redis.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from celery_ckpt.errors import LeaseHeld, LeaseLost
+from celery_ckpt.records import Lease
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def checked_ttl(ttl: float) -> timedelta:
+    """A lease's time as a span. Raises ``ValueError`` if it is not over 0."""
+    if not ttl > 0:
+        raise ValueError(f"A lease of {ttl} seconds: it must be over 0")
+    return timedelta(seconds=ttl)
+
+
+def new_nonce() -> str:
+    """What tells two leases with the same token apart."""
+    return secrets.token_urlsafe(9)
+
+
+@dataclass(frozen=True)
+class LeaseState:
+    """What is stored of an agent's lease. The nonce is empty when nobody holds it."""
+
+    token: int = 0
+    nonce: str = ""
+    owner: str = ""
+    expires_at: datetime = _LONG_AGO
+
+    def lease(self, agent_id: str) -> Lease:
+        """The lease that is held, as its holder sees it."""
+        return Lease(
+            agent_id=agent_id,
+            token=self.token,
+            nonce=self.nonce,
+            owner=self.owner,
+            expires_at=self.expires_at,
+        )
+
+    def is_held(self, now: datetime) -> bool:
+        """Does somebody hold it, unexpired?"""
+        return bool(self.nonce) and self.expires_at > now
+
+    def is_(self, lease: Lease) -> bool:
+        """Is this very lease the newest one given, and not released?"""
+        return bool(self.nonce) and (self.token, self.nonce) == (lease.token, lease.nonce)
+
+    def granted(
+        self, agent_id: str, owner: str, ttl: float, now: datetime, over: Lease | None
+    ) -> LeaseState:
+        """The state after giving the lease to ``owner``. Raises ``LeaseHeld``."""
+        span = checked_ttl(ttl)
+        if not (over and self.is_(over)):
+            self.refuse_if_held(agent_id, now)
+        return LeaseState(self.token + 1, new_nonce(), owner, now + span)
+
+    def renewed(self, lease: Lease, ttl: float, now: datetime) -> LeaseState:
+        """The state after extending a lease. Raises ``LeaseLost``."""
+        self.refuse_if_lost(lease)
+        return replace(self, expires_at=now + checked_ttl(ttl))
+
+    def released(self) -> LeaseState:
+        """The state after the holder gave it up; the token stays, so that the next one is larger."""
+        return LeaseState(token=self.token)
+
+    def refuse(self, agent_id: str, lease: Lease | None, now: datetime) -> None:
+        """Raise unless a write with this lease, or without any, is allowed now."""
+        if lease is None:
+            self.refuse_if_held(agent_id, now)
+        elif lease.agent_id != agent_id:
+            raise LeaseLost(agent_id=agent_id, token=lease.token)
+        else:
+            self.refuse_if_lost(lease)
+
+    def refuse_if_held(self, agent_id: str, now: datetime) -> None:
+        """Raise ``LeaseHeld`` if somebody holds it, unexpired."""
+        if self.is_held(now):
+            raise LeaseHeld(
+                agent_id=agent_id,
+                owner=self.owner,
+                token=self.token,
+                nonce=self.nonce,
+                seconds_left=(self.expires_at - now).total_seconds(),
+            )
+
+    def refuse_if_lost(self, lease: Lease) -> None:
+        """Raise ``LeaseLost`` unless this very lease is the newest one given, and not released."""
+        if not self.is_(lease):
+            raise LeaseLost(agent_id=lease.agent_id, token=lease.token)

@@ -1,0 +1,56 @@
+"""Steps and run records as bytes, if they are not too large, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_ckpt.errors import CheckpointTooLarge, StoreError
+from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.records import RunRecord, Step
+
+
+def encoded(record: Step | RunRecord, limit: int) -> bytes:
+    """The record as JSON, without the names under which it is kept.
+
+    Raises:
+        CheckpointTooLarge: it is over the limit.
+    """
+    data = encode(record.model_dump(mode="json", exclude={"agent_id", "run_id"}))
+    if len(data) > limit:
+        what = f"Step {record.key!r}" if isinstance(record, Step) else f"Run {record.run_id!r}"
+        raise CheckpointTooLarge(
+            what=what,
+            agent_id=record.agent_id,
+            size=len(data),
+            limit=limit,
+            part="its value" if isinstance(record, Step) else "its envelope or result",
+            part_size=len(data),
+        )
+    return data
+
+
+def decoded_step(agent_id: str, run_id: str, data: bytes) -> Step:
+    """The step that ``encoded`` wrote. Raises ``StoreError`` if it is damaged."""
+    try:
+        return Step(agent_id=agent_id, run_id=run_id, **_object(data))
+    except (ValueError, TypeError) as error:
+        raise _damaged(f"A step of run {run_id!r} of agent {agent_id!r}", error) from error
+
+
+def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
+    """The run record that ``encoded`` wrote. Raises ``StoreError`` if it is damaged."""
+    try:
+        return RunRecord(agent_id=agent_id, run_id=run_id, **_object(data))
+    except (ValueError, TypeError) as error:
+        raise _damaged(f"The record of run {run_id!r} of agent {agent_id!r}", error) from error
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    fields = decode(data)
+    if not isinstance(fields, dict):
+        raise ValueError("it is not an object")
+    return fields
+
+
+def _damaged(what: str, error: Exception) -> StoreError:
+    return StoreError(reason=f"{what} is damaged: {str(error)[:200]}. Delete the agent, or that run.")

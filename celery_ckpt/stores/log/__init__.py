@@ -1,0 +1,1 @@
+"""What the stores with an append-only log of messages share."""

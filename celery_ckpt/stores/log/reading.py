@@ -1,0 +1,57 @@
+"""How checkpoints come out of their records and messages again, checked against their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from celery_ckpt.codec import assemble
+from celery_ckpt.conversation import Spine
+from celery_ckpt.jsonvalues import decode
+from celery_ckpt.messages import Message
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.stores.log.ranges import Ranges
+from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
+
+
+class Reading:
+    """Reads checkpoints of one agent, oldest first. Those that grew out of one another share a spine,
+    so that a long history costs its messages once, not once for each checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._ranges = Ranges()
+        self._spine = Spine()
+
+    def checkpoint(self, record: Record, messages: Mapping[int, bytes]) -> Checkpoint:
+        """Make one checkpoint.
+
+        Raises:
+            CheckpointDamaged: a message is missing, or something is not what was saved.
+        """
+        try:
+            spine = self._spine_with(record.ranges, messages)
+            sha256, _ = spine.digest(record.ranges.count, record.header_bytes)
+            if sha256[:DIGEST_LENGTH] != record.digest:
+                raise ValueError("its content is not what was saved")
+            return assemble(Checkpoint, record.agent_id, record.checkpoint_id, record.header, spine)
+        except (ValueError, KeyError, TypeError) as error:
+            raise record.damaged(str(error)) from error
+
+    def _spine_with(self, ranges: Ranges, messages: Mapping[int, bytes]) -> Spine:
+        known = self._ranges.count
+        if ranges.cut(0, known) != self._ranges:
+            self._ranges, self._spine, known = Ranges(), Spine(), 0
+        missing = [at for at in ranges.cut(known, ranges.count) if at not in messages]
+        if missing:
+            raise ValueError(f"{len(missing)} of its {ranges.count} messages are missing")
+        lines = [messages[at] for at in ranges.cut(known, ranges.count)]
+        self._spine.extend_with_stored(lines, _decoded(lines))
+        self._ranges = ranges
+        return self._spine
+
+
+def _decoded(lines: list[bytes]) -> list[Message]:
+    objects = decode(b"[%b]" % b",".join(lines))
+    if len(objects) != len(lines) or not all(isinstance(item, dict) for item in objects):
+        raise ValueError("one of its messages is not a JSON object")
+    return [Message.decoded(item) for item in objects]

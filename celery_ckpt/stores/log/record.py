@@ -1,0 +1,98 @@
+"""The line that a log store keeps for a checkpoint.
+
+    1 17 34 0 0:34,+0:2 9f86d081884c7d659a2feaa0  {"created_at":...,"messages":36,"iteration":17}
+    |  |  | |     |        |      the header (see codec.py)
+    |  |  | |     |        digest of the header and of all messages
+    |  |  | |     where the messages lie (see ranges.py)
+    |  |  | the smallest offset among them: what the log must keep ("-": the base)
+    |  |  base: the offset of the first message that this save added
+    |  seq: the store's order
+    format version
+
+The first three are only known when the line is written: ``stamp`` puts them before the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery_ckpt.codec import FORMAT_VERSION, moment, refuse_newer
+from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.jsonvalues import decode
+from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.stores.log.ranges import Ranges, Span
+
+#: How many of the 64 characters of a digest a record keeps.
+DIGEST_LENGTH = 24
+
+
+def stamp(seq: int, base: int, rest: bytes) -> bytes:
+    """The whole line, once the store knows where the checkpoint goes."""
+    return b"%d %d %d %b" % (FORMAT_VERSION, seq, base, rest)
+
+
+def low_of(line: bytes) -> int:
+    """The smallest offset that the log must keep for a line; 0, if that cannot be read."""
+    base, low = (line.split(b" ", 4) + [b""] * 4)[2:4]
+    number = base if low == b"-" else low
+    return int(number) if number.isdigit() else 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """A stored line, taken apart."""
+
+    agent_id: str
+    checkpoint_id: str
+    seq: int
+    base: int
+    low: int
+    #: Where the messages lie, as absolute offsets.
+    ranges: Ranges
+    #: The same, span for span as the line has them.
+    spans: list[Span]
+    digest: str
+    header_bytes: bytes
+    header: dict[str, Any]
+
+    @classmethod
+    def parse(cls, agent_id: str, checkpoint_id: str, line: bytes) -> Record:
+        """Take a stored line apart.
+
+        Raises:
+            CheckpointDamaged: it is no such line.
+            SchemaTooNew: a newer version wrote it.
+        """
+        try:
+            version, _, rest = line.partition(b" ")
+            refuse_newer(int(version), f"Checkpoint {checkpoint_id} of agent {agent_id!r}")
+            seq, base, _, ranges, digest, header = rest.split(b" ", 5)
+            written = Ranges.parse(ranges.decode())
+            fields = decode(header)
+            if not isinstance(fields, dict):
+                raise ValueError("its header is not an object")
+            return cls(
+                agent_id, checkpoint_id, int(seq), int(base), low_of(line), written.at(int(base)),
+                written.placed(int(base)), digest.decode(), header, fields,
+            )  # fmt: skip
+        except ValueError as error:
+            raise CheckpointDamaged(
+                agent_id=agent_id, checkpoint_id=checkpoint_id, reason=f"its record says {error}"
+            ) from error
+
+    def damaged(self, reason: str) -> CheckpointDamaged:
+        """The error that names this checkpoint."""
+        return CheckpointDamaged(
+            agent_id=self.agent_id, checkpoint_id=self.checkpoint_id, reason=reason[:200]
+        )
+
+    def info(self) -> CheckpointInfo:
+        """The outline of the checkpoint."""
+        wanted = ("iteration", "event", "run_id", "metadata")
+        try:
+            fields = {name: self.header[name] for name in wanted if name in self.header}
+            fields["created_at"] = moment(self.header["created_at"])
+            return CheckpointInfo(id=self.checkpoint_id, seq=self.seq, **fields)
+        except (ValueError, KeyError, TypeError) as error:
+            raise self.damaged(f"its header is incomplete ({error})") from error

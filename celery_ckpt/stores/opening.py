@@ -1,0 +1,85 @@
+"""From a URL to a store. Each kind is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.store import CheckpointStore
+
+_REDIS_SCHEMES = (
+    "redis",
+    "rediss",
+    "valkey",
+    "valkeys",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+)
+
+
+def open_store(url: str, **options: Any) -> CheckpointStore:
+    """Open a store: ``memory://``, ``file:///dir``, ``sqlite:///relative.db``,
+    ``sqlite:////absolute.db``, ``redis://``, ``rediss://``, ``valkey://``, ``redis+sentinel://`` or
+    ``redis+cluster://``.
+
+    Options are those of the store's constructor, ``max_checkpoint_bytes`` for instance.
+
+    Raises:
+        ConfigurationError: the URL names no store, or an option is none of that store's.
+    """
+    scheme = url.partition("://")[0] if "://" in url else ""
+    opener = _OPENERS.get(scheme)
+    if opener is None:
+        known = ", ".join(f"{name}://" for name in _OPENERS)
+        raise ConfigurationError(reason=f"{scheme or url!r} is no kind of store. There are: {known}.")
+    try:
+        return opener(url, options)
+    except TypeError as error:
+        raise ConfigurationError(reason=f"A {scheme}:// store cannot be opened so: {error}.") from error
+
+
+def _store(module: str, name: str) -> Any:
+    return getattr(import_module(f"celery_ckpt.stores.{module}"), name)
+
+
+def _memory(url: str, options: dict[str, Any]) -> CheckpointStore:
+    store: CheckpointStore = _store("memory", "MemoryCheckpointStore")(**options)
+    return store
+
+
+def _file(url: str, options: dict[str, Any]) -> CheckpointStore:
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.strip("/"):
+        raise ConfigurationError(reason=f"{url!r}: write file:///, then a directory.")
+    store: CheckpointStore = _store("file", "FileCheckpointStore")(unquote(parts.path), **options)
+    return store
+
+
+def _sqlite(url: str, options: dict[str, Any]) -> CheckpointStore:
+    kind = _store("sqlite", "SqliteCheckpointStore")
+    path = unquote(url.removeprefix("sqlite://"))
+    if path in ("", "/", "/:memory:"):
+        memory: CheckpointStore = kind.in_memory(**options)
+        return memory
+    if not path.startswith("/"):
+        raise ConfigurationError(reason=f"{url!r}: write sqlite:/// and a path, four / if absolute.")
+    store: CheckpointStore = kind.open(path[1:], **options)
+    return store
+
+
+def _redis(url: str, options: dict[str, Any]) -> CheckpointStore:
+    store: CheckpointStore = _store("redis", "RedisCheckpointStore").from_url(url, **options)
+    return store
+
+
+_OPENERS: dict[str, Callable[[str, dict[str, Any]], CheckpointStore]] = {
+    "memory": _memory,
+    "file": _file,
+    "sqlite": _sqlite,
+    **dict.fromkeys(_REDIS_SCHEMES, _redis),
+}

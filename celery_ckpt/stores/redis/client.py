@@ -1,0 +1,195 @@
+"""From a URL to a Redis client, and from the driver's errors to ours.
+
+    redis://user:password@host:6379/0            rediss:// the same over TLS
+    valkey://host:6379/0                         valkeys:// the same over TLS
+    redis+sentinel://user:password@host1:26379,host2:26379/mymaster/0?sentinel_password=...
+    redis+cluster://user:password@host1:6379,host2:6379        rediss+sentinel, rediss+cluster: TLS
+
+Options of redis-py, ``ssl_ca_certs`` or ``socket_timeout`` for instance, go into the query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from redis import Redis, RedisCluster
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.cluster import ClusterNode
+from redis.connection import SSLConnection, parse_url
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    TryAgainError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from celery_ckpt.errors import (
+    CheckpointError,
+    ConfigurationError,
+    StoreError,
+    StoreUnavailable,
+)
+
+#: What the driver can raise; a cluster's own exception is no RedisError.
+DRIVER_ERRORS = (RedisError, RedisClusterException, OSError)
+_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
+#: What a server answers while another one takes over.
+_NOT_NOW = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+#: What it answers when a user may run a script, but not a command in it: Redis 7 and Valkey, Redis 6.
+_NOT_ALLOWED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+
+AnyClient = Redis | RedisCluster
+
+_DEFAULTS: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5}
+_SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+
+
+def _retry() -> Retry:
+    """About ten seconds of trying again, which covers a restart and a failover.
+
+    There must be no second loop inside it: health checks would bring one along.
+    """
+    return Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.5), 10)
+
+
+def connect(url: str) -> AnyClient:
+    """Make a client; nothing is sent yet, except to learn the shape of a cluster.
+
+    Raises:
+        ConfigurationError: the URL is wrong.
+    """
+    try:
+        _refuse_unclear(url)
+        parts = urlsplit(url.replace("valkey", "redis", 1) if url.startswith("valkey") else url)
+        scheme, _, kind = parts.scheme.partition("+")
+        make = {"": _plain, "sentinel": _sentinel, "cluster": _cluster}[kind]
+        if scheme not in ("redis", "rediss") or not parts.netloc:
+            raise ValueError("there is no host in it")
+        return make(parts, scheme)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            reason=f"{without_password(url)} is no URL of a Redis store: {error}."
+        ) from error
+
+
+def _plain(parts: SplitResult, scheme: str) -> AnyClient:
+    url = parts._replace(scheme=scheme, path=f"/{_database(parts.path.strip('/'))}").geturl()
+    client = Redis.from_url(url, **_DEFAULTS, retry=_retry(), protocol=2)
+    return _with_known_options(client)
+
+
+def _with_known_options(client: Redis) -> Redis:
+    # A misspelt option only shows when a connection is made: make one, without connecting it.
+    client.connection_pool.make_connection()
+    return client
+
+
+def _sentinel(parts: SplitResult, scheme: str) -> AnyClient:
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("the name of the master is missing after the hosts")
+    options = _options(parts, scheme, database)
+    own = {name: options.pop(name) for name in _SENTINEL_OPTIONS if name in options}
+    shared = {k: v for k, v in options.items() if k.startswith(("ssl", "socket"))}
+    sentinel_options = {**shared, **{k.removeprefix("sentinel_"): v for k, v in own.items()}}
+    sentinel_options["retry"] = Retry(NoBackoff(), 0)
+    sentinel = Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_options, **options)
+    client: Redis = sentinel.master_for(unquote(service), retry=_retry())
+    return client
+
+
+def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
+    options = _options(parts, scheme, "0")
+    options.pop("db", None)
+    nodes = [ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
+    with translated(parts.netloc.rpartition("@")[2]):
+        return RedisCluster(startup_nodes=nodes, **options, retry=_retry())
+
+
+def _options(parts: SplitResult, scheme: str, database: str) -> dict[str, Any]:
+    """Credentials, database and query, as redis-py reads them from a plain URL."""
+    credentials = parts.netloc.rpartition("@")[0]
+    at = f"{credentials}@" if credentials else ""
+    plain = f"{scheme}://{at}host/{_database(database)}?{parts.query}"
+    options: dict[str, Any] = {**_DEFAULTS, **parse_url(plain)}
+    options.pop("host")
+    if options.pop("connection_class", None) is SSLConnection:
+        options["ssl"] = True
+    return options
+
+
+def _database(text: str) -> int:
+    if text and not text.isdecimal():
+        raise ValueError(f"{text!r} is no number of a database")
+    return int(text or 0)
+
+
+def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
+    hosts = []
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        one = urlsplit(f"//{host}")
+        if not one.hostname:
+            raise ValueError(f"{host!r} is no host")
+        hosts.append((one.hostname, one.port or default_port))
+    return hosts
+
+
+def _refuse_unclear(url: str) -> None:
+    """Nobody can tell where the password of such a URL ends; it may not be shown either."""
+    if "://" not in url or "@" in _parts_to_show(url)[1]:
+        raise ValueError("write / ? # and @ in a password as %2F %3F %23 and %40")
+
+
+def _parts_to_show(url: str) -> tuple[str, str]:
+    """The scheme and hosts, then all that comes behind the hosts."""
+    scheme, _, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}://{authority.rpartition('@')[2]}", rest[len(authority) :]
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    hosts, behind = _parts_to_show(url)
+    if "://" not in url or "@" in behind:
+        return "This"
+    return hosts + re.split("[?#]", behind, maxsplit=1)[0]
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Turn the driver's errors into ours."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise translate(error, where) from error
+
+
+def translate(error: Exception, where: str) -> CheckpointError:
+    """The error of ours that says what one of the driver's means."""
+    # What follows in the answer of Sentinel's client are all its clients with all their options.
+    reason = str(error).partition(" : <redis")[0].rstrip(".") or type(error).__name__
+    if isinstance(error, NoPermissionError) or reason.startswith(_NOT_ALLOWED_IN_SCRIPT):
+        return ConfigurationError(
+            reason=f"The Redis user at {where} lacks a permission: {reason}. Allow it the key prefix."
+        )
+    if isinstance(error, AuthenticationError):
+        return ConfigurationError(reason=f"The Redis server at {where} refused the login: {reason}.")
+    if isinstance(error, (*_UNREACHABLE, *_NOT_NOW)):
+        return StoreUnavailable(where=where, reason=reason)
+    return StoreError(reason=f"The Redis store at {where} answered: {reason}.")

@@ -1,0 +1,93 @@
+"""Which agents are there, and whose is an id that does not say so.
+
+The indexes lie in other slots than the agents' data and cannot change in the same atomic step. So an
+entry is written first: one without data behind it is harmless, and ``agents`` passes over it; data
+without an entry would be lost from sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from celery_ckpt.names import locator, names_its_agent
+from celery_ckpt.stores.redis.keys import SHARDS, Keys
+from celery_ckpt.stores.redis.server import Server
+
+_PAGE = 500
+#: How many agents a process remembers to have indexed.
+_REMEMBERED = 10_000
+
+
+class AgentIndex:
+    """Finds agents by page and by checkpoint id."""
+
+    def __init__(self, server: Server, keys: Keys) -> None:
+        self._server, self._keys = server, keys
+        self._known: set[str] = set()
+
+    def ensure(self, agent_id: str) -> None:
+        """Write the agent's entry, unless this process did so before."""
+        if agent_id not in self._known:
+            self.add(agent_id)
+
+    def add(self, agent_id: str) -> None:
+        """Write the agent's entry."""
+        place = locator(agent_id)
+        self._server.command("ZADD", self._keys.agents(place[0]), 0, f"{place}:{agent_id}")
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known.add(agent_id)
+
+    def forget(self, agent_id: str) -> None:
+        """The agent may be gone: its entry has to be written again before its next data."""
+        self._known.discard(agent_id)
+
+    def remove(self, agent_id: str) -> None:
+        """Drop the agent's entry, unless it came back meanwhile."""
+        place = locator(agent_id)
+        self.forget(agent_id)
+        self._server.command("ZREM", self._keys.agents(place[0]), f"{place}:{agent_id}")
+        if self._has_data(agent_id):
+            self.add(agent_id)
+
+    def _has_data(self, agent_id: str) -> bool:
+        return bool(self._server.command("EXISTS", *self._keys.of(agent_id, "meta")))
+
+    def agents(self) -> Iterator[str]:
+        """All agents with data, page by page."""
+        for shard in SHARDS:
+            start = b"-"
+            while page := self._page(shard, start):
+                yield from filter(self._has_data, (_agent_of(member) for member in page))
+                start = b"(" + page[-1]
+
+    def _page(self, shard: str, start: bytes, end: bytes = b"+") -> list[bytes]:
+        key = self._keys.agents(shard)
+        found: list[bytes] = self._server.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, _PAGE)
+        return found
+
+    def agents_that_may_have(self, checkpoint_id: str) -> Iterator[str]:
+        """The agents whose locator the id begins with; then the one that it was registered for."""
+        place, dash, _ = checkpoint_id.partition("-")
+        if dash and place and place[0] in SHARDS:
+            prefix = f"{place}:".encode()
+            for member in self._page(place[0], b"[" + prefix, b"(" + prefix[:-1] + b";"):
+                yield _agent_of(member)
+        owner = self._server.command("HGET", self._keys.foreign_ids(checkpoint_id), checkpoint_id)
+        if owner is not None:
+            yield owner.decode()
+
+    def register(self, checkpoint_id: str, agent_id: str) -> None:
+        """Make an id findable that does not name its agent."""
+        self._server.command("HSET", self._keys.foreign_ids(checkpoint_id), checkpoint_id, agent_id)
+
+    def unregister(self, agent_id: str, checkpoint_ids: list[str]) -> None:
+        """Ids went: drop the entries of those that had one."""
+        for checkpoint_id in checkpoint_ids:
+            if not names_its_agent(checkpoint_id, agent_id):
+                key = self._keys.foreign_ids(checkpoint_id)
+                self._server.command("HDEL", key, checkpoint_id)
+
+
+def _agent_of(member: bytes) -> str:
+    return member.partition(b":")[2].decode()

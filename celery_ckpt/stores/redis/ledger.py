@@ -1,0 +1,210 @@
+"""Leases, steps and run records in Redis."""
+
+from __future__ import annotations
+
+import builtins
+from datetime import UTC, datetime
+from typing import Any
+
+from celery_ckpt.errors import AlreadyExists, LeaseHeld, LeaseLost, RunNotFound
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import Lease, RunRecord, Step
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.leases import checked_ttl, new_nonce
+from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded
+from celery_ckpt.stores.redis.index import AgentIndex
+from celery_ckpt.stores.redis.keys import Keys
+from celery_ckpt.stores.redis.server import Server
+
+
+def refuse(reply: list[Any], agent_id: str, lease: Lease | None) -> None:
+    """Raise what a script's refusal means (see ``fence.lua``)."""
+    if reply[0] == b"lost":
+        raise LeaseLost(agent_id=agent_id, token=lease.token if lease else 0)
+    if reply[0] == b"held":
+        owner, token, nonce, left_ms = reply[1:]
+        raise LeaseHeld(
+            agent_id=agent_id,
+            owner=owner.decode(),
+            token=int(token),
+            nonce=nonce.decode(),
+            seconds_left=int(left_ms) / 1000,
+        )
+
+
+def fence(agent_id: str, lease: Lease | None) -> str:
+    """A lease as the scripts take it."""
+    if lease is None:
+        return ""
+    if lease.agent_id != agent_id:
+        raise LeaseLost(agent_id=agent_id, token=lease.token)
+    return f"{lease.token}:{lease.nonce}"
+
+
+def _moment(milliseconds: bytes) -> datetime:
+    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+
+
+class RedisLedger(CheckpointStore):
+    """The part of the store that says who may write, and what was done."""
+
+    max_checkpoint_bytes: int
+    _keys: Keys
+    _server: Server
+    _index: AgentIndex
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
+        """See ``CheckpointStore``."""
+        ttl_ms = _milliseconds(ttl)
+        self._index.add(checked_name(agent_id))
+        nonce = new_nonce()
+        old = fence(agent_id, over)
+        keys = self._keys.of(agent_id, "meta")
+        reply = self._server.run("acquire", keys, nonce, owner, ttl_ms, old)
+        refuse(reply, agent_id, None)
+        if reply[1] == 1:
+            self._index.add(agent_id)
+        return Lease(
+            agent_id=agent_id,
+            token=reply[1],
+            nonce=nonce,
+            owner=owner,
+            expires_at=_moment(reply[2]),
+        )
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(lease.agent_id, "meta")
+        reply = self._server.run("renew", keys, fence(lease.agent_id, lease), _milliseconds(ttl))
+        refuse(reply, lease.agent_id, lease)
+        return lease.model_copy(update={"expires_at": _moment(reply[1])})
+
+    def release(self, lease: Lease) -> bool:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(lease.agent_id, "meta")
+        own = fence(lease.agent_id, lease)
+        return bool(self._server.run("release", keys, own, new_nonce()))
+
+    def holder(self, agent_id: str) -> Lease | None:
+        """See ``CheckpointStore``."""
+        reply = self._server.run("holder", self._keys.of(checked_name(agent_id), "meta"))
+        if not reply:
+            return None
+        owner, token, nonce, expires_ms = reply
+        return Lease(
+            agent_id=agent_id,
+            owner=owner.decode(),
+            token=int(token),
+            nonce=nonce.decode(),
+            expires_at=_moment(expires_ms),
+        )
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+        """See ``CheckpointStore``."""
+        value = encoded(step, self.max_checkpoint_bytes)
+        agent_id = step.agent_id
+        self._index.ensure(agent_id)
+        reply = self._server.run(
+            "record_step",
+            self._keys.of(agent_id, "meta", "steps", "stepidx"),
+            fence(agent_id, lease),
+            _run_prefix(step.run_id) + step.key,
+            step.iteration,
+            value,
+        )
+        if reply[0] == b"exists":
+            if decoded_step(agent_id, step.run_id, _content(reply[1])) != step:
+                raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
+            return
+        refuse(reply, agent_id, lease)
+        if reply[1]:
+            self._index.add(agent_id)
+
+    def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
+        """See ``CheckpointStore``."""
+        flat = self._server.run("all", self._keys.of(checked_name(agent_id), "steps"))
+        prefix = _run_prefix(run_id).encode()
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        values = [value for field, value in pairs if field.startswith(prefix)]
+        return [
+            decoded_step(agent_id, run_id, _content(value)) for value in sorted(values, key=_number)
+        ]
+
+    def drop_steps(
+        self,
+        agent_id: str,
+        run_id: str,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        lease: Lease | None = None,
+    ) -> int:
+        """See ``CheckpointStore``."""
+        reply = self._server.run(
+            "drop_steps",
+            self._keys.of(checked_name(agent_id), "meta", "steps", "stepidx"),
+            fence(agent_id, lease),
+            _run_prefix(run_id),
+            first,
+            "+inf" if last is None else last,
+        )
+        refuse(reply, agent_id, lease)
+        return int(reply[1])
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def add_run(self, run: RunRecord) -> bool:
+        """See ``CheckpointStore``."""
+        record = encoded(run, self.max_checkpoint_bytes)
+        self._index.add(run.agent_id)
+        keys = self._keys.of(run.agent_id, "meta", "runs")
+        reply = self._server.run("add_run", keys, run.run_id, record)
+        if reply[0] == b"exists":
+            return decoded_run(run.agent_id, run.run_id, _content(reply[1])) == run
+        if reply[1]:
+            self._index.add(run.agent_id)
+        return True
+
+    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+        """See ``CheckpointStore``."""
+        record = encoded(run, self.max_checkpoint_bytes)
+        keys = self._keys.of(run.agent_id, "meta", "runs")
+        own = fence(run.agent_id, lease)
+        reply = self._server.run("update_run", keys, own, run.run_id, record)
+        if reply[0] == b"none":
+            raise RunNotFound(agent_id=run.agent_id, run_id=run.run_id)
+        refuse(reply, run.agent_id, lease)
+
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        [key] = self._keys.of(checked_name(agent_id), "runs")
+        stored = self._server.command("HGET", key, run_id)
+        return None if stored is None else decoded_run(agent_id, run_id, _content(stored))
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        """See ``CheckpointStore``."""
+        flat = self._server.run("all", self._keys.of(checked_name(agent_id), "runs"))
+        pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: _number(pair[1]))
+        return [decoded_run(agent_id, run_id.decode(), _content(stored)) for run_id, stored in pairs]
+
+
+def _milliseconds(ttl: float) -> int:
+    return max(1, round(checked_ttl(ttl).total_seconds() * 1000))
+
+
+def _run_prefix(run_id: str) -> str:
+    # The length keeps run "a:b" with key "c" apart from run "a" with key "b:c".
+    return f"{len(run_id)}:{run_id}:"
+
+
+def _number(stored: bytes) -> int:
+    number = stored.partition(b" ")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _content(stored: bytes) -> bytes:
+    return stored.partition(b" ")[2]

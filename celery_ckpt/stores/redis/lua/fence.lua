@@ -1,0 +1,34 @@
+--[[ fence: the beginning of every script; it defines what they share and does nothing itself.
+  KEYS[1]  hash of the agent: token, nonce, owner, expires_ms, released (lease); seq, latest, first (log);
+           steps, runs (how many were ever added, for their order)
+  refusal(lease)  what to answer instead of writing, or nil; a lease is "token:nonce", or empty
+      {"lost"}                                      the lease is not the newest one, or was released
+      {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one
+  lease_refusal(held, lease)  the same, given token, nonce, owner and expires_ms of the agent
+  each(items, first, size, action)  calls action with at most size items at a time, from the first on:
+                                    unpack has a limit
+]]
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function lease_refusal(held, lease)
+  local nonce = held[2]
+  if not nonce or nonce == '' then return lease ~= '' and {'lost'} or nil end
+  if lease ~= '' then
+    return lease ~= held[1] .. ':' .. nonce and {'lost'} or nil
+  end
+  local left_ms = tonumber(held[4]) - now_ms()
+  if left_ms > 0 then return {'held', held[3], held[1], nonce, left_ms} end
+end
+
+local function refusal(lease)
+  return lease_refusal(redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms'), lease)
+end
+
+local function each(items, first, size, action)
+  for from = first, #items, size do
+    action(unpack(items, from, math.min(from + size - 1, #items)))
+  end
+end

@@ -1,0 +1,11 @@
+--[[ update_run: replace a run's record.
+  KEYS[1]  hash of the agent (see fence.lua)    KEYS[2]  runs (see add_run.lua)
+  ARGV[1]  lease  ARGV[2]  run_id  ARGV[3]  record
+  returns  {"ok"} | {"none"} | refusal
+]]
+local stored = redis.call('HGET', KEYS[2], ARGV[2])
+if not stored then return {'none'} end
+local refused = refusal(ARGV[1])
+if refused then return refused end
+redis.call('HSET', KEYS[2], ARGV[2], string.match(stored, '^%d+ ') .. ARGV[3])
+return {'ok'}

@@ -1,0 +1,182 @@
+"""RedisCheckpointStore: plain Redis from 6.2 on and Valkey, alone, behind Sentinel or as a cluster.
+
+All keys of an agent carry its name as their hash tag, so that one script is one atomic step and a
+cluster keeps them together. ``docs/reference/storage-format.md`` describes every key.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import Lease
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.stores.log.drafts import Basis, Draft
+from celery_ckpt.stores.log.ranges import Span
+from celery_ckpt.stores.log.record import Record, low_of
+from celery_ckpt.stores.log.store import (
+    BasisGone,
+    LogStore,
+    SavedBefore,
+    Stored,
+    newest_first,
+    ranges_of_all,
+)
+from celery_ckpt.stores.redis.client import AnyClient, connect, without_password
+from celery_ckpt.stores.redis.index import AgentIndex
+from celery_ckpt.stores.redis.keys import Keys
+from celery_ckpt.stores.redis.ledger import RedisLedger, fence, refuse
+from celery_ckpt.stores.redis.server import Server
+
+DEFAULT_KEY_PREFIX = "ckpt:"
+#: How often a prune starts over because somebody saved in between; the next prune trims what is left.
+_MAX_TRIM_RACES = 5
+#: How many checkpoints one script drops.
+_REMOVE_BATCH = 1000
+
+
+class RedisCheckpointStore(RedisLedger, LogStore):
+    """Keeps everything in Redis or Valkey. A client that was passed in is never closed."""
+
+    def __init__(
+        self,
+        client: AnyClient,
+        *,
+        key_prefix: str = DEFAULT_KEY_PREFIX,
+        max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
+        where: str = "the given client",
+    ) -> None:
+        super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
+        self._keys = Keys(key_prefix)
+        self._server = Server(client, where)
+        self._index = AgentIndex(self._server, self._keys)
+        self._owns_client = False
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Open a store by its URL; the forms are listed in ``celery_ckpt.stores.redis.client``."""
+        store = cls(connect(url), where=without_password(url), **options)
+        store._owns_client = True
+        return store
+
+    def close(self) -> None:
+        """Close the connections, if the store made them."""
+        if self._owns_client:
+            self._server.client.close()
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
+        self._index.ensure(agent_id)
+        basis = draft.basis.value if isinstance(draft.basis, Basis) else draft.basis
+        reply = self._server.run(
+            "save",
+            self._keys.of(agent_id, "meta", "log", "heads"),
+            checkpoint_id,
+            basis,
+            fence(agent_id, lease),
+            draft.rest,
+            *draft.messages,
+        )
+        if isinstance(reply, int):
+            return reply
+        status, *facts = reply
+        if status == b"exists":
+            raise SavedBefore(Record.parse(agent_id, checkpoint_id, facts[0]).digest)
+        if status == b"stale":
+            self._index.forget(agent_id)
+            raise BasisGone
+        refuse(reply, agent_id, lease)
+        self._index.add(agent_id)
+        return int(facts[0])
+
+    def _register(self, checkpoint_id: str, agent_id: str) -> None:
+        self._index.register(checkpoint_id, agent_id)
+
+    def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
+        keys = self._keys.of(agent_id, "meta", "log", "heads")
+        status, *found = self._server.run("read", keys, checkpoint_id or "")
+        if status == b"none":
+            return None
+        name = found[0].decode()
+        if status == b"gone":
+            raise CheckpointDamaged(
+                agent_id=agent_id, checkpoint_id=name, reason="its record is missing"
+            )
+        record = Record.parse(agent_id, name, found[1])
+        return Stored(agent_id, name, found[1], _by_offset(record.spans, found[2:]))
+
+    def _read_many(
+        self, agent_id: str, limit: int | None
+    ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
+        lines = newest_first(self._lines(agent_id))[:limit]
+        spans = ranges_of_all(agent_id, lines).spans
+        reply = self._server.run(
+            "slices",
+            self._keys.of(agent_id, "meta", "log", "heads"),
+            len(lines),
+            *(name for name, _ in lines),
+            *(number for start, count, _ in spans for number in (start, count)),
+        )
+        there = [named for named, is_there in zip(lines, reply, strict=False) if is_there]
+        return there, _by_offset(spans, reply[len(lines) :])
+
+    def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
+        return self._sequence_and_lines(agent_id)[1]
+
+    def _sequence_and_lines(self, agent_id: str) -> tuple[int, builtins.list[tuple[str, bytes]]]:
+        seq, *flat = self._server.run("lines", self._keys.of(agent_id, "meta", "heads"))
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return int(seq), [(name.decode(), line) for name, line in pairs]
+
+    def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
+        return self._index.agents_that_may_have(checkpoint_id)
+
+    def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
+        """See ``CheckpointStore``."""
+        checked_name(agent_id)
+        removed = 0
+        for start in range(0, len(checkpoint_ids), _REMOVE_BATCH):
+            batch = checkpoint_ids[start : start + _REMOVE_BATCH]
+            removed += self._remove_batch(agent_id, batch)
+            self._index.unregister(agent_id, batch)
+        return removed
+
+    def _remove_batch(self, agent_id: str, batch: builtins.list[str]) -> int:
+        removed = 0
+        for _ in range(_MAX_TRIM_RACES):
+            seq, lines = self._sequence_and_lines(agent_id)
+            staying = [named for named in lines if named[0] not in set(batch)]
+            newest = newest_first(staying)[0][0] if staying else ""
+            keys = self._keys.of(agent_id, "meta", "log", "heads")
+            low = min((low_of(line) for _, line in staying), default=0)
+            count, saved_since = self._server.run("remove", keys, seq, low, newest, *batch)
+            removed += count
+            if not saved_since:
+                break
+        return removed
+
+    def delete(self, agent_id: str) -> int:
+        """See ``CheckpointStore``."""
+        names = [name for name, _ in self._lines(checked_name(agent_id))]
+        removed: int = self._server.run("delete", self._keys.all_of(agent_id))
+        self._index.remove(agent_id)
+        self._index.unregister(agent_id, names)
+        return removed
+
+    def agents(self) -> Iterator[str]:
+        """See ``CheckpointStore``."""
+        return self._index.agents()
+
+
+def _by_offset(spans: Iterable[Span], texts: builtins.list[bytes]) -> dict[int, bytes]:
+    """The messages by their offsets; those of a span that is not whole are left out."""
+    messages: dict[int, bytes] = {}
+    for (start, count, _), text in zip(spans, texts, strict=False):
+        lines = text.split(b"\n")
+        if len(lines) == count:
+            messages.update(zip(range(start, start + count), lines, strict=True))
+    return messages

@@ -1,0 +1,29 @@
+"""Lua and SQL, read from the files they live in."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def lua(name: str) -> str:
+    """A whole script: what all scripts share, then its own file."""
+    return _read("redis/lua/fence.lua") + _read(f"redis/lua/{name}.lua")
+
+
+@cache
+def queries() -> dict[str, str]:
+    """The statements of ``queries.sql`` by the name in the ``-- name`` line above each."""
+    blocks = _read("sqlite/queries.sql").split("\n\n-- ")[1:]
+    pairs = (block.split("\n", 1) for block in blocks)
+    return {name.strip(): statement.strip() for name, statement in pairs}
+
+
+def schema() -> str:
+    """The tables of an SQLite store."""
+    return _read("sqlite/schema.sql")
+
+
+def _read(path: str) -> str:
+    return files("celery_ckpt.stores").joinpath(path).read_text(encoding="utf-8")

@@ -1,0 +1,45 @@
+-- The tables of an SQLite store, format 1. docs/reference/storage-format.md describes them.
+-- All names begin with ckpt_, so that the store can live in another program's database.
+
+CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
+
+-- An agent and its lease. Times are microseconds since 1970; an empty nonce means that nobody holds it.
+CREATE TABLE ckpt_agents (
+    key        INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent_id   TEXT NOT NULL UNIQUE,
+    token      INTEGER NOT NULL DEFAULT 0,
+    nonce      TEXT NOT NULL DEFAULT '',
+    owner      TEXT NOT NULL DEFAULT '',
+    expires_at INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- One row a save: the messages that it added to the agent's log and, until it is pruned, its checkpoint.
+-- place is the agent's key * 2^32 + seq, so that an agent's saves lie together and in order.
+CREATE TABLE ckpt_saves (
+    place    INTEGER PRIMARY KEY,
+    base     INTEGER NOT NULL,
+    count    INTEGER NOT NULL,
+    id       TEXT UNIQUE,
+    record   BLOB,
+    messages BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE ckpt_steps (
+    number    INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent     INTEGER NOT NULL,
+    run_id    TEXT NOT NULL,
+    key       TEXT NOT NULL,
+    iteration INTEGER NOT NULL,
+    value     BLOB NOT NULL,
+    UNIQUE (agent, run_id, key)
+) STRICT;
+
+CREATE TABLE ckpt_runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent  INTEGER NOT NULL,
+    run_id TEXT NOT NULL,
+    record BLOB NOT NULL,
+    UNIQUE (agent, run_id)
+) STRICT;
+
+INSERT INTO ckpt_format VALUES (1);

@@ -1,0 +1,195 @@
+"""SqliteCheckpointStore: one file, several processes at once.
+
+A save is one row: the messages that it added and its record. Pruning empties the record and drops the
+rows whose messages nobody refers to any more. WAL and ``synchronous=NORMAL``: a killed process loses
+nothing; a power failure may lose the last saves, but never leaves half of one.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+from celery_ckpt.clock import Clock, system_clock
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import Lease
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.stores.log.drafts import Basis, Draft
+from celery_ckpt.stores.log.ranges import Ranges
+from celery_ckpt.stores.log.record import Record, low_of, stamp
+from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
+from celery_ckpt.stores.sqlite.database import Database
+from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state
+
+_PAGE = 500
+#: An agent's saves have the places from its key shifted by this to just below the next agent's.
+_SEQ_BITS = 32
+
+
+class SqliteCheckpointStore(SqliteLedger, LogStore):
+    """Keeps everything in an SQLite database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock = system_clock,
+        max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
+    ) -> None:
+        super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
+        self._database = database
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        clock: Clock = system_clock,
+        max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
+    ) -> Self:
+        """Open a database file, making it and its directory if need be."""
+        database = Database(Path(path).absolute())
+        return cls(database, clock=clock, max_checkpoint_bytes=max_checkpoint_bytes)
+
+    @classmethod
+    def in_memory(
+        cls,
+        *,
+        clock: Clock = system_clock,
+        max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
+    ) -> Self:
+        """Open a database that only this store has, and that goes with it."""
+        return cls(Database(None), clock=clock, max_checkpoint_bytes=max_checkpoint_bytes)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
+        database = self._database
+        basis = draft.basis if isinstance(draft.basis, str) else None
+        with database.writing():
+            state = database.one("save_state", agent_id=agent_id, id=checkpoint_id, basis=basis)
+            if state is None:
+                key, based_on, last, base = self._add_agent(agent_id, lease), None, None, 0
+            else:
+                key, token, nonce, owner, expires_at, stored, based_on, last, base = state
+                if stored is not None:
+                    raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored).digest)
+                held = lease_state(token, nonce, owner, expires_at)
+                held.refuse(agent_id, lease, self._clock.now())
+            self._refuse_without_basis(key, draft, based_on)
+            place = (last or key << _SEQ_BITS) + 1
+            database.add(
+                "add_save",
+                place=place,
+                base=base or 0,
+                count=len(draft.messages),
+                id=checkpoint_id,
+                record=stamp(place - (key << _SEQ_BITS), base or 0, draft.rest),
+                messages=b"\n".join(draft.messages),
+            )
+        return base or 0
+
+    def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
+        if draft.basis is Basis.EMPTY:
+            if self._database.one("has_checkpoint", **_places(key)):
+                raise BasisGone
+        elif draft.basis is not Basis.ANY and based_on != key:
+            raise BasisGone
+
+    def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
+        with self._database.reading():
+            key = self._key_of(agent_id)
+            if key is None:
+                return None
+            if checkpoint_id is None:
+                found = self._database.one("latest", **_places(key))
+            else:
+                found = self._database.one("by_id", id=checkpoint_id, **_places(key))
+            if found is None:
+                return None
+            name, line = found
+            return Stored(
+                agent_id, name, line, self._messages(key, Record.parse(agent_id, name, line).ranges)
+            )
+
+    def _read_many(
+        self, agent_id: str, limit: int | None
+    ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
+        with self._database.reading():
+            key = self._key_of(agent_id)
+            if key is None:
+                return [], {}
+            lines = self._database.all("newest", limit=-1 if limit is None else limit, **_places(key))
+            return lines, self._messages(key, ranges_of_all(agent_id, lines))
+
+    def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
+        messages: dict[int, bytes] = {}
+        for start, count, _ in ranges.spans:
+            rows = self._database.all("messages", start=start, stop=start + count, **_places(key))
+            for base, added, text in rows:
+                lines = text.split(b"\n")
+                if len(lines) == added:
+                    messages.update(zip(range(base, base + added), lines, strict=True))
+        return messages
+
+    def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
+        with self._database.reading():
+            key = self._key_of(agent_id)
+            return [] if key is None else self._database.all("newest", limit=-1, **_places(key))
+
+    def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
+        with self._database.reading():
+            found = self._database.one("agent_of_id", id=checkpoint_id)
+        return found or ()
+
+    def _register(self, checkpoint_id: str, agent_id: str) -> None:
+        """Every id is in the table's own index."""
+
+    def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
+        """See ``CheckpointStore``."""
+        with self._database.writing():
+            key = self._key_of(checked_name(agent_id))
+            if key is None:
+                return 0
+            places = _places(key)
+            removed = sum(self._database.run("forget", id=name, **places) for name in checkpoint_ids)
+            staying = self._database.all("newest", limit=-1, **places)
+            if staying:
+                keep_from = min(low_of(line) for _, line in staying)
+                self._database.run("trim", keep_from=keep_from, **places)
+            else:
+                self._database.run("delete_saves", **places)
+            return removed
+
+    def delete(self, agent_id: str) -> int:
+        """See ``CheckpointStore``."""
+        with self._database.writing():
+            key = self._key_of(checked_name(agent_id))
+            if key is None:
+                return 0
+            [removed] = self._database.one("count_checkpoints", **_places(key))
+            self._database.run("delete_saves", **_places(key))
+            for table in ("delete_steps", "delete_runs", "delete_agent"):
+                self._database.run(table, key=key)
+            return int(removed)
+
+    def agents(self) -> Iterator[str]:
+        """See ``CheckpointStore``."""
+        after = -1
+        while page := self._page(after):
+            yield from (agent_id for _, agent_id in page)
+            after = page[-1][0]
+
+    def _page(self, after: int) -> builtins.list[tuple[int, str]]:
+        with self._database.reading():
+            return self._database.all("agents_page", after=after, page=_PAGE)
+
+
+def _places(key: int) -> dict[str, int]:
+    """The places of an agent's saves."""
+    return {"low": key << _SEQ_BITS, "high": (key + 1 << _SEQ_BITS) - 1}

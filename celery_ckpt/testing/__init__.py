@@ -1,0 +1,47 @@
+"""A kit for testing stores and what uses them: nothing in the package itself needs it.
+
+``StoreContract`` and ``StoreMachine`` hold any store to the promises of ``celery_ckpt.store``. They
+need pytest and Hypothesis: install ``celery-ckpt[testing]``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "celery_ckpt.testing.contract_checkpoints",
+    "celery_ckpt.testing.contract_concurrency",
+    "celery_ckpt.testing.contract_leases",
+    "celery_ckpt.testing.contract_ledger",
+    "celery_ckpt.testing.contract_pruning",
+    "celery_ckpt.testing.machine",
+)
+
+# ruff: noqa: E402  (what is to be rewritten must be named before it is imported)
+from celery_ckpt.testing.clock import FakeClock
+from celery_ckpt.testing.contract import StoreContract
+from celery_ckpt.testing.factories import (
+    make_checkpoint,
+    make_conversation,
+    make_message,
+    make_run,
+    make_step,
+)
+from celery_ckpt.testing.faults import Fault, FaultyStore, InjectedFault, kill_this_process
+from celery_ckpt.testing.machine import StoreMachine, machine_for
+
+__all__ = [
+    "Fault",
+    "FaultyStore",
+    "FakeClock",
+    "InjectedFault",
+    "StoreContract",
+    "StoreMachine",
+    "kill_this_process",
+    "machine_for",
+    "make_checkpoint",
+    "make_conversation",
+    "make_message",
+    "make_run",
+    "make_step",
+]

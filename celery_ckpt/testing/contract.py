@@ -1,0 +1,27 @@
+"""StoreContract: the promises of ``celery_ckpt.store``, as tests.
+
+Subclass it in a test module, give it a ``store`` fixture, and pytest runs the whole contract:
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self):
+            return MyStore()
+
+Give an ``other_store`` fixture too (another object on the same data, as another process would have
+one) if the store's data can be shared; and a ``clock`` fixture with the ``FakeClock`` that the store
+was made with, if it takes one, so that no test has to wait for a lease to end.
+"""
+
+from __future__ import annotations
+
+from celery_ckpt.testing.contract_checkpoints import CheckpointContract
+from celery_ckpt.testing.contract_concurrency import ConcurrencyContract
+from celery_ckpt.testing.contract_leases import LeaseContract
+from celery_ckpt.testing.contract_ledger import LedgerContract
+from celery_ckpt.testing.contract_pruning import PruningContract
+
+
+class StoreContract(
+    CheckpointContract, PruningContract, LeaseContract, LedgerContract, ConcurrencyContract
+):
+    """The whole contract."""

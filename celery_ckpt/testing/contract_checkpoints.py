@@ -1,0 +1,276 @@
+"""The contract: saving and loading."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from celery_ckpt.conversation import Conversation
+from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.messages import Message
+from celery_ckpt.models import Checkpoint, Entry
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import ContractFixtures
+from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
+
+STRANGE_NAMES = [
+    "../../etc/passwd", "/", ".", "..", "a/b", "a\\b", "a b", "%7B", "{a}", "}{", "a:b", "a*", "ключ",
+    "名前", "\x00", "a\nb", "-", "CON", "agents", "é", "e\u0301", "x" * 512, "😀" * 100, "' OR 1=1 --",
+]  # fmt: skip
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "plain"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1.0}'}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": ""},
+    {"type": "function_call", "call_id": "c2", "name": "f", "arguments": "{}", "status": "completed"},
+    {"type": "reasoning", "id": "r", "encrypted_content": "x==", "summary": []},
+    {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "...", "signature": "EqQB=="},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {"q": [1, 2.5, True, None, {"x": {}}]}},
+        {"type": "block_of_the_future", "deep": [[[[{"": ""}]]]]}]},
+    {"big": 10**60, "small": -(2**70), "floats": [1e22, -0.0, 5e-324, 0.1], "text": "\u2028\x00\x7f\n\"\\ \U0001f600"},
+    {},
+]  # fmt: skip
+
+
+class CheckpointContract(ContractFixtures):
+    """What is saved is loaded."""
+
+    def test_what_is_loaded_equals_what_was_saved(self, store: CheckpointStore) -> None:
+        conversation = Conversation(max_tokens=77, messages=MESSAGES)
+        saved = make_checkpoint(
+            "agent",
+            conversation,
+            42,
+            state={"plan": ["a", {"b": None}], "n": 1.5},
+            event=CheckpointEvent.LLM_RESPONSE,
+            run_id="run-1",
+            metadata={"phase": "execute", "ключ": "é\n"},
+        )
+
+        store.save(saved)
+
+        loaded = store.load_latest("agent")
+        assert loaded == saved
+        assert loaded is not None
+        assert [m.to_dict() for m in loaded.conversation] == MESSAGES
+        assert str([m.to_dict() for m in loaded.conversation]) == str(MESSAGES)
+        assert loaded.created_at.tzinfo == UTC
+
+    def test_a_checkpoint_is_loaded_by_its_id(self, store: CheckpointStore) -> None:
+        first, second = make_checkpoint("one"), make_checkpoint("two")
+        store.save(first)
+        store.save(second)
+
+        assert store.load(first.id) == first
+        assert store.load(second.id) == second
+
+    def test_an_id_that_does_not_name_its_agent_is_found_too(self, store: CheckpointStore) -> None:
+        fields = make_checkpoint("agent").__dict__
+        for checkpoint_id in ("a", "my id/../x", "7e57-id", "é\n"):
+            saved = Checkpoint(**{**fields, "id": checkpoint_id})
+            store.save(saved)
+            assert store.load(checkpoint_id) == saved
+
+    def test_nothing_is_found_where_nothing_is(self, store: CheckpointStore) -> None:
+        store.save(make_checkpoint("agent"))
+
+        assert store.load_latest("nobody") is None
+        assert store.load("bad-id") is None
+        assert store.load(make_checkpoint("agent").id) is None
+        assert store.list("nobody") == []
+        assert store.history("nobody") == []
+
+    def test_the_list_is_newest_first_and_of_one_agent(self, store: CheckpointStore) -> None:
+        saved = [make_checkpoint("agent", iteration=i) for i in range(5)]
+        for checkpoint in saved:
+            store.save(checkpoint)
+        store.save(make_checkpoint("other"))
+
+        assert store.list("agent") == saved[::-1]
+        assert store.list("agent", limit=2) == saved[:-3:-1]
+        assert store.list("agent", limit=0) == []
+        assert [info.id for info in store.history("agent")] == [c.id for c in saved[::-1]]
+
+    def test_order_is_that_of_saving_whatever_the_clock_says(self, store: CheckpointStore) -> None:
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        later, earlier, same = (
+            Checkpoint(**{**make_checkpoint("agent").__dict__, "created_at": at})
+            for at in (moment.replace(year=2030), moment, moment)
+        )
+        for checkpoint in (later, earlier, same):
+            store.save(checkpoint)
+
+        assert store.load_latest("agent") == same
+        assert store.list("agent") == [same, earlier, later]
+
+    def test_the_outline_says_what_the_checkpoint_says(self, store: CheckpointStore) -> None:
+        saved = make_checkpoint(
+            iteration=3, run_id="r", event=CheckpointEvent.ITERATION, metadata={"a": "b"}
+        )
+        store.save(saved)
+
+        [info] = store.history("agent")
+
+        assert (info.id, info.iteration, info.created_at) == (saved.id, 3, saved.created_at)
+        assert (info.run_id, info.event, info.metadata) == ("r", CheckpointEvent.ITERATION, {"a": "b"})
+
+    def test_saving_an_equal_checkpoint_again_does_nothing(self, store: CheckpointStore) -> None:
+        first, second = make_checkpoint(), make_checkpoint()
+        store.save(first)
+        store.save(second)
+
+        store.save(first)
+        store.save(Checkpoint(**first.__dict__))
+
+        assert store.list("agent") == [second, first]
+
+    def test_saving_another_content_under_an_id_is_refused(self, store: CheckpointStore) -> None:
+        saved = make_checkpoint("agent")
+        store.save(saved)
+
+        for change in ({"iteration": 9}, {"conversation": make_conversation()}, {"agent_id": "other"}):
+            with pytest.raises(AlreadyExists):
+                store.save(Checkpoint(**{**saved.__dict__, **change}))
+
+        assert store.list("agent") == [saved]
+        assert store.list("other") == []
+
+    def test_every_snapshot_of_a_growing_conversation_stays(self, store: CheckpointStore) -> None:
+        conversation, saved = make_conversation(0), []
+        for iteration in range(12):
+            conversation.append(make_message())
+            saved.append(make_checkpoint("agent", conversation, iteration))
+            store.save(saved[-1])
+
+        assert store.list("agent") == saved[::-1]
+        assert [store.load(checkpoint.id) for checkpoint in saved] == saved
+
+    def test_a_compaction_leaves_the_earlier_checkpoints_alone(self, store: CheckpointStore) -> None:
+        conversation = make_conversation(30)
+        before = make_checkpoint("agent", conversation)
+        store.save(before)
+
+        kept = conversation.messages
+        conversation.replace([kept[0], make_message("summary"), *kept[-5:]])
+        after = make_checkpoint("agent", conversation)
+        store.save(after)
+        conversation.append(make_message())
+        later = make_checkpoint("agent", conversation)
+        store.save(later)
+
+        assert store.list("agent") == [later, after, before]
+
+    def test_rewriting_from_scratch_each_time_is_exact(self, store: CheckpointStore) -> None:
+        saved = []
+        for count in (3, 1, 5, 0, 4):
+            messages = [{"role": "user", "content": str(n % 3)} for n in range(count)]
+            saved.append(make_checkpoint("agent", Conversation(messages=messages)))
+            store.save(saved[-1])
+
+        assert store.list("agent") == saved[::-1]
+
+    def test_the_entry_of_an_iteration_is_kept(self, store: CheckpointStore) -> None:
+        conversation = make_conversation(4)
+        entry = Entry(conversation=conversation, state={"at": "entry"})
+        conversation.append(make_message())
+        inside = make_checkpoint("agent", conversation, entry=entry, state={"at": "inside"})
+        store.save(inside)
+
+        conversation.replace([Message.system("summary"), conversation.messages[-1]])
+        compacted = make_checkpoint("agent", conversation, entry=entry)
+        store.save(compacted)
+        conversation.append(make_message())
+        grown = make_checkpoint("agent", conversation, entry=entry)
+        store.save(grown)
+
+        assert store.list("agent") == [grown, compacted, inside]
+        assert store.load(inside.id) == inside
+
+    def test_what_is_read_from_a_checkpoint_cannot_change_it(self, store: CheckpointStore) -> None:
+        saved = make_checkpoint(state={"list": [1]})
+        store.save(saved)
+        loaded = store.load_latest("agent")
+        assert loaded is not None
+
+        loaded.conversation.append(make_message())
+        loaded.state["list"].append(2)
+        loaded.metadata["a"] = "b"
+
+        assert loaded == saved == store.load_latest("agent")
+
+    def test_an_agent_goes_on_from_what_was_loaded(
+        self, store: CheckpointStore, other_store: CheckpointStore
+    ) -> None:
+        first = make_checkpoint("agent", make_conversation(5))
+        store.save(first)
+
+        loaded = other_store.load_latest("agent")
+        assert loaded is not None
+        conversation = loaded.conversation
+        conversation.append(make_message())
+        second = make_checkpoint("agent", conversation, 2)
+        other_store.save(second)
+
+        assert store.load_latest("agent") == second
+        assert store.list("agent") == [second, first]
+
+    def test_a_fork_shares_nothing_with_its_origin(self, store: CheckpointStore) -> None:
+        origin = make_checkpoint("origin", make_conversation(5))
+        store.save(origin)
+        branch = origin.conversation
+        branch.append(make_message())
+        forked = make_checkpoint("fork", branch)
+        store.save(forked)
+
+        store.delete("origin")
+
+        assert store.load_latest("fork") == forked
+
+    @pytest.mark.parametrize("name", STRANGE_NAMES, ids=range(len(STRANGE_NAMES)))
+    def test_any_name_is_just_a_name(self, store: CheckpointStore, name: str) -> None:
+        others = [make_checkpoint(other) for other in STRANGE_NAMES if other != name]
+        for checkpoint in others:
+            store.save(checkpoint)
+        saved = make_checkpoint(name)
+        store.save(saved)
+
+        assert store.load_latest(name) == saved == store.load(saved.id)
+        assert sorted(store.agents()) == sorted(STRANGE_NAMES)
+        assert store.delete(name) == 1
+        assert sorted(store.agents()) == sorted(set(STRANGE_NAMES) - {name})
+        assert [store.load_latest(c.agent_id) for c in others] == others
+
+    @pytest.mark.parametrize("name", ["", "x" * 513, "\ud800"])
+    def test_a_name_that_cannot_be_stored_is_a_value_error(
+        self, store: CheckpointStore, name: str
+    ) -> None:
+        calls = (store.load_latest, store.list, store.history, store.delete, store.holder, store.runs)
+        for call in calls:
+            with pytest.raises(ValueError, match="agent_id"):
+                call(name)
+        with pytest.raises(ValueError, match="agent_id"):
+            store.acquire(name, "owner", 1)
+        with pytest.raises(ValueError, match="agent_id"):
+            store.prune(name, 1)
+        with pytest.raises(ValueError, match="agent_id"):
+            make_checkpoint(name)
+
+    def test_a_checkpoint_over_the_limit_is_refused_and_names_the_message(
+        self, store: CheckpointStore
+    ) -> None:
+        conversation = make_conversation(2)
+        fits = make_checkpoint("agent", conversation)
+        store.save(fits)
+        store.max_checkpoint_bytes = 2000  # type: ignore[attr-defined]
+        conversation.append(make_message("x" * 3000))
+
+        with pytest.raises(CheckpointTooLarge, match=r"message 3 \(role user\) with 3,0\d\d bytes"):
+            store.save(make_checkpoint("agent", conversation))
+
+        assert store.list("agent") == [fits]

@@ -1,0 +1,185 @@
+"""The contract: who may write."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_ckpt.errors import LeaseHeld, LeaseLost
+from celery_ckpt.records import Lease
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.clock import FakeClock
+from celery_ckpt.testing.contract_fixtures import LONG_TTL, SHORT_TTL, ContractFixtures, pass_time
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+
+
+def refused_writes(store: CheckpointStore, lease: Lease | None, error: type[Exception]) -> None:
+    """Try every write that a lease guards, and see it refused without a trace."""
+    before = (store.list("agent"), store.steps("agent", "run"), store.runs("agent"))
+    with pytest.raises(error):
+        store.save(make_checkpoint("agent"), lease)
+    with pytest.raises(error):
+        store.record_step(make_step("agent"), lease)
+    with pytest.raises(error):
+        store.drop_steps("agent", "run", lease=lease)
+    with pytest.raises(error):
+        store.update_run(make_run("agent", "run", task="other"), lease)
+    assert (store.list("agent"), store.steps("agent", "run"), store.runs("agent")) == before
+
+
+class LeaseContract(ContractFixtures):
+    """Only the holder writes."""
+
+    @pytest.fixture
+    def used_store(self, store: CheckpointStore) -> CheckpointStore:
+        """The store with an agent that has a past."""
+        store.save(make_checkpoint("agent"))
+        store.record_step(make_step("agent", "run", "early"))
+        store.add_run(make_run("agent", "run"))
+        return store
+
+    def test_the_holder_writes(self, used_store: CheckpointStore) -> None:
+        lease = used_store.acquire("agent", "me", LONG_TTL)
+
+        saved, step = make_checkpoint("agent"), make_step("agent", "run", "late")
+        used_store.save(saved, lease)
+        used_store.record_step(step, lease)
+        run = make_run("agent", "run", task="done")
+        used_store.update_run(run, lease)
+
+        assert used_store.load_latest("agent") == saved
+        assert step in used_store.steps("agent", "run")
+        assert used_store.run("agent", "run") == run
+        assert used_store.drop_steps("agent", "run", lease=lease) == 2
+
+    def test_nobody_writes_without_the_lease_while_it_is_held(
+        self, used_store: CheckpointStore
+    ) -> None:
+        used_store.acquire("agent", "me", LONG_TTL)
+
+        refused_writes(used_store, None, LeaseHeld)
+
+    def test_a_held_lease_is_refused_and_says_whose_it_is(self, used_store: CheckpointStore) -> None:
+        lease = used_store.acquire("agent", "me", LONG_TTL)
+
+        for owner in ("you", "me"):
+            with pytest.raises(LeaseHeld) as refusal:
+                used_store.acquire("agent", owner, LONG_TTL)
+            assert (refusal.value.owner, refusal.value.token) == ("me", lease.token)
+            assert 0 < refusal.value.seconds_left <= LONG_TTL
+
+    def test_tokens_only_grow(self, used_store: CheckpointStore, clock: FakeClock | None) -> None:
+        first = used_store.acquire("agent", "a", LONG_TTL)
+        used_store.release(first)
+        second = used_store.acquire("agent", "b", SHORT_TTL)
+        pass_time(used_store, "agent", clock)
+        third = used_store.acquire("agent", "c", LONG_TTL)
+        fourth = used_store.acquire("agent", "d", LONG_TTL, over=third)
+
+        assert [lease.token for lease in (first, second, third, fourth)] == [1, 2, 3, 4]
+        assert len({lease.nonce for lease in (first, second, third, fourth)}) == 4
+
+    def test_whoever_was_superseded_writes_nothing(
+        self, used_store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        old = used_store.acquire("agent", "frozen", SHORT_TTL)
+        pass_time(used_store, "agent", clock)
+        used_store.acquire("agent", "successor", LONG_TTL)
+
+        refused_writes(used_store, old, LeaseLost)
+        with pytest.raises(LeaseLost):
+            used_store.renew(old, LONG_TTL)
+        assert used_store.release(old) is False
+        assert (used_store.holder("agent") or old).owner == "successor"
+
+    def test_the_end_alone_does_not_fence(
+        self, used_store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        lease = used_store.acquire("agent", "slow", SHORT_TTL)
+        pass_time(used_store, "agent", clock)
+
+        saved = make_checkpoint("agent")
+        used_store.save(saved, lease)
+
+        assert used_store.load_latest("agent") == saved
+        renewed = used_store.renew(lease, LONG_TTL)
+        assert (used_store.holder("agent") or lease).token == renewed.token == lease.token
+
+    def test_after_its_end_others_may_write_without_one(
+        self, used_store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        used_store.acquire("agent", "gone", SHORT_TTL)
+        pass_time(used_store, "agent", clock)
+
+        saved = make_checkpoint("agent")
+        used_store.save(saved)
+
+        assert used_store.load_latest("agent") == saved
+
+    def test_a_released_lease_covers_nothing(self, used_store: CheckpointStore) -> None:
+        lease = used_store.acquire("agent", "me", LONG_TTL)
+
+        assert used_store.release(lease) is True
+        assert used_store.release(lease) is False
+        assert used_store.holder("agent") is None
+        refused_writes(used_store, lease, LeaseLost)
+        with pytest.raises(LeaseLost):
+            used_store.renew(lease, LONG_TTL)
+
+    def test_renewing_moves_the_end_and_nothing_else(self, used_store: CheckpointStore) -> None:
+        lease = used_store.acquire("agent", "me", SHORT_TTL)
+
+        renewed = used_store.renew(lease, LONG_TTL)
+
+        assert renewed.expires_at > lease.expires_at
+        assert (renewed.token, renewed.nonce, renewed.owner) == (lease.token, lease.nonce, "me")
+        assert used_store.holder("agent") == renewed
+
+    def test_a_dead_owners_lease_is_taken_over_at_once(self, used_store: CheckpointStore) -> None:
+        dead = used_store.acquire("agent", "dead", LONG_TTL)
+
+        lease = used_store.acquire("agent", "heir", LONG_TTL, over=dead)
+
+        assert lease.token == dead.token + 1
+        with pytest.raises(LeaseHeld):
+            used_store.acquire("agent", "late heir", LONG_TTL, over=dead)
+        refused_writes(used_store, dead, LeaseLost)
+
+    def test_a_lease_with_a_foreign_nonce_is_none(self, used_store: CheckpointStore) -> None:
+        lease = used_store.acquire("agent", "me", LONG_TTL)
+
+        forged = lease.model_copy(update={"nonce": "forged"})
+
+        refused_writes(used_store, forged, LeaseLost)
+        assert used_store.release(forged) is False
+        assert used_store.holder("agent") == lease
+
+    def test_a_lease_is_for_one_agent(self, used_store: CheckpointStore) -> None:
+        lease = used_store.acquire("other", "me", LONG_TTL)
+        used_store.acquire("agent", "you", LONG_TTL)
+
+        refused_writes(used_store, lease, LeaseLost)
+
+    def test_the_lease_of_a_deleted_agent_is_lost(self, used_store: CheckpointStore) -> None:
+        lease = used_store.acquire("agent", "me", LONG_TTL)
+        used_store.delete("agent")
+
+        with pytest.raises(LeaseLost):
+            used_store.save(make_checkpoint("agent"), lease)
+        assert list(used_store.agents()) == []
+
+    def test_a_save_that_is_repeated_after_the_lease_went_is_still_a_repetition(
+        self, used_store: CheckpointStore
+    ) -> None:
+        lease = used_store.acquire("agent", "me", LONG_TTL)
+        saved = make_checkpoint("agent")
+        used_store.save(saved, lease)
+        used_store.release(lease)
+
+        used_store.save(saved, lease)
+
+        assert used_store.load_latest("agent") == saved
+
+    @pytest.mark.parametrize("ttl", [0, -1, float("nan")])
+    def test_a_lease_needs_time(self, used_store: CheckpointStore, ttl: float) -> None:
+        with pytest.raises(ValueError, match="must be over 0"):
+            used_store.acquire("agent", "me", ttl)

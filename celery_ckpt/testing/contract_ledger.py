@@ -1,0 +1,123 @@
+"""The contract: steps and runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge, RunNotFound
+from celery_ckpt.records import RunStatus
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import ContractFixtures
+from celery_ckpt.testing.factories import make_run, make_step
+
+
+class LedgerContract(ContractFixtures):
+    """What was done is remembered."""
+
+    def test_steps_come_back_in_the_order_in_which_they_were_recorded(
+        self, store: CheckpointStore
+    ) -> None:
+        values = [None, 0, "", [1, {"a": None}], {"x": 1e22, "é": "\u2028"}, True, 10**40]
+        steps = [
+            make_step("agent", "run", f"{9 - number}", iteration=number % 3, value=value, name="f")
+            for number, value in enumerate(values)
+        ]
+        for step in steps:
+            store.record_step(step)
+        store.record_step(make_step("agent", "other run"))
+        store.record_step(make_step("other agent", "run"))
+
+        assert store.steps("agent", "run") == steps
+
+    def test_recording_an_equal_step_again_does_nothing(self, store: CheckpointStore) -> None:
+        first, second = make_step(), make_step()
+        for step in (first, second, first):
+            store.record_step(step)
+
+        assert store.steps("agent", "run") == [first, second]
+
+    def test_recording_another_result_under_a_key_is_refused(self, store: CheckpointStore) -> None:
+        step = make_step()
+        store.record_step(step)
+
+        for change in ({"value": "other"}, {"iteration": 5}):
+            with pytest.raises(AlreadyExists):
+                store.record_step(step.model_copy(update=change))
+        assert store.steps("agent", "run") == [step]
+
+    def test_runs_and_keys_do_not_run_into_each_other(self, store: CheckpointStore) -> None:
+        names = [("a:b", "c"), ("a", "b:c"), ("a b", "c"), ("a", "b c"), ("1:a", "x"), ("", "y")]
+        steps = [make_step("agent", run or "\x00", key) for run, key in names]
+        for step in steps:
+            store.record_step(step)
+
+        for step in steps:
+            assert step in store.steps("agent", step.run_id)
+        assert sum(len(store.steps("agent", run_id)) for run_id in {s.run_id for s in steps}) == len(
+            steps
+        )
+
+    def test_steps_are_dropped_by_iteration(self, store: CheckpointStore) -> None:
+        steps = [make_step(iteration=iteration) for iteration in (0, 1, 1, 2, 3)]
+        for step in steps:
+            store.record_step(step)
+        store.record_step(make_step(run_id="other", iteration=1))
+
+        assert store.drop_steps("agent", "run", first=1, last=2) == 3
+        assert store.steps("agent", "run") == [steps[0], steps[4]]
+        assert store.drop_steps("agent", "run") == 2
+        assert store.steps("agent", "run") == []
+        assert len(store.steps("agent", "other")) == 1
+        assert store.drop_steps("nobody", "run") == 0
+
+    def test_many_steps_of_one_iteration(self, store: CheckpointStore) -> None:
+        steps = [make_step(iteration=1) for _ in range(120)]
+        for step in steps:
+            store.record_step(step)
+
+        assert store.steps("agent", "run") == steps
+        assert store.drop_steps("agent", "run", first=1) == 120
+
+    def test_a_step_over_the_limit_is_refused(self, store: CheckpointStore) -> None:
+        store.max_checkpoint_bytes = 2000  # type: ignore[attr-defined]
+
+        with pytest.raises(CheckpointTooLarge, match="Step 'big' of agent 'agent'"):
+            store.record_step(make_step(key="big", value="x" * 3000))
+        assert store.steps("agent", "run") == []
+
+    def test_a_run_is_added_once(self, store: CheckpointStore) -> None:
+        run = make_run("agent", "run", envelope={"args": [1, "é"], "kwargs": {}})
+
+        assert store.add_run(run) is True
+        assert store.add_run(run) is True
+        assert store.add_run(make_run("agent", "run", task="other")) is False
+        assert store.run("agent", "run") == run
+        assert store.run("agent", "none") is None
+        assert store.run("nobody", "run") is None
+
+    def test_a_run_is_updated(self, store: CheckpointStore) -> None:
+        run = make_run("agent", "run")
+        store.add_run(run)
+        done = run.model_copy(
+            update={"status": RunStatus.SUCCEEDED, "attempts": 3, "result": {"a": [1]}}
+        )
+
+        store.update_run(done)
+
+        assert store.run("agent", "run") == done
+
+    def test_a_run_that_was_never_added_cannot_be_updated(self, store: CheckpointStore) -> None:
+        with pytest.raises(RunNotFound, match="'agent' has no run 'run'"):
+            store.update_run(make_run("agent", "run"))
+        assert list(store.agents()) == []
+
+    def test_runs_are_listed_in_the_order_in_which_they_were_added(
+        self, store: CheckpointStore
+    ) -> None:
+        runs = [make_run("agent", f"run-{9 - number}") for number in range(4)]
+        for run in runs:
+            store.add_run(run)
+        runs[1] = runs[1].model_copy(update={"retries": 2})
+        store.update_run(runs[1])
+
+        assert store.runs("agent") == runs

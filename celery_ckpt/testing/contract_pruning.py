@@ -1,0 +1,154 @@
+"""The contract: forgetting."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.factories import (
+    make_checkpoint,
+    make_conversation,
+    make_message,
+    make_run,
+    make_step,
+)
+
+
+class PruningContract(ContractFixtures):
+    """What is pruned is gone, and nothing else."""
+
+    def test_pruning_keeps_the_newest(self, store: CheckpointStore) -> None:
+        saved = [make_checkpoint("agent", iteration=i) for i in range(10)]
+        for checkpoint in saved:
+            store.save(checkpoint)
+
+        assert store.prune("agent", 3) == 7
+        assert store.list("agent") == saved[:-4:-1]
+        assert store.load(saved[0].id) is None
+        assert store.prune("agent", 3) == 0
+
+    def test_pruning_one_agent_leaves_the_others_alone(self, store: CheckpointStore) -> None:
+        for iteration in range(5):
+            store.save(make_checkpoint("one", iteration=iteration))
+            store.save(make_checkpoint("two", iteration=iteration))
+
+        assert store.prune("one", 2) == 3
+        assert (len(store.list("one")), len(store.list("two"))) == (2, 5)
+
+    def test_what_stays_loads_whole_although_older_ones_wrote_its_messages(
+        self, store: CheckpointStore
+    ) -> None:
+        conversation, saved = make_conversation(0), []
+        for iteration in range(20):
+            conversation.append(make_message())
+            saved.append(make_checkpoint("agent", conversation, iteration))
+            store.save(saved[-1])
+
+        store.prune("agent", 2)
+        conversation.append(make_message())
+        saved.append(make_checkpoint("agent", conversation, 20))
+        store.save(saved[-1])
+
+        assert store.list("agent") == saved[:-4:-1]
+
+    def test_pruning_to_nothing_lets_the_agent_begin_anew(self, store: CheckpointStore) -> None:
+        conversation = make_conversation(5)
+        for iteration in range(3):
+            store.save(make_checkpoint("agent", conversation, iteration))
+
+        assert store.prune("agent", 0) == 3
+        assert store.load_latest("agent") is None
+        assert store.list("agent") == []
+        conversation.append(make_message())
+        again = make_checkpoint("agent", conversation)
+        store.save(again)
+        assert store.list("agent") == [again]
+
+    def test_a_compacted_history_can_be_pruned(self, store: CheckpointStore) -> None:
+        conversation = make_conversation(40)
+        store.save(make_checkpoint("agent", conversation))
+        saved = []
+        for _ in range(5):
+            kept = conversation.messages
+            conversation.replace([kept[0], make_message("summary"), *kept[-3:]])
+            conversation.append(make_message())
+            saved.append(make_checkpoint("agent", conversation))
+            store.save(saved[-1])
+
+        assert store.prune("agent", 2) == 4
+        assert store.list("agent") == saved[:-3:-1]
+
+    def test_any_checkpoints_can_be_removed(self, store: CheckpointStore) -> None:
+        conversation, saved = make_conversation(2), []
+        for iteration in range(6):
+            conversation.append(make_message())
+            saved.append(make_checkpoint("agent", conversation, iteration))
+            store.save(saved[-1])
+
+        gone = [saved[1].id, saved[5].id, "never-there"]
+
+        assert store.remove("agent", gone) == 2
+        assert store.remove("agent", gone) == 0
+        assert store.load_latest("agent") == saved[4]
+        assert store.list("agent") == [saved[4], saved[3], saved[2], saved[0]]
+
+    def test_an_id_that_was_removed_may_be_saved_again(self, store: CheckpointStore) -> None:
+        first, second = make_checkpoint(), make_checkpoint()
+        store.save(first)
+        store.save(second)
+        store.remove("agent", [first.id])
+
+        store.save(first)
+
+        assert store.list("agent") == [first, second]
+
+    @pytest.mark.parametrize("agent_id", ["agent", "a*", "{x}"])
+    def test_deleting_an_agent_leaves_nothing_of_it(
+        self, store: CheckpointStore, agent_id: str
+    ) -> None:
+        other = make_checkpoint("other")
+        store.save(other)
+        saved = make_checkpoint(agent_id)
+        store.save(saved)
+        store.save(make_checkpoint(agent_id))
+        store.add_run(make_run(agent_id, "run"))
+        store.record_step(make_step(agent_id))
+        store.acquire(agent_id, "owner", LONG_TTL)
+
+        assert store.delete(agent_id) == 2
+
+        assert store.load_latest(agent_id) is None
+        assert store.load(saved.id) is None
+        assert (store.list(agent_id), store.steps(agent_id, "run"), store.runs(agent_id)) == (
+            [],
+            [],
+            [],
+        )
+        assert store.holder(agent_id) is None
+        assert list(store.agents()) == ["other"]
+        assert store.load_latest("other") == other
+        assert store.delete(agent_id) == 0
+
+    def test_a_deleted_agent_can_be_saved_again_by_who_knew_it(self, store: CheckpointStore) -> None:
+        conversation = make_conversation(8)
+        store.save(make_checkpoint("agent", conversation))
+        store.delete("agent")
+        store.save(make_checkpoint("agent", make_conversation(9)))
+
+        conversation.append(make_message())
+        again = make_checkpoint("agent", conversation)
+        store.save(again)
+
+        assert store.load_latest("agent") == again
+
+    def test_all_agents_are_listed_once(self, store: CheckpointStore) -> None:
+        names = {f"agent-{number}" for number in range(40)}
+        for name in names:
+            store.save(make_checkpoint(name))
+            store.save(make_checkpoint(name))
+        store.add_run(make_run("with-a-run"))
+        store.record_step(make_step("with-a-step"))
+        store.acquire("with-a-lease", "owner", LONG_TTL)
+
+        assert sorted(store.agents()) == sorted(names | {"with-a-run", "with-a-step", "with-a-lease"})

@@ -1,0 +1,83 @@
+"""Stores that fail, or kill their process, at a chosen write."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from celery_ckpt.errors import StoreUnavailable
+from celery_ckpt.store import CheckpointStore
+
+WRITES = frozenset(
+    [
+        "save",
+        "remove",
+        "prune",
+        "delete",
+        "acquire",
+        "renew",
+        "release",
+        "record_step",
+        "drop_steps",
+        "add_run",
+        "update_run",
+    ]
+)
+
+
+class InjectedFault(StoreUnavailable):
+    """The failure that a test asked for."""
+
+
+def kill_this_process() -> NoReturn:
+    """End this process as an out-of-memory killer would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable: the process is dead")
+
+
+def _fail() -> NoReturn:
+    raise InjectedFault(where="a faulty store", reason="a fault was injected")
+
+
+@dataclass
+class Fault:
+    """What happens at the ``at``-th write, counted from 1: before it is done, or after."""
+
+    at: int
+    when: Literal["before", "after"] = "before"
+    action: Callable[[], object] = _fail
+
+
+class FaultyStore:
+    """Stands before a store and lets a fault happen; everything else goes through.
+
+    It counts the writes, so that a first run without fault tells how many there are to fail at:
+
+        for n in range(1, writes + 1):
+            run_agent(FaultyStore(store, Fault(at=n, when="after", action=kill_this_process)))
+    """
+
+    def __init__(self, store: CheckpointStore, fault: Fault | None = None) -> None:
+        self._store, self._fault = store, fault
+        self.writes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        return self._written(method) if name in WRITES else method
+
+    def _written(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*args: Any, **kwargs: Any) -> Any:
+            self.writes += 1
+            self._happen("before")
+            result = method(*args, **kwargs)
+            self._happen("after")
+            return result
+
+        return write
+
+    def _happen(self, when: str) -> None:
+        if self._fault and self._fault.at == self.writes and self._fault.when == when:
+            self._fault.action()

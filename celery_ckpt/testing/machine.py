@@ -1,0 +1,213 @@
+"""StoreMachine: any store against the memory store, over random sequences of operations.
+
+    TestMyStore = machine_for(lambda: MyStore(...), reopen=lambda store: MyStore(...))
+
+Hypothesis makes up sequences of saves, rewrites, forks, prunes, deletions, crashes and lease
+operations; after each, both stores must have given the same answer and hold the same data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+from unittest import TestCase
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from celery_ckpt.conversation import Conversation
+from celery_ckpt.errors import StoreError
+from celery_ckpt.models import Checkpoint, Entry
+from celery_ckpt.records import Lease
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.memory import MemoryCheckpointStore
+from celery_ckpt.testing.contract_fixtures import LONG_TTL
+from celery_ckpt.testing.factories import make_checkpoint, make_message, make_step
+
+AGENTS = st.sampled_from(["a", "b", "{a}"])
+#: Few texts, so that equal messages are frequent.
+TEXTS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=4)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Subclass it with ``open`` and ``reopen``, or use ``machine_for``."""
+
+    open: ClassVar[Callable[[], CheckpointStore]]
+    reopen: ClassVar[Callable[[CheckpointStore], CheckpointStore]]
+
+    @initialize()
+    def begin(self) -> None:
+        """Open both stores, empty."""
+        self.store = type(self).open()
+        self.model = MemoryCheckpointStore()
+        self.live: dict[str, Conversation] = {}
+        self.saved: list[Checkpoint] = []
+        #: The leases that were given, as the model and as the store gave them.
+        self.leases: list[tuple[Lease, Lease]] = []
+
+    def teardown(self) -> None:
+        """Close the store."""
+        if hasattr(self, "store"):
+            self.store.close()
+
+    # -- saving --------------------------------------------------------------------------------------
+
+    @rule(agent_id=AGENTS, texts=TEXTS, hold=st.integers(-1, 3), enter=st.booleans())
+    def save(self, agent_id: str, texts: list[str], hold: int, enter: bool) -> None:
+        """Append to the agent's conversation and save, with one of the leases or without."""
+        conversation = self.live.setdefault(agent_id, Conversation())
+        entry = Entry(conversation=conversation, state={"n": len(conversation)}) if enter else None
+        for text in texts:
+            conversation.append(make_message(text))
+        self._save(make_checkpoint(agent_id, conversation, len(conversation), entry=entry), hold)
+
+    @rule(agent_id=AGENTS, keep=st.integers(0, 3), texts=TEXTS, enter=st.booleans())
+    def rewrite(self, agent_id: str, keep: int, texts: list[str], enter: bool) -> None:
+        """Compact the agent's conversation and save."""
+        conversation = self.live.setdefault(agent_id, Conversation())
+        entry = Entry(conversation=conversation) if enter else None
+        old = conversation.messages
+        conversation.replace([*old[:1], *map(make_message, texts), *old[len(old) - keep :]])
+        self._save(make_checkpoint(agent_id, conversation, entry=entry))
+
+    @rule(agent_id=AGENTS, pick=st.integers(0, 50))
+    def fork(self, agent_id: str, pick: int) -> None:
+        """Let an agent go on from any checkpoint ever made, of whichever agent."""
+        if self.saved:
+            self.live[agent_id] = self.saved[pick % len(self.saved)].conversation
+            self.live[agent_id].append(make_message("forked"))
+            self._save(make_checkpoint(agent_id, self.live[agent_id]))
+
+    @rule(pick=st.integers(0, 50), change=st.booleans())
+    def save_again(self, pick: int, change: bool) -> None:
+        """Save an old checkpoint again, the same or changed."""
+        if self.saved:
+            old = self.saved[pick % len(self.saved)]
+            self._save(old.with_metadata("changed", "yes") if change else old)
+
+    def _save(self, checkpoint: Checkpoint, hold: int = -1) -> None:
+        model_lease, store_lease = self._lease(hold)
+        self._both(
+            lambda: self.model.save(checkpoint, model_lease),
+            lambda: self.store.save(checkpoint, store_lease),
+        )
+        self.saved.append(checkpoint)
+
+    def _lease(self, pick: int) -> tuple[Lease | None, Lease | None]:
+        return self.leases[-1 - pick % len(self.leases)] if self.leases and pick >= 0 else (None, None)
+
+    # -- forgetting ----------------------------------------------------------------------------------
+
+    @rule(agent_id=AGENTS, keep=st.integers(0, 4))
+    def prune(self, agent_id: str, keep: int) -> None:
+        """Prune an agent's history."""
+        self._same(lambda store: store.prune(agent_id, keep))
+
+    @rule(agent_id=AGENTS, pick=st.integers(0, 50))
+    def remove(self, agent_id: str, pick: int) -> None:
+        """Remove any one checkpoint."""
+        if self.saved:
+            self._same(lambda store: store.remove(agent_id, [self.saved[pick % len(self.saved)].id]))
+
+    @rule(agent_id=AGENTS)
+    def delete(self, agent_id: str) -> None:
+        """Delete an agent."""
+        self._same(lambda store: store.delete(agent_id))
+
+    @rule()
+    def crash_and_reopen(self) -> None:
+        """Forget all that the process remembered, as after a crash."""
+        self.store = type(self).reopen(self.store)
+        self.live = {name: _copied(conversation) for name, conversation in self.live.items()}
+
+    # -- leases and steps ----------------------------------------------------------------------------
+
+    @rule(agent_id=AGENTS, over=st.integers(-1, 2))
+    def acquire(self, agent_id: str, over: int) -> None:
+        """Try to take the lease, perhaps over another."""
+        model_over, store_over = self._lease(over)
+        if model_over and model_over.agent_id != agent_id:
+            model_over = store_over = None
+        leases = self._both(
+            lambda: self.model.acquire(agent_id, "owner", LONG_TTL, over=model_over),
+            lambda: self.store.acquire(agent_id, "owner", LONG_TTL, over=store_over),
+        )
+        if leases is not None:
+            assert leases[0].token == leases[1].token
+            self.leases.append(leases)
+
+    @rule(pick=st.integers(0, 3), renew=st.booleans())
+    def renew_or_release(self, pick: int, renew: bool) -> None:
+        """Renew or release one of the leases ever given."""
+        model_lease, store_lease = self._lease(pick)
+        if model_lease and store_lease and renew:
+            self._both(
+                lambda: self.model.renew(model_lease, LONG_TTL).token,
+                lambda: self.store.renew(store_lease, LONG_TTL).token,
+            )
+        elif model_lease and store_lease:
+            assert self.model.release(model_lease) == self.store.release(store_lease)
+
+    @rule(
+        agent_id=AGENTS, key=st.sampled_from("pq"), iteration=st.integers(0, 2), hold=st.integers(-1, 2)
+    )
+    def record_step(self, agent_id: str, key: str, iteration: int, hold: int) -> None:
+        """Record a step."""
+        step = make_step(agent_id, "run", key, iteration=iteration)
+        model_lease, store_lease = self._lease(hold)
+        self._both(
+            lambda: self.model.record_step(step, model_lease),
+            lambda: self.store.record_step(step, store_lease),
+        )
+
+    @rule(agent_id=AGENTS, first=st.integers(0, 2), last=st.integers(0, 2) | st.none())
+    def drop_steps(self, agent_id: str, first: int, last: int | None) -> None:
+        """Drop steps."""
+        self._same(lambda store: store.drop_steps(agent_id, "run", first=first, last=last))
+
+    # -- what must be the same -----------------------------------------------------------------------
+
+    def _same(self, act: Callable[[CheckpointStore], Any]) -> None:
+        results = self._both(lambda: act(self.model), lambda: act(self.store))
+        assert results is None or results[0] == results[1]
+
+    def _both(self, on_model: Callable[[], Any], on_store: Callable[[], Any]) -> tuple[Any, Any] | None:
+        """Do both; the store must refuse what the model refuses, for the same reason."""
+        try:
+            expected = on_model()
+        except StoreError as refusal:
+            try:
+                on_store()
+            except StoreError as same:
+                assert type(same) is type(refusal), f"{refusal!r} expected, not {same!r}"
+                return None
+            raise AssertionError(f"the store accepted what should be refused: {refusal!r}") from refusal
+        return expected, on_store()
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        """Every answer about what is stored is the same."""
+        if not hasattr(self, "store"):
+            return
+        assert sorted(self.store.agents()) == sorted(self.model.agents())
+        for agent_id in ("a", "b", "{a}"):
+            assert self.store.list(agent_id) == self.model.list(agent_id)
+            assert self.store.load_latest(agent_id) == self.model.load_latest(agent_id)
+            assert self.store.steps(agent_id, "run") == self.model.steps(agent_id, "run")
+        for checkpoint in self.saved[-3:]:
+            assert self.store.load(checkpoint.id) == self.model.load(checkpoint.id)
+
+
+def _copied(conversation: Conversation) -> Conversation:
+    """The same messages as new objects, as they come out of another process."""
+    return Conversation(conversation.max_tokens, [m.to_dict() for m in conversation])
+
+
+def machine_for(
+    open: Callable[[], CheckpointStore],
+    reopen: Callable[[CheckpointStore], CheckpointStore] | None = None,
+) -> type[TestCase]:
+    """A test case for a store: ``open`` makes an empty one, ``reopen`` another on the same data."""
+    functions = {"open": staticmethod(open), "reopen": staticmethod(reopen or (lambda store: store))}
+    case: type[TestCase] = type("Machine", (StoreMachine,), functions).TestCase
+    return case
