@@ -104,7 +104,9 @@ class Conversation:
     @classmethod
     def over(cls, spine: Spine, length: int, max_tokens: int) -> Conversation:
         """A conversation of the first ``length`` messages of a spine, without copying them."""
-        conversation = cls(max_tokens)
+        conversation = cls.__new__(cls)
+        conversation.max_tokens = max_tokens
+        conversation._lock = threading.Lock()
         conversation._own = spine, length
         return conversation
 

@@ -28,7 +28,7 @@ class CheckpointStrategy(ABC):
         return self
 
     def __or__(self, other: CheckpointStrategy) -> AnyOf:
-        return AnyOf(self, other)
+        return AnyOf(self, other) if isinstance(other, CheckpointStrategy) else NotImplemented
 
     @staticmethod
     def parse(text: str) -> CheckpointStrategy:

@@ -28,7 +28,7 @@ from celery_ckpt.testing.factories import (
     make_step,
 )
 from celery_ckpt.testing.faults import Fault, FaultyStore, InjectedFault, kill_this_process
-from celery_ckpt.testing.machine import StoreMachine, machine_for
+from celery_ckpt.testing.machine import StoreMachine
 
 __all__ = [
     "Fault",
@@ -38,7 +38,6 @@ __all__ = [
     "StoreContract",
     "StoreMachine",
     "kill_this_process",
-    "machine_for",
     "make_checkpoint",
     "make_conversation",
     "make_message",

@@ -33,7 +33,8 @@ MESSAGES: list[dict[str, Any]] = [
         {"type": "redacted_thinking", "data": "x"},
         {"type": "tool_use", "id": "t", "name": "f", "input": {"q": [1, 2.5, True, None, {"x": {}}]}},
         {"type": "block_of_the_future", "deep": [[[[{"": ""}]]]]}]},
-    {"big": 10**60, "small": -(2**70), "floats": [1e22, -0.0, 5e-324, 0.1], "text": "\u2028\x00\x7f\n\"\\ \U0001f600"},
+    {"big": 10**60, "small": -(2**70), "floats": [1e22, -0.0, 5e-324, 0.1]},
+    {"text": "\u2028\x00\x7f\n\"\\ \U0001f600"},
     {},
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ _SAVES = 15
 
 
 def write_history(store: CheckpointStore, seed: int) -> list[Checkpoint]:
-    """Save checkpoints of a conversation that grows, is compacted, and sometimes starts from another's."""
+    """Save a conversation that grows, is compacted, and sometimes goes on from another's."""
     random, saved = Random(seed), []
     conversation = make_conversation(2)
     for iteration in range(_SAVES):

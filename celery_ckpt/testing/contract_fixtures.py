@@ -20,14 +20,17 @@ class ContractFixtures:
 
     @pytest.fixture
     def store(self) -> CheckpointStore:
+        """An empty store."""
         raise NotImplementedError("give a `store` fixture that returns an empty store")
 
     @pytest.fixture
     def other_store(self, store: CheckpointStore) -> CheckpointStore:
+        """Another object on the same data."""
         return store
 
     @pytest.fixture
     def clock(self) -> FakeClock | None:
+        """The clock of the store, if it can be moved."""
         return None
 
 

@@ -11,8 +11,9 @@ from typing import Any, Literal, NoReturn
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.store import CheckpointStore
 
+#: The methods of a store that write.
 WRITES = frozenset(
-    [
+    {
         "save",
         "remove",
         "prune",
@@ -24,7 +25,7 @@ WRITES = frozenset(
         "drop_steps",
         "add_run",
         "update_run",
-    ]
+    }
 )
 
 

@@ -26,7 +26,9 @@ def translated(where: Path) -> Iterator[None]:
 
 def make_directory(path: Path) -> None:
     """Make a directory, and those above it, for nobody but us."""
-    path.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True, mode=DIRECTORY_MODE)
 
 
 def sync_directory(path: Path) -> None:

@@ -143,13 +143,15 @@ def _continued(place: Place, conversation: Conversation, start: int) -> tuple[Ra
 
 
 def _search(wanted: list[bytes], stored: list[bytes], offsets: list[int]) -> list[int | None]:
-    """Where each wanted line lies; equal lines are taken from where the one before was found."""
-    first_at = {line: i for i, line in reversed(list(enumerate(stored)))}
+    """Where each wanted line lies: after the one before if it can be, else where it is latest, so that
+    what lies left of it can go.
+    """
+    latest = {line: index for index, line in enumerate(stored)}
     found: list[int | None] = []
     following = 0
     for line in wanted:
         follows = following < len(stored) and stored[following] == line
-        index = following if follows else first_at.get(line)
+        index = following if follows else latest.get(line)
         found.append(None if index is None else offsets[index])
         following = following if index is None else index + 1
     return found

@@ -10,8 +10,11 @@ the offset of the first message which that save adds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+
+_SPAN = re.compile(r"(\+?)([0-9]+):([1-9][0-9]*)")
 
 #: A start, a number of neighbouring messages, and whether the start is relative to the base of a save.
 Span = tuple[int, int, bool]
@@ -37,10 +40,12 @@ class Ranges:
         merged: list[Span] = []
         end, was_new = -1, False
         for start, count, new in spans:
+            if not count:
+                continue
             if start == end and new == was_new:
                 first, before, _ = merged[-1]
                 merged[-1] = (first, before + count, new)
-            elif count:
+            else:
                 merged.append((start, count, new))
             end, was_new = start + count, new
         return cls(tuple(merged))
@@ -116,11 +121,10 @@ class Ranges:
 
 
 def _parse_span(text: str) -> Span:
-    start, _, count = text.partition(":")
-    span = (int(start), int(count), start.startswith("+"))
-    if span[0] < 0 or span[1] < 1:
+    found = _SPAN.fullmatch(text)
+    if found is None:
         raise ValueError(f"{text!r} is no range")
-    return span
+    return int(found[2]), int(found[3]), found[1] == "+"
 
 
 #: A kept island is written again if that much more garbage lies behind it: see ``freshen``.

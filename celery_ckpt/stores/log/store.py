@@ -190,21 +190,28 @@ class LogStore(CheckpointStore):
         return sorted(parsed, key=lambda record: record.seq, reverse=True)
 
     def _ids_newest_first(self, agent_id: str) -> builtins.list[str]:
-        return [name for name, _ in newest_first(self._lines(checked_name(agent_id)))]
+        lines = self._lines(checked_name(agent_id))
+        return [name for name, _ in newest_first(lines, damaged=OLDEST)]
 
 
-def newest_first(lines: Iterable[tuple[str, bytes]]) -> builtins.list[tuple[str, bytes]]:
+OLDEST, NEWEST = float("-inf"), float("inf")
+
+
+def newest_first(
+    lines: Iterable[tuple[str, bytes]], *, damaged: float = NEWEST
+) -> builtins.list[tuple[str, bytes]]:
     """Order ids and lines by their sequence, the newest first, without taking them apart.
 
-    A line that has no number where it should be is damaged; it counts as the newest, so that it is
-    met and not passed over.
+    A line that has no number where it should be is damaged. For a reader it counts as the newest, so
+    that it is met and not passed over; for a prune as the oldest, so that it outlives none that can be
+    read.
     """
-    return sorted(lines, key=lambda named: _sequence(named[1]), reverse=True)
+    return sorted(lines, key=lambda named: _sequence(named[1], damaged), reverse=True)
 
 
-def _sequence(line: bytes) -> float:
+def _sequence(line: bytes, damaged: float) -> float:
     number = line.split(b" ", 2)[1:2]
-    return int(number[0]) if number and number[0].isdigit() else float("inf")
+    return int(number[0]) if number and number[0].isdigit() else damaged
 
 
 def ranges_of_all(agent_id: str, lines: Iterable[tuple[str, bytes]]) -> Ranges:

@@ -21,9 +21,6 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import ClusterNode
 from redis.connection import SSLConnection, parse_url
 from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
     MasterDownError,
@@ -32,6 +29,9 @@ from redis.exceptions import (
     RedisClusterException,
     RedisError,
     TryAgainError,
+)
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
 )
 from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
@@ -111,7 +111,7 @@ def _sentinel(parts: SplitResult, scheme: str) -> AnyClient:
     sentinel_options["retry"] = Retry(NoBackoff(), 0)
     sentinel = Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_options, **options)
     client: Redis = sentinel.master_for(unquote(service), retry=_retry())
-    return client
+    return _with_known_options(client)
 
 
 def _cluster(parts: SplitResult, scheme: str) -> AnyClient:

@@ -51,7 +51,7 @@ class AgentIndex:
             self.add(agent_id)
 
     def _has_data(self, agent_id: str) -> bool:
-        return bool(self._server.command("EXISTS", *self._keys.of(agent_id, "meta")))
+        return bool(self._server.command("EXISTS", *self._keys.all_of(agent_id)))
 
     def agents(self) -> Iterator[str]:
         """All agents with data, page by page."""

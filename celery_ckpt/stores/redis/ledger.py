@@ -58,7 +58,7 @@ class RedisLedger(CheckpointStore):
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
         """See ``CheckpointStore``."""
         ttl_ms = _milliseconds(ttl)
-        self._index.add(checked_name(agent_id))
+        self._index.ensure(checked_name(agent_id))
         nonce = new_nonce()
         old = fence(agent_id, over)
         keys = self._keys.of(agent_id, "meta")

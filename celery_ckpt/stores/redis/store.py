@@ -18,6 +18,7 @@ from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
 from celery_ckpt.stores.log.record import Record, low_of
 from celery_ckpt.stores.log.store import (
+    OLDEST,
     BasisGone,
     LogStore,
     SavedBefore,
@@ -146,16 +147,16 @@ class RedisCheckpointStore(RedisLedger, LogStore):
         return removed
 
     def _remove_batch(self, agent_id: str, batch: builtins.list[str]) -> int:
-        removed = 0
+        removed, going = 0, set(batch)
         for _ in range(_MAX_TRIM_RACES):
             seq, lines = self._sequence_and_lines(agent_id)
-            staying = [named for named in lines if named[0] not in set(batch)]
-            newest = newest_first(staying)[0][0] if staying else ""
+            staying = [named for named in lines if named[0] not in going]
+            newest = newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
             keys = self._keys.of(agent_id, "meta", "log", "heads")
             low = min((low_of(line) for _, line in staying), default=0)
-            count, saved_since = self._server.run("remove", keys, seq, low, newest, *batch)
+            count, again = self._server.run("remove", keys, seq, low, newest, *batch)
             removed += count
-            if not saved_since:
+            if not again:
                 break
         return removed
 
@@ -173,10 +174,12 @@ class RedisCheckpointStore(RedisLedger, LogStore):
 
 
 def _by_offset(spans: Iterable[Span], texts: builtins.list[bytes]) -> dict[int, bytes]:
-    """The messages by their offsets; those of a span that is not whole are left out."""
+    """The messages by their offsets. A log that ends too early lacks its last ones; of a text with too
+    many lines nobody can tell which is which.
+    """
     messages: dict[int, bytes] = {}
     for (start, count, _), text in zip(spans, texts, strict=False):
-        lines = text.split(b"\n")
-        if len(lines) == count:
-            messages.update(zip(range(start, start + count), lines, strict=True))
+        lines = text.split(b"\n") if text else []
+        if len(lines) <= count:
+            messages.update(enumerate(lines, start))
     return messages

@@ -14,7 +14,7 @@ local line = redis.call('HGET', KEYS[3], id)
 if not line then return {ARGV[1] == '' and 'gone' or 'none', id} end
 local reply = {'found', id, line}
 local first = tonumber(redis.call('HGET', KEYS[1], 'first') or 0)
-local base, ranges = string.match(line, '^%d+ %d+ (%d+) %d+ (%S+) ')
+local base, ranges = string.match(line, '^%d+ %d+ (%d+) %S+ (%S+) ')
 for new, start, count in string.gmatch(ranges or '', '(%+?)(%d+):(%d+)') do
   local from = tonumber(start) - first + (new == '+' and tonumber(base) or 0)
   local lines = from < 0 and {} or redis.call('LRANGE', KEYS[2], from, from + tonumber(count) - 1)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from servers import Valkey
+
+# Two cores and many processes: how long an example takes says nothing.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """One plain server for each xdist worker."""
+    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_url(valkey: Valkey) -> str:
+    return valkey.url
+
+
+@pytest.fixture
+def redis_url(valkey: Valkey) -> str:
+    """The URL of a server that holds nothing."""
+    with valkey.client() as client:
+        client.flushall()
+    return valkey.url

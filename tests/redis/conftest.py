@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from proxies import Proxy
+from servers import Valkey
+
+from celery_ckpt import RedisCheckpointStore
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisCheckpointStore]:
+    with RedisCheckpointStore.from_url(redis_url) as store:
+        yield store
+
+
+@pytest.fixture
+def wire(valkey: Valkey, redis_url: str) -> Iterator[Proxy]:
+    """The way to an empty server, watched."""
+    with Proxy(valkey.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far_store(wire: Proxy) -> Iterator[RedisCheckpointStore]:
+    """A store whose server is at the other end of the wire."""
+    with RedisCheckpointStore.from_url(wire.url) as store:
+        yield store

@@ -1,0 +1,74 @@
+"""Agents for the tests of the Redis store: what they say is known from their name and iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_ckpt import Checkpoint, Conversation, Message
+from celery_ckpt.clock import system_clock
+from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.store import CheckpointStore
+
+
+def line(agent_id: str, number: int, size: int = 40) -> Message:
+    """What an agent says in one iteration."""
+    return Message.assistant(f"{agent_id} says {number} ".ljust(size, "."))
+
+
+def talk(agent_id: str, length: int) -> Conversation:
+    """A conversation of so many messages."""
+    return Conversation(messages=[line(agent_id, number) for number in range(1, length + 1)])
+
+
+def checkpoint(agent_id: str, iteration: int = 1, **fields: Any) -> Checkpoint:
+    """A checkpoint with one message an iteration."""
+    return Checkpoint.new(agent_id, talk(agent_id, iteration), iteration, **fields)
+
+
+def work(store: CheckpointStore, agent_id: str, iterations: int, lease: Any = None) -> list[Checkpoint]:
+    """Let an agent work on, saving after each iteration; returns what was saved, oldest first."""
+    latest = store.load_latest(agent_id)
+    conversation = latest.conversation if latest else Conversation()
+    saved = []
+    for iteration in range(len(conversation) + 1, len(conversation) + iterations + 1):
+        conversation.append(line(agent_id, iteration))
+        saved.append(Checkpoint.new(agent_id, conversation, iteration, state={"at": iteration}))
+        store.save(saved[-1], lease)
+    return saved
+
+
+def step(agent_id: str, key: str = "call-1", **fields: Any) -> Step:
+    return Step(agent_id=agent_id, run_id="run-1", key=key, **{"value": {"answer": 42}, **fields})
+
+
+def run(agent_id: str, run_id: str = "run-1", **fields: Any) -> RunRecord:
+    return RunRecord(agent_id=agent_id, run_id=run_id, created_at=system_clock.now(), **fields)
+
+
+def every_verb(store: CheckpointStore, agent_id: str) -> None:
+    """Do all that a store can do, for one agent, and find that each worked."""
+    first, second, third = work(store, agent_id, 3)
+    assert store.load_latest(agent_id) == third
+    assert store.load(second.id) == second
+    assert store.list(agent_id) == [third, second, first]
+    assert [info.id for info in store.history(agent_id)] == [third.id, second.id, first.id]
+    foreign = third.model_copy(update={"id": f"an id of its own, {agent_id}"[:512]})
+    store.save(foreign)
+    assert store.load(foreign.id) == foreign
+    lease = store.renew(store.acquire(agent_id, "me", 30), 60)
+    assert store.holder(agent_id) == lease
+    store.record_step(step(agent_id), lease)
+    assert store.steps(agent_id, "run-1") == [step(agent_id)]
+    assert store.drop_steps(agent_id, "run-1", lease=lease) == 1
+    record = run(agent_id)
+    assert store.add_run(record)
+    changed = record.model_copy(update={"attempts": 1})
+    store.update_run(changed, lease)
+    assert store.run(agent_id, "run-1") == changed
+    assert store.runs(agent_id) == [changed]
+    assert store.release(lease)
+    assert agent_id in store.agents()
+    assert store.remove(agent_id, [first.id]) == 1
+    assert store.prune(agent_id, keep=1) == 2
+    assert store.delete(agent_id) == 1
+    assert agent_id not in store.agents()

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import RedisCluster
+from redis.cluster import ClusterNode
+from redis_kit import every_verb, work
+from servers import LOOPBACK, Valkey, cluster
+
+from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
+
+
+@pytest.fixture(scope="module")
+def masters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Valkey]]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+def flush(masters: list[Valkey], what: str) -> None:
+    for node in masters:
+        with node.client() as client:
+            client.execute_command(what)
+
+
+@pytest.fixture
+def clustered(masters: list[Valkey]) -> Iterator[CheckpointStore]:
+    flush(masters, "FLUSHALL")
+    hosts = ",".join(f"{LOOPBACK}:{node.port}" for node in masters[:2])
+    with open_store(f"redis+cluster://{hosts}") as store:
+        yield store
+
+
+@pytest.mark.parametrize("agent_id", ["agent", "{another}", "a third %7B", "\0", "🦊" * 512])
+def test_every_verb_works_on_a_cluster(clustered: CheckpointStore, agent_id: str) -> None:
+    every_verb(clustered, agent_id)
+
+
+def test_agents_spread_over_all_masters_and_are_all_found(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    saved = {f"agent {number}": work(clustered, f"agent {number}", 2) for number in range(40)}
+    for node in masters:
+        with node.client() as client:
+            logs = [key for key in client.scan_iter() if key.endswith(b":log")]
+        assert len(logs) > 3
+    assert sorted(clustered.agents()) == sorted(saved)
+    for name, (first, second) in saved.items():
+        assert clustered.load(first.id) == first
+        assert clustered.load_latest(name) == second
+
+
+def test_a_deleted_agent_leaves_no_key_on_any_master(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    for number in range(10):
+        every_verb(clustered, f"agent {number}")
+    for node in masters:
+        with node.client() as client:
+            assert client.dbsize() == 0
+
+
+def test_scripts_flushed_from_a_cluster_are_sent_again(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    work(clustered, "agent", 1)
+    flush(masters, "SCRIPT FLUSH")
+    work(clustered, "agent", 1)
+    assert len(clustered.list("agent")) == 2
+
+
+def test_a_cluster_client_that_was_passed_in_is_not_closed(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    nodes = [ClusterNode(LOOPBACK, node.port) for node in masters]
+    with RedisCluster(startup_nodes=nodes, decode_responses=True) as client:
+        with RedisCheckpointStore(client) as store:
+            every_verb(store, "agent")
+        assert client.ping()

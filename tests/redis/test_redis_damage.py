@@ -1,0 +1,186 @@
+"""What somebody else did to the keys is noticed, named, and costs no more than it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from redis import Redis
+from redis_kit import checkpoint, line, talk, work
+from servers import Valkey
+
+from celery_ckpt import Checkpoint, RedisCheckpointStore
+from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
+
+META, LOG, HEADS = "ckpt:{agent}:meta", "ckpt:{agent}:log", "ckpt:{agent}:heads"
+
+
+@pytest.fixture
+def server(valkey: Valkey, redis_url: str) -> Iterator[Redis]:
+    with valkey.client() as client:
+        yield client
+
+
+@pytest.fixture
+def saved(store: RedisCheckpointStore) -> list[Checkpoint]:
+    return work(store, "agent", 5)
+
+
+def assert_damaged(store: RedisCheckpointStore, one: Checkpoint, others: list[Checkpoint]) -> None:
+    with pytest.raises(CheckpointDamaged) as caught:
+        store.load(one.id)
+    assert (caught.value.agent_id, caught.value.checkpoint_id) == ("agent", one.id)
+    assert "'agent'" in str(caught.value)
+    assert one.id in str(caught.value)
+    with pytest.raises(CheckpointDamaged) as caught:
+        store.list("agent")
+    assert caught.value.readable == others[::-1]
+    for other in others:
+        assert store.load(other.id) == other
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"1",
+        b"nonsense",
+        b'{"id": "somebody else\'s"}',
+        b'1 3 2 0 0:3 abc {"messages": 3}',
+        b"1 3 2 0 0:3 abc [1, 2]",
+        b"1 3 2 0 -1:3 abc {}",
+        b"1 3 2 0 0:30 abc {}",
+        b"0 3 2 0 0:3 abc {}",
+        b"\xff\xfe\x00",
+    ],
+)
+@pytest.mark.parametrize("number", [0, 2, 4], ids=["oldest", "middle", "latest"])
+def test_a_damaged_header_costs_its_checkpoint(
+    store, server, saved, header: bytes, number: int
+) -> None:
+    one = saved.pop(number)
+    server.hset(HEADS, one.id, header)
+    assert_damaged(store, one, saved)
+    if number == 4:
+        with pytest.raises(CheckpointDamaged, match=one.id):
+            store.load_latest("agent")
+    else:
+        assert store.load_latest("agent") == saved[-1]
+
+
+def test_no_altered_byte_of_a_header_passes_for_something_else(store, server, saved) -> None:
+    latest = saved[-1]
+    original = server.hget(HEADS, latest.id)
+    for place in range(len(original)):
+        for byte in b"0", b"9", b" ", b"+", b"x":
+            server.hset(HEADS, latest.id, original[:place] + byte + original[place + 1 :])
+            with suppress(CheckpointDamaged, SchemaTooNew):
+                assert store.load_latest("agent") == latest
+
+
+def test_a_header_of_a_newer_version_is_refused_as_that(store, server, saved) -> None:
+    original = server.hget(HEADS, saved[-1].id)
+    server.hset(HEADS, saved[-1].id, b"2" + original[1:])
+    for read in (store.load_latest, store.list, store.history):
+        with pytest.raises(SchemaTooNew, match="'agent' has format version 2"):
+            read("agent")
+    assert store.load(saved[0].id) == saved[0]
+
+
+def test_a_missing_message_costs_the_checkpoints_that_contain_it(store, server, saved) -> None:
+    server.rpop(LOG)
+    assert_damaged(store, saved.pop(), saved)
+    with pytest.raises(CheckpointDamaged, match="1 of its 5 messages are missing"):
+        store.load_latest("agent")
+
+
+@pytest.mark.parametrize(
+    "altered", [line("agent", 99).to_json(), b"", b"nonsense", b"[]", b'{"role":"user"},{}']
+)
+def test_an_altered_message_costs_the_checkpoints_that_contain_it(
+    store, server, saved, altered: bytes
+) -> None:
+    server.lset(LOG, 4, altered)
+    assert_damaged(store, saved.pop(), saved)
+    with pytest.raises(CheckpointDamaged):
+        store.load_latest("agent")
+
+
+@pytest.mark.parametrize("what", ["meta", "latest", "the header of the latest"])
+def test_a_missing_piece_is_never_taken_for_no_checkpoint(store, server, saved, what: str) -> None:
+    if what == "meta":
+        server.delete(META)
+    elif what == "latest":
+        server.hdel(META, "latest")
+    else:
+        server.hdel(HEADS, saved.pop().id)
+    with pytest.raises(CheckpointDamaged, match="'agent'"):
+        store.load_latest("agent")
+    assert store.list("agent") == saved[::-1]
+    assert all(store.load(one.id) == one for one in saved)
+    assert list(store.agents()) == ["agent"]
+
+
+def test_an_agent_whose_headers_are_all_gone_is_not_taken_for_a_new_one(store, server, saved) -> None:
+    server.delete(HEADS)
+    with pytest.raises(CheckpointDamaged, match=saved[-1].id):
+        store.load_latest("agent")
+
+
+@pytest.mark.parametrize("gone", ["meta", "latest", "header", "message"])
+def test_a_damaged_agent_goes_on_with_its_next_save(store, server, saved, redis_url, gone: str) -> None:
+    damage = {
+        "meta": lambda: server.delete(META),
+        "latest": lambda: server.hdel(META, "latest"),
+        "header": lambda: server.hset(HEADS, saved[-1].id, "nonsense"),
+        "message": lambda: server.lset(LOG, 0, "nonsense"),
+    }
+    damage[gone]()
+    after = checkpoint("agent", 6)
+    with RedisCheckpointStore.from_url(redis_url) as cold:
+        cold.save(after)
+    assert store.load_latest("agent") == after
+    assert store.load(after.id) == after
+    store.prune("agent", keep=1)
+    assert store.list("agent") == [after]
+    assert store.load_latest("agent") == after
+
+
+def test_a_writer_notices_that_the_beginning_of_the_log_was_forgotten(store, server, saved) -> None:
+    after = Checkpoint.new("agent", talk("somebody else", 3), 6)
+    store.save(after)
+    assert store.prune("agent", keep=1) == 5
+    server.delete(META)
+    conversation = after.conversation
+    conversation.append(line("agent", 7))
+    last = Checkpoint.new("agent", conversation, 7)
+    store.save(last)
+    assert store.load_latest("agent") == last
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_damaged_checkpoint_is_pruned_before_any_that_can_be_read(
+    store, server, saved, number: int
+) -> None:
+    one = saved.pop(number)
+    server.hset(HEADS, one.id, "nonsense")
+    assert store.prune("agent", keep=2) == 3
+    assert store.list("agent") == [saved[-1], saved[-2]]
+    assert store.load_latest("agent") == saved[-1]
+
+
+def test_removing_the_latest_makes_the_newest_readable_one_the_latest(store, server, saved) -> None:
+    server.hset(HEADS, saved[0].id, "nonsense")
+    assert store.remove("agent", [saved[-1].id]) == 1
+    assert store.load_latest("agent") == saved[-2]
+
+
+@pytest.mark.parametrize("key", [META, LOG, HEADS])
+def test_a_key_of_another_type_is_an_error_of_the_store(store, server, saved, key: str) -> None:
+    server.delete(key)
+    server.set(key, "somebody else's")
+    with pytest.raises(StoreError, match="wrong kind of value"):
+        store.load_latest("agent")
+    with pytest.raises(StoreError, match="wrong kind of value"):
+        store.save(checkpoint("agent", 6))

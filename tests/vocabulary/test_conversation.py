@@ -1,0 +1,174 @@
+"""Conversations grow, share what they have in common, and never get into each other's way."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_ckpt import Conversation, Message
+from celery_ckpt.conversation import Spine
+from celery_ckpt.errors import NotJson
+
+
+def conversation_of(*texts: str, max_tokens: int = 100_000) -> Conversation:
+    return Conversation(max_tokens, [Message.user(text) for text in texts])
+
+
+def texts(conversation: Conversation) -> list[str]:
+    return [message.text for message in conversation]
+
+
+def test_a_new_conversation_is_empty() -> None:
+    conversation = Conversation()
+    assert (len(conversation), conversation.messages, conversation.max_tokens) == (0, [], 100_000)
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1, 1.5, "9", None, True])
+def test_max_tokens_is_a_positive_integer(max_tokens: Any) -> None:
+    with pytest.raises(ValueError, match="max_tokens"):
+        Conversation(max_tokens)
+
+
+def test_append_takes_messages_and_objects_and_never_trims() -> None:
+    conversation = Conversation(max_tokens=1)
+    conversation.append(Message.user("a" * 100))
+    conversation.append({"role": "user", "content": "b"})
+    assert texts(conversation) == ["a" * 100, "b"]
+
+
+def test_an_appended_object_stays_what_it_was() -> None:
+    blocks = [{"type": "text", "text": "before"}]
+    conversation = Conversation()
+    conversation.append({"role": "user", "content": blocks})
+    blocks.clear()
+    assert texts(conversation) == ["before"]
+
+
+def test_conversations_compare_by_value() -> None:
+    assert conversation_of("a", "b") == conversation_of("a", "b")
+    assert conversation_of("a", "b") != conversation_of("b", "a")
+    assert conversation_of("a") != conversation_of("a", "b")
+    assert conversation_of("a") != conversation_of("a", max_tokens=5)
+    assert conversation_of("a") != [Message.user("a")]
+
+
+def test_a_conversation_cannot_be_hashed_since_it_grows() -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Conversation())
+
+
+def test_the_system_prompt_comes_first_and_the_original_is_untouched() -> None:
+    original = conversation_of("a", max_tokens=7)
+    assert original.with_system_prompt("s").messages == [Message.system("s"), Message.user("a")]
+    assert original.with_system_prompt("s").max_tokens == 7
+    assert texts(original) == ["a"]
+
+
+def test_a_new_system_prompt_takes_the_place_of_the_old_one() -> None:
+    assert texts(conversation_of("a").with_system_prompt("s").with_system_prompt("t")) == ["t", "a"]
+
+
+def test_a_copy_shares_the_spine_and_stays_as_it_was() -> None:
+    live = conversation_of("a")
+    snapshot = live.copy()
+    live.append(Message.user("b"))
+    assert live.spine is snapshot.spine
+    assert (texts(snapshot), texts(live)) == (["a"], ["a", "b"])
+
+
+def test_copies_that_grow_apart_do_not_see_each_other() -> None:
+    first = conversation_of("a")
+    second, third = first.copy(), first.copy()
+    for conversation, text in ((first, "1"), (second, "2"), (third, "3"), (first, "4")):
+        conversation.append(Message.user(text))
+    assert [texts(c) for c in (first, second, third)] == [["a", "1", "4"], ["a", "2"], ["a", "3"]]
+
+
+def test_replace_changes_this_conversation_only() -> None:
+    live = conversation_of("a", "b", max_tokens=9)
+    snapshot = live.copy()
+    live.replace([{"role": "user", "content": "summary"}, live.messages[1]])
+    assert texts(live) == ["summary", "b"]
+    assert texts(snapshot) == ["a", "b"]
+    assert live.max_tokens == 9
+
+
+def test_a_refused_replace_changes_nothing() -> None:
+    live = conversation_of("a")
+    with pytest.raises(NotJson, match=r"message\.x"):
+        live.replace([Message.user("b"), {"x": b""}])
+    assert live == conversation_of("a")
+
+
+def test_the_list_of_messages_is_the_callers_own() -> None:
+    conversation = conversation_of("a")
+    conversation.messages.clear()
+    assert texts(conversation) == ["a"]
+
+
+def test_digest_and_size_are_those_of_the_json_lines() -> None:
+    conversation = conversation_of("a", "\u2028")
+    lines = b"".join(message.to_json() + b"\n" for message in conversation)
+    assert conversation.digest == hashlib.sha256(lines).hexdigest()
+    assert conversation.size == len(lines)
+    assert conversation.estimated_tokens() == -(-len(lines) // 4)
+
+
+def test_an_empty_conversation_is_estimated_at_nothing() -> None:
+    assert Conversation().estimated_tokens() == 0
+
+
+GROWTH = st.lists(
+    st.tuples(st.sampled_from(["append", "replace", "copy", "digest"]), st.integers(0, 9)), max_size=30
+)
+
+
+@given(GROWTH)
+def test_however_conversations_came_about_they_equal_fresh_ones(steps: list[tuple[str, int]]) -> None:
+    grown, expected = [Conversation()], [[""] * 0]
+    for number, (what, which) in enumerate(steps):
+        at = which % len(grown)
+        if what == "append":
+            grown[at].append(Message.user(str(number)))
+            expected[at] = [*expected[at], str(number)]
+        elif what == "replace":
+            grown[at].replace(grown[at].messages[1:])
+            expected[at] = expected[at][1:]
+        elif what == "copy":
+            grown.append(grown[at].copy())
+            expected.append(expected[at])
+        else:
+            assert grown[at].digest == conversation_of(*expected[at]).digest
+    for conversation, wanted in zip(grown, expected, strict=True):
+        fresh = conversation_of(*wanted)
+        assert conversation == fresh
+        assert (conversation.digest, conversation.size) == (fresh.digest, fresh.size)
+
+
+def test_lines_are_right_after_a_spine_grew_by_stored_ones() -> None:
+    spine = Spine([Message.user("a")])
+    spine.digest(1)
+    spine.extend_with_stored([Message.user("b").to_json()], [Message.user("b")])
+    assert spine.lines(1, 2) == [Message.user("b").to_json()]
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))]
+)
+def test_pythons_own_copies_are_independent(duplicate: Any) -> None:
+    original = conversation_of("a", max_tokens=9)
+    other = duplicate(original)
+    assert other == original
+    other.append(Message.user("b"))
+    assert texts(original) == ["a"]
+
+
+def test_it_is_plain_json_as_a_dict() -> None:
+    expected = {"max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+    assert conversation_of("a", max_tokens=9).to_dict() == expected

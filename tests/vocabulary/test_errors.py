@@ -1,0 +1,64 @@
+"""Every error says what happened, carries its facts, and crosses process boundaries."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any, get_type_hints
+
+import pytest
+
+from celery_ckpt import Checkpoint, Conversation, errors
+from celery_ckpt.errors import CheckpointDamaged, CheckpointError, LeaseHeld, StoreError
+
+ERRORS = [
+    found
+    for found in vars(errors).values()
+    if isinstance(found, type) and found.__module__ == errors.__name__
+]
+VALUE_ERRORS = {"ConfigurationError", "InvalidName", "NotJson", "NotACheckpoint"}
+FACTS: dict[type, Any] = {str: "odd {braces} ü\u2028", int: 7, float: 1.25}
+EVERY_ERROR = pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+
+
+def facts_of(kind: type[CheckpointError]) -> dict[str, Any]:
+    hints = get_type_hints(kind, localns={"Checkpoint": Checkpoint})
+    named = {name: FACTS[hint] for name, hint in hints.items() if hint in FACTS}
+    return named or {"reason": FACTS[str]}
+
+
+@EVERY_ERROR
+def test_an_error_carries_the_facts_of_its_message(kind: type[CheckpointError]) -> None:
+    facts = facts_of(kind)
+    error = kind(**facts)
+    assert {name: getattr(error, name) for name in facts} == facts
+    assert str(error) == kind.template.format(**facts)
+
+
+@EVERY_ERROR
+@pytest.mark.parametrize("duplicate", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_survives_another_process(kind: type[CheckpointError], duplicate: Any) -> None:
+    error = kind(**facts_of(kind))
+    other = duplicate(error)
+    assert type(other) is kind
+    assert (str(other), other.args, vars(other)) == (str(error), error.args, vars(error))
+
+
+@EVERY_ERROR
+def test_every_error_has_one_root(kind: type[CheckpointError]) -> None:
+    assert issubclass(kind, CheckpointError)
+    assert issubclass(kind, ValueError) == (kind.__name__ in VALUE_ERRORS)
+    assert issubclass(kind, StoreError) == (kind.__name__ not in {*VALUE_ERRORS, "CheckpointError"})
+
+
+def test_a_message_without_its_facts_is_a_mistake_at_once() -> None:
+    with pytest.raises(KeyError):
+        LeaseHeld(agent_id="a")
+
+
+def test_damage_carries_what_is_readable_to_another_process() -> None:
+    readable = [Checkpoint.new("a", Conversation(), 1)]
+    error = CheckpointDamaged(agent_id="a", checkpoint_id="c", reason="torn")
+    assert error.readable == ()
+    error.readable = readable
+    assert pickle.loads(pickle.dumps(error)).readable == readable

@@ -1,0 +1,83 @@
+"""Any text of 1 to 512 characters is a name, and an id says whose it is."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_ckpt.errors import InvalidName
+from celery_ckpt.names import (
+    MAX_NAME_LENGTH,
+    checked_name,
+    locator,
+    names_its_agent,
+    new_checkpoint_id,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("name", ["a", "../../etc", "{tag}%", "a b\n\x00", "😀", "x" * MAX_NAME_LENGTH])
+def test_any_text_up_to_the_limit_is_a_name(name: str) -> None:
+    assert checked_name(name) == name
+
+
+def test_the_limit_counts_characters_not_bytes() -> None:
+    assert checked_name("😀" * MAX_NAME_LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "has 0 characters"),
+        ("x" * (MAX_NAME_LENGTH + 1), "has 513 characters"),
+        ("a\ud800", "holds a lone surrogate"),
+        (None, "is a NoneType"),
+        (b"a", "is a bytes"),
+        (3, "is a int"),
+    ],
+)
+def test_a_name_nobody_can_store_is_a_value_error_that_says_why(name: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^A run_id {reason}") as refused:
+        checked_name(name, "A run_id")
+    assert isinstance(refused.value, InvalidName)
+    assert refused.value.limit == MAX_NAME_LENGTH
+
+
+@given(st.text(min_size=1))
+def test_a_locator_is_a_safe_part_of_any_file_name_or_key(agent_id: str) -> None:
+    assert re.fullmatch("[a-z2-7]{16}", locator(agent_id))
+
+
+def test_a_locator_never_changes() -> None:
+    assert locator("agent-1") == locator("agent-1") == "n7z3hpiryrgkyyqm"
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_an_id_names_its_agent_and_no_other(agent_id: str, other: str) -> None:
+    checkpoint_id = new_checkpoint_id(agent_id, NOW)
+    assert names_its_agent(checkpoint_id, agent_id)
+    assert names_its_agent(checkpoint_id, other) == (other == agent_id)
+
+
+def test_ids_of_one_moment_differ() -> None:
+    assert len({new_checkpoint_id("a", NOW) for _ in range(1000)}) == 1000
+
+
+@given(st.integers(0, 10**14), st.integers(2, 10**14))
+def test_ids_sort_by_the_time_they_were_made(milliseconds: int, later: int) -> None:
+    first, second = (
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
+        for moment in (milliseconds, milliseconds + later)
+    )
+    assert new_checkpoint_id("a", first) < new_checkpoint_id("a", second)
+
+
+def test_an_id_is_itself_a_name() -> None:
+    checkpoint_id = new_checkpoint_id("x" * MAX_NAME_LENGTH, NOW)
+    assert checked_name(checkpoint_id) == checkpoint_id

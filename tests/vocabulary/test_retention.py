@@ -1,0 +1,100 @@
+"""Which checkpoints may go, on both sides of every limit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_ckpt import RetentionPolicy
+from celery_ckpt.records import CheckpointInfo
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
+
+
+def info(seq: int, hours: float = 0) -> CheckpointInfo:
+    return CheckpointInfo(id=f"c{seq}", seq=seq, iteration=seq, created_at=NOW - hours * HOUR)
+
+
+def expired(policy: RetentionPolicy, *history: CheckpointInfo, live: bool = True) -> list[int]:
+    return [found.seq for found in policy.expired(history, NOW, live=live)]
+
+
+THREE = (info(1), info(2), info(3))
+
+
+@pytest.mark.parametrize(
+    ("keep", "gone"), [(None, []), (4, []), (3, []), (2, [1]), (1, [2, 1]), (0, [2, 1])]
+)
+def test_all_but_the_newest_n_may_go(keep: int | None, gone: list[int]) -> None:
+    assert expired(RetentionPolicy(keep=keep), *THREE) == gone
+
+
+@pytest.mark.parametrize(
+    ("max_age", "gone"), [(HOUR - MOMENT, [1]), (HOUR, []), (HOUR + MOMENT, [])], ids=str
+)
+def test_what_is_older_than_the_maximum_may_go(max_age: timedelta, gone: list[int]) -> None:
+    assert expired(RetentionPolicy(keep=None, max_age=max_age), info(1, 1), info(2)) == gone
+
+
+def test_either_limit_is_enough() -> None:
+    policy = RetentionPolicy(keep=3, max_age=10 * HOUR)
+    history = [info(1, 9), info(2, 8), info(3, 11), info(4, 1)]
+    assert expired(policy, *history) == [3, 1]
+
+
+def test_the_latest_of_a_live_agent_stays_whatever_the_limits_say() -> None:
+    policy = RetentionPolicy(keep=0, max_age=HOUR)
+    assert expired(policy, info(1, 5), info(2, 5)) == [1]
+
+
+def test_the_latest_of_a_dead_agent_may_go() -> None:
+    assert expired(RetentionPolicy(keep=0), *THREE, live=False) == [3, 2, 1]
+    assert expired(RetentionPolicy(keep=None, max_age=HOUR), info(1, 2), live=False) == [1]
+
+
+def test_the_order_is_the_stores_not_the_clocks() -> None:
+    assert expired(RetentionPolicy(keep=1), info(2, 5), info(1, 0)) == [1]
+
+
+def test_a_clock_that_went_back_makes_nothing_old() -> None:
+    assert expired(RetentionPolicy(keep=None, max_age=HOUR), info(1, -5), info(2)) == []
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_an_agent_without_checkpoints_has_nothing_to_lose(live: bool) -> None:
+    assert expired(RetentionPolicy(keep=0), live=live) == []
+
+
+def test_twenty_are_kept_unless_something_else_is_said() -> None:
+    assert RetentionPolicy() == RetentionPolicy(keep=20, max_age=None)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"keep": -1}, {"max_age": timedelta(0)}, {"max_age": timedelta(-1)}]
+)
+def test_senseless_limits_are_refused(limits: dict[str, int | timedelta]) -> None:
+    with pytest.raises(ValueError, match=f"RetentionPolicy.{next(iter(limits))}"):
+        RetentionPolicy(**limits)  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.floats(0, 20)), unique_by=lambda pair: pair[0]),
+    st.none() | st.integers(0, 10),
+    st.none() | st.integers(1, 20),
+    st.booleans(),
+)
+def test_what_stays_is_within_the_limits_or_the_latest(
+    history: list[tuple[int, float]], keep: int | None, max_hours: int | None, live: bool
+) -> None:
+    max_age = None if max_hours is None else max_hours * HOUR
+    infos = [info(*pair) for pair in history]
+    gone = expired(RetentionPolicy(keep, max_age), *infos, live=live)
+    stay = sorted((found for found in infos if found.seq not in gone), key=lambda i: -i.seq)
+    assert gone == sorted(gone, reverse=True)
+    for found in stay[1:] if live else stay:
+        assert keep is None or sum(other.seq > found.seq for other in infos) < keep
+        assert max_age is None or NOW - found.created_at <= max_age
