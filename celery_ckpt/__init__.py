@@ -1,32 +1,34 @@
-"""Durable LLM agents on Celery: checkpoints of a conversation, and stores that keep them."""
+"""Durable LLM agents on Celery: checkpoints of a conversation, and stores that keep them.
+
+Every name is imported when it is first used, so that ``import celery_ckpt`` costs next to nothing.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from celery_ckpt.conversation import Conversation
-from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.models import Checkpoint, Entry
-from celery_ckpt.retention import RetentionPolicy
-from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.opening import open_store
-from celery_ckpt.strategies import (
-    AfterLlmResponse,
-    AfterToolCall,
-    AnyOf,
-    CheckpointStrategy,
-    EveryN,
-    EverySeconds,
-    Never,
-)
-
 if TYPE_CHECKING:
+    from celery_ckpt.conversation import Conversation
+    from celery_ckpt.events import CheckpointEvent
+    from celery_ckpt.messages import Message, ToolCall
+    from celery_ckpt.models import Checkpoint, Entry
+    from celery_ckpt.retention import RetentionPolicy
+    from celery_ckpt.store import CheckpointStore
     from celery_ckpt.stores.file import FileCheckpointStore
     from celery_ckpt.stores.memory import MemoryCheckpointStore
+    from celery_ckpt.stores.opening import open_store
     from celery_ckpt.stores.redis import RedisCheckpointStore
     from celery_ckpt.stores.sqlite import SqliteCheckpointStore
+    from celery_ckpt.strategies import (
+        AfterLlmResponse,
+        AfterToolCall,
+        AnyOf,
+        CheckpointStrategy,
+        EveryN,
+        EverySeconds,
+        Never,
+    )
 
 __version__ = "0.1.0"
 
@@ -56,20 +58,38 @@ __all__ = [
     "open_store",
 ]
 
-#: The stores are imported when they are first named: most programs use one of them.
-_STORES = {
-    "FileCheckpointStore": "celery_ckpt.stores.file",
-    "MemoryCheckpointStore": "celery_ckpt.stores.memory",
-    "RedisCheckpointStore": "celery_ckpt.stores.redis",
-    "SqliteCheckpointStore": "celery_ckpt.stores.sqlite",
+#: Where each name lives.
+_MODULES = {
+    "conversation": ("Conversation",),
+    "events": ("CheckpointEvent",),
+    "messages": ("Message", "ToolCall"),
+    "models": ("Checkpoint", "Entry"),
+    "retention": ("RetentionPolicy",),
+    "store": ("CheckpointStore",),
+    "stores.file": ("FileCheckpointStore",),
+    "stores.memory": ("MemoryCheckpointStore",),
+    "stores.opening": ("open_store",),
+    "stores.redis": ("RedisCheckpointStore",),
+    "stores.sqlite": ("SqliteCheckpointStore",),
+    "strategies": (
+        "AfterLlmResponse",
+        "AfterToolCall",
+        "AnyOf",
+        "CheckpointStrategy",
+        "EveryN",
+        "EverySeconds",
+        "Never",
+    ),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _STORES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_STORES[name]), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_STORES])
+    return sorted({*globals(), *__all__})

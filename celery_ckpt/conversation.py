@@ -16,74 +16,84 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
 from celery_ckpt.messages import Message, ToolCall
 
+if TYPE_CHECKING:
+    from hashlib import _Hash as HASH
+
 DEFAULT_MAX_TOKENS = 100_000
 _BYTES_PER_TOKEN = 4
+#: How many lines a spine keeps, so that they need not be made and digested again to be written.
+_RECENT = 64
 
 
 class Spine:
     """Messages that only grow, with a running digest of them as JSON lines."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self.messages = list(messages)
+        self.messages: list[Message] = []
         self._lock = threading.Lock()
         self._hasher = hashlib.sha256()
-        #: How many messages the digest covers, and how many bytes that was.
-        self._hashed = 0
         self._size = 0
-        #: The lines that were digested last: they are usually the next to be written.
-        self._recent: list[bytes] = []
+        #: The lines that were added last, with the digest so far: they are the next to be written.
+        self._recent: list[tuple[bytes, HASH, int]] = []
         #: What stores remember about these messages; it lives as long as they do.
         self.notes: dict[Hashable, Any] = {}
+        for message in messages:
+            self._add(message, message.to_json())
 
     def extend_with_stored(self, lines: list[bytes], messages: list[Message]) -> None:
         """Grow by messages as they were read; the digest is that of the very bytes that were read."""
+        data = b"\n".join([*lines, b""])
         with self._lock:
-            self._recent = []
             self.messages += messages
-            self._advance(lines)
+            self._hasher.update(data)
+            self._size += len(data)
+            self._recent = []
 
     def try_append(self, message: Message, at: int) -> bool:
         """Append if the spine has exactly ``at`` messages; else somebody else has grown it."""
+        line = message.to_json()
         with self._lock:
             if len(self.messages) != at:
                 return False
-            self.messages.append(message)
+            self._add(message, line)
             return True
+
+    def _add(self, message: Message, line: bytes) -> None:
+        self.messages.append(message)
+        self._hasher.update(line + b"\n")
+        self._size += len(line) + 1
+        if len(self._recent) >= _RECENT:
+            del self._recent[: _RECENT // 2]
+        self._recent.append((line, self._hasher.copy(), self._size))
 
     def digest(self, length: int, more: bytes = b"") -> tuple[str, int]:
         """SHA-256, in hex, of the first ``length`` messages, one JSON line each, and of ``more``; and
         the size of the lines.
         """
         with self._lock:
-            if length > self._hashed:
-                self._recent = [m.to_json() for m in self.messages[self._hashed : length]]
-                self._advance(self._recent)
-            if length == self._hashed:
-                hasher = self._hasher.copy()
+            behind = len(self.messages) - length
+            if behind < max(1, len(self._recent)):
+                hasher, size = self._recent[-1 - behind][1:] if behind else (self._hasher, self._size)
+                hasher = hasher.copy()
                 hasher.update(more)
-                return hasher.hexdigest(), self._size
-        # A prefix that nobody asked about while it was the whole.
+                return hasher.hexdigest(), size
+        # Others have gone on far since.
         return Spine(self.messages[:length]).digest(length, more)
 
     def lines(self, start: int, stop: int) -> list[bytes]:
         """Messages ``start`` to ``stop - 1``, one JSON line each."""
         with self._lock:
-            if stop == self._hashed and stop - start == len(self._recent):
-                return self._recent
+            first = len(self.messages) - len(self._recent)
+            if start >= first:
+                return [line for line, _, _ in self._recent[start - first : stop - first]]
             return [message.to_json() for message in self.messages[start:stop]]
-
-    def _advance(self, lines: list[bytes]) -> None:
-        data = b"\n".join([*lines, b""])
-        self._hasher.update(data)
-        self._hashed += len(lines)
-        self._size += len(data)
 
 
 class Conversation:
@@ -144,6 +154,11 @@ class Conversation:
         """The messages, in a list of the caller's own."""
         spine, length = self._own
         return spine.messages[:length]
+
+    @property
+    def extent(self) -> tuple[Spine, int]:
+        """The spine below, and how much of it is this conversation's."""
+        return self._own
 
     @property
     def spine(self) -> Spine:

@@ -7,7 +7,6 @@ server is still free when it comes back. ``redis/proxies.py`` has what can stand
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import socket
 import subprocess
@@ -47,12 +46,6 @@ def wait_until(what: str, condition: Callable[[], Any], deadline: float = DEADLI
         assert time.monotonic() < end, f"waited {deadline} s in vain: {what}"
         time.sleep(0.005)
     return answer
-
-
-def die_with_parent() -> None:
-    """Called by a child process of a test: it must not outlive the one that started it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:

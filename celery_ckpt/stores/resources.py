@@ -14,10 +14,10 @@ def lua(name: str) -> str:
 
 @cache
 def queries() -> dict[str, str]:
-    """The statements of ``queries.sql`` by the name in the ``-- name`` line above each."""
+    """The statements of ``queries.sql`` by the name in the ``-- name (parameters)`` line above each."""
     blocks = _read("sqlite/queries.sql").split("\n\n-- ")[1:]
     pairs = (block.split("\n", 1) for block in blocks)
-    return {name.strip(): statement.strip() for name, statement in pairs}
+    return {name.partition(" ")[0]: statement.strip() for name, statement in pairs}
 
 
 def schema() -> str:

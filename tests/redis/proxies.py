@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from threading import Thread
 from typing import Any, Self
 
@@ -25,6 +26,8 @@ class Proxy:
         #: How many round trips until one whose reply gets lost; 0: none does.
         self._lose_in = 0
         self.lost_replies = 0
+        #: How many round trips until one before which something else happens; 0: none.
+        self._act_in = 0
         self._open: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
 
@@ -59,6 +62,20 @@ class Proxy:
     def lose_reply(self, trip: int = 1) -> None:
         """The n-th round trip from now is done by the server; its reply and connection get lost."""
         self._lose_in = trip
+
+    def before(self, trip: int, action: Callable[[], object]) -> Future[object]:
+        """Do something just before the n-th round trip from now; the future says how that went."""
+        self._act_in, self._action, done = trip, action, Future()
+        self._done = done
+        return done
+
+    def act(self) -> None:
+        """Do now what was to be done before a round trip."""
+        self._act_in = 0
+        try:
+            self._done.set_result(self._action())
+        except BaseException as error:
+            self._done.set_exception(error)
 
     def cut(self) -> None:
         """Close every connection."""
@@ -124,6 +141,9 @@ class _Wire:
             proxy.trips += 1
             self._loses = proxy._lose_in == 1
             proxy._lose_in = max(0, proxy._lose_in - 1)
+            proxy._act_in -= 1
+            if proxy._act_in == 0:
+                proxy.act()
         return True
 
     def back(self, data: bytes) -> bool:

@@ -13,7 +13,7 @@ from servers import Valkey
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
 
-META, LOG, HEADS = "ckpt:{agent}:meta", "ckpt:{agent}:log", "ckpt:{agent}:heads"
+AGENT, LOG = "ckpt:{agent}:agent", "ckpt:{agent}:log"
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_damaged_header_costs_its_checkpoint(
     store, server, saved, header: bytes, number: int
 ) -> None:
     one = saved.pop(number)
-    server.hset(HEADS, one.id, header)
+    server.hset(AGENT, f"c:{one.id}", header)
     assert_damaged(store, one, saved)
     if number == 4:
         with pytest.raises(CheckpointDamaged, match=one.id):
@@ -71,17 +71,17 @@ def test_a_damaged_header_costs_its_checkpoint(
 
 def test_no_altered_byte_of_a_header_passes_for_something_else(store, server, saved) -> None:
     latest = saved[-1]
-    original = server.hget(HEADS, latest.id)
+    original = server.hget(AGENT, f"c:{latest.id}")
     for place in range(len(original)):
         for byte in b"0", b"9", b" ", b"+", b"x":
-            server.hset(HEADS, latest.id, original[:place] + byte + original[place + 1 :])
+            server.hset(AGENT, f"c:{latest.id}", original[:place] + byte + original[place + 1 :])
             with suppress(CheckpointDamaged, SchemaTooNew):
                 assert store.load_latest("agent") == latest
 
 
 def test_a_header_of_a_newer_version_is_refused_as_that(store, server, saved) -> None:
-    original = server.hget(HEADS, saved[-1].id)
-    server.hset(HEADS, saved[-1].id, b"2" + original[1:])
+    original = server.hget(AGENT, f"c:{saved[-1].id}")
+    server.hset(AGENT, f"c:{saved[-1].id}", b"2" + original[1:])
     for read in (store.load_latest, store.list, store.history):
         with pytest.raises(SchemaTooNew, match="'agent' has format version 2"):
             read("agent")
@@ -107,14 +107,12 @@ def test_an_altered_message_costs_the_checkpoints_that_contain_it(
         store.load_latest("agent")
 
 
-@pytest.mark.parametrize("what", ["meta", "latest", "the header of the latest"])
+@pytest.mark.parametrize("what", ["tip", "the header of the latest"])
 def test_a_missing_piece_is_never_taken_for_no_checkpoint(store, server, saved, what: str) -> None:
-    if what == "meta":
-        server.delete(META)
-    elif what == "latest":
-        server.hdel(META, "latest")
+    if what == "tip":
+        server.hdel(AGENT, "tip")
     else:
-        server.hdel(HEADS, saved.pop().id)
+        server.hdel(AGENT, f"c:{saved.pop().id}")
     with pytest.raises(CheckpointDamaged, match="'agent'"):
         store.load_latest("agent")
     assert store.list("agent") == saved[::-1]
@@ -123,17 +121,20 @@ def test_a_missing_piece_is_never_taken_for_no_checkpoint(store, server, saved, 
 
 
 def test_an_agent_whose_headers_are_all_gone_is_not_taken_for_a_new_one(store, server, saved) -> None:
-    server.delete(HEADS)
+    server.hdel(AGENT, *(f"c:{one.id}" for one in saved))
     with pytest.raises(CheckpointDamaged, match=saved[-1].id):
+        store.load_latest("agent")
+    server.delete(AGENT)
+    with pytest.raises(CheckpointDamaged, match="'agent'"):
         store.load_latest("agent")
 
 
-@pytest.mark.parametrize("gone", ["meta", "latest", "header", "message"])
+@pytest.mark.parametrize("gone", ["agent", "tip", "header", "message"])
 def test_a_damaged_agent_goes_on_with_its_next_save(store, server, saved, redis_url, gone: str) -> None:
     damage = {
-        "meta": lambda: server.delete(META),
-        "latest": lambda: server.hdel(META, "latest"),
-        "header": lambda: server.hset(HEADS, saved[-1].id, "nonsense"),
+        "agent": lambda: server.delete(AGENT),
+        "tip": lambda: server.hdel(AGENT, "tip"),
+        "header": lambda: server.hset(AGENT, f"c:{saved[-1].id}", "nonsense"),
         "message": lambda: server.lset(LOG, 0, "nonsense"),
     }
     damage[gone]()
@@ -151,7 +152,7 @@ def test_a_writer_notices_that_the_beginning_of_the_log_was_forgotten(store, ser
     after = Checkpoint.new("agent", talk("somebody else", 3), 6)
     store.save(after)
     assert store.prune("agent", keep=1) == 5
-    server.delete(META)
+    server.delete(AGENT)
     conversation = after.conversation
     conversation.append(line("agent", 7))
     last = Checkpoint.new("agent", conversation, 7)
@@ -164,19 +165,26 @@ def test_a_damaged_checkpoint_is_pruned_before_any_that_can_be_read(
     store, server, saved, number: int
 ) -> None:
     one = saved.pop(number)
-    server.hset(HEADS, one.id, "nonsense")
+    server.hset(AGENT, f"c:{one.id}", "nonsense")
     assert store.prune("agent", keep=2) == 3
     assert store.list("agent") == [saved[-1], saved[-2]]
     assert store.load_latest("agent") == saved[-1]
 
 
+def test_removing_others_does_not_hide_that_the_latest_is_damaged(store, server, saved) -> None:
+    server.hset(AGENT, f"c:{saved[-1].id}", "nonsense")
+    assert store.remove("agent", [saved[0].id]) == 1
+    with pytest.raises(CheckpointDamaged, match=saved[-1].id):
+        store.load_latest("agent")
+
+
 def test_removing_the_latest_makes_the_newest_readable_one_the_latest(store, server, saved) -> None:
-    server.hset(HEADS, saved[0].id, "nonsense")
+    server.hset(AGENT, f"c:{saved[0].id}", "nonsense")
     assert store.remove("agent", [saved[-1].id]) == 1
     assert store.load_latest("agent") == saved[-2]
 
 
-@pytest.mark.parametrize("key", [META, LOG, HEADS])
+@pytest.mark.parametrize("key", [AGENT, LOG])
 def test_a_key_of_another_type_is_an_error_of_the_store(store, server, saved, key: str) -> None:
     server.delete(key)
     server.set(key, "somebody else's")

@@ -150,6 +150,7 @@ def test_a_save_whose_reply_was_lost_is_saved_once(far_store, wire: Proxy, valke
     far_store.save(saved)
     assert wire.lost_replies == 1
     assert far_store.list("agent") == [saved]
+    assert far_store.history("agent")[0].seq == 1
     with valkey.client() as client:
         assert client.llen("ckpt:{agent}:log") == 3
 
@@ -160,6 +161,7 @@ def test_a_later_save_whose_reply_was_lost_is_saved_once(far_store, wire: Proxy)
     saved += work(far_store, "agent", 2)
     assert wire.lost_replies == 1
     assert far_store.list("agent") == saved[::-1]
+    assert [info.seq for info in far_store.history("agent")] == [5, 4, 3, 2, 1]
 
 
 @TRIPS

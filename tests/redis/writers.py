@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import Any
 
 from redis_kit import line
-from servers import die_with_parent
 
 from celery_ckpt import Checkpoint, CheckpointStore, Conversation, open_store
 from celery_ckpt.errors import LeaseError
@@ -34,8 +35,13 @@ def another_process(target: Callable[..., None], *args: Any) -> Iterator[BasePro
 
 
 def _run(target: Callable[..., None], *args: Any) -> None:
-    die_with_parent()
+    Thread(target=_die_with_the_test, daemon=True).start()
     target(*args)
+
+
+def _die_with_the_test() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def save_for_ever(url: str, agent_id: str, acknowledged: Path) -> None:

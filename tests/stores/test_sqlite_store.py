@@ -190,6 +190,6 @@ def test_every_statement_is_valid() -> None:
     connection = sqlite3.connect(":memory:")
     connection.executescript(schema())
     for statement in queries().values():
-        values = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
+        values = [0] * max(map(int, re.findall(r"\?(\d+)", statement)))
         assert connection.execute(f"EXPLAIN {statement}", values).fetchall()
     connection.close()

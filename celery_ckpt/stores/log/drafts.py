@@ -60,13 +60,16 @@ class Place(NamedTuple):
 class Parts:
     """A checkpoint taken apart into what is written: its messages in order, and its header."""
 
+    __slots__ = ("conversation", "digest", "entered", "header", "kept", "rest", "size")
+
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.conversation: Conversation = checkpoint.__dict__["conversation"]
+        fields = checkpoint.__dict__
+        self.conversation: Conversation = fields["conversation"]
         self.entered: Conversation | None = None
         self.kept, self.rest = codec.shared_with_entry(checkpoint)
-        spine, count = self.conversation.spine, len(self.conversation)
+        spine, count = self.conversation.extent
         if self.rest:
-            self.entered = checkpoint.__dict__["entry"].conversation
+            self.entered = fields["entry"].conversation
             spine, count = Spine([*self.conversation, *self.rest]), count + len(self.rest)
         self.header = encode(codec.header(checkpoint, self.kept))
         sha256, size = spine.digest(count, self.header)
@@ -93,9 +96,7 @@ class Parts:
 
     def draft(self, basis: str | Basis, ranges: Ranges, messages: list[bytes]) -> Draft:
         """Put the pieces together."""
-        low = ranges.low
-        place = f"{'-' if low is None else low} {ranges} {self.digest} "
-        rest = place.encode() + self.header
+        rest = f"{ranges.low} {ranges} {self.digest} ".encode() + self.header
         return Draft(basis, messages, ranges, self.digest, rest)
 
     def draft_of_all(self, basis: Basis) -> Draft:
@@ -134,12 +135,13 @@ class Parts:
 
 def _continued(place: Place, conversation: Conversation, start: int) -> tuple[Ranges, list[bytes]]:
     """The ranges of a conversation from ``start`` on, and the lines of what is not in its place."""
-    total, known = len(conversation), place.ranges.count
+    spine, total = conversation.extent
+    known = place.ranges.count
     if known >= total:
         return place.ranges.cut(start, total), []
     known = max(start, known)
     kept = place.ranges.cut(start, known)
-    return kept.with_new(total - known), conversation.spine.lines(known, total)
+    return kept.with_new(total - known), spine.lines(known, total)
 
 
 def _search(wanted: list[bytes], stored: list[bytes], offsets: list[int]) -> list[int | None]:
@@ -171,9 +173,9 @@ class Memory:
     def remember(self, checkpoint: Checkpoint, located: Ranges) -> None:
         """A checkpoint was saved or read, and its messages lie there."""
         fields = checkpoint.__dict__
-        conversation: Conversation = fields["conversation"]
-        own, key = len(conversation), (self, checkpoint.agent_id)
-        conversation.spine.notes[key] = Place(checkpoint.id, located.cut(0, own))
+        spine, own = fields["conversation"].extent
+        key = (self, checkpoint.agent_id)
+        spine.notes[key] = Place(checkpoint.id, located.cut(0, own))
         if located.count > own:
             kept, rest = codec.shared_with_entry(checkpoint)
             entered = located.cut(0, kept) + located.cut(own, own + len(rest))

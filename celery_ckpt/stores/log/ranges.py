@@ -114,10 +114,10 @@ class Ranges:
         return Ranges(tuple(cut))
 
     @property
-    def low(self) -> int | None:
-        """The smallest offset that the log must keep for these; ``None`` if all are new."""
+    def low(self) -> str:
+        """The smallest offset that the log must keep for these; ``-`` if all are new."""
         starts = [start for start, _, new in self.spans if not new]
-        return min(starts) if starts else None
+        return str(min(starts)) if starts else "-"
 
 
 def _parse_span(text: str) -> Span:

@@ -30,7 +30,7 @@ class Keys:
 
     def all_of(self, agent_id: str) -> tuple[bytes, ...]:
         """Every key that an agent can have."""
-        return self._of(agent_id, "meta", "log", "heads", "steps", "stepidx", "runs")
+        return self._of(agent_id, "agent", "log", "steps", "stepidx", "runs")
 
     def agents(self, shard: str) -> str:
         """The index of the agents whose locators begin with that character."""

@@ -33,12 +33,10 @@ def refuse(reply: list[Any], agent_id: str, lease: Lease | None) -> None:
 
 
 def fence(agent_id: str, lease: Lease | None) -> str:
-    """A lease as the scripts take it."""
+    """A lease as the scripts take it; one of another agent is none that this agent can have given."""
     if lease is None:
         return ""
-    if lease.agent_id != agent_id:
-        raise LeaseLost(agent_id=agent_id, token=lease.token)
-    return f"{lease.token}:{lease.nonce}"
+    return f"{lease.token}:{lease.nonce}" if lease.agent_id == agent_id else "0:"
 
 
 def _moment(milliseconds: bytes) -> datetime:
@@ -61,7 +59,7 @@ class RedisLedger(CheckpointStore):
         self._index.ensure(checked_name(agent_id))
         nonce = new_nonce()
         old = fence(agent_id, over)
-        keys = self._keys.of(agent_id, "meta")
+        keys = self._keys.of(agent_id, "agent")
         reply = self._server.run("acquire", keys, nonce, owner, ttl_ms, old)
         refuse(reply, agent_id, None)
         if reply[1] == 1:
@@ -76,20 +74,20 @@ class RedisLedger(CheckpointStore):
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """See ``CheckpointStore``."""
-        keys = self._keys.of(lease.agent_id, "meta")
+        keys = self._keys.of(lease.agent_id, "agent")
         reply = self._server.run("renew", keys, fence(lease.agent_id, lease), _milliseconds(ttl))
         refuse(reply, lease.agent_id, lease)
         return lease.model_copy(update={"expires_at": _moment(reply[1])})
 
     def release(self, lease: Lease) -> bool:
         """See ``CheckpointStore``."""
-        keys = self._keys.of(lease.agent_id, "meta")
+        keys = self._keys.of(lease.agent_id, "agent")
         own = fence(lease.agent_id, lease)
         return bool(self._server.run("release", keys, own, new_nonce()))
 
     def holder(self, agent_id: str) -> Lease | None:
         """See ``CheckpointStore``."""
-        reply = self._server.run("holder", self._keys.of(checked_name(agent_id), "meta"))
+        reply = self._server.run("holder", self._keys.of(checked_name(agent_id), "agent"))
         if not reply:
             return None
         owner, token, nonce, expires_ms = reply
@@ -110,7 +108,7 @@ class RedisLedger(CheckpointStore):
         self._index.ensure(agent_id)
         reply = self._server.run(
             "record_step",
-            self._keys.of(agent_id, "meta", "steps", "stepidx"),
+            self._keys.of(agent_id, "agent", "steps", "stepidx"),
             fence(agent_id, lease),
             _run_prefix(step.run_id) + step.key,
             step.iteration,
@@ -146,7 +144,7 @@ class RedisLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         reply = self._server.run(
             "drop_steps",
-            self._keys.of(checked_name(agent_id), "meta", "steps", "stepidx"),
+            self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx"),
             fence(agent_id, lease),
             _run_prefix(run_id),
             first,
@@ -161,7 +159,7 @@ class RedisLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         record = encoded(run, self.max_checkpoint_bytes)
         self._index.add(run.agent_id)
-        keys = self._keys.of(run.agent_id, "meta", "runs")
+        keys = self._keys.of(run.agent_id, "agent", "runs")
         reply = self._server.run("add_run", keys, run.run_id, record)
         if reply[0] == b"exists":
             return decoded_run(run.agent_id, run.run_id, _content(reply[1])) == run
@@ -172,7 +170,7 @@ class RedisLedger(CheckpointStore):
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""
         record = encoded(run, self.max_checkpoint_bytes)
-        keys = self._keys.of(run.agent_id, "meta", "runs")
+        keys = self._keys.of(run.agent_id, "agent", "runs")
         own = fence(run.agent_id, lease)
         reply = self._server.run("update_run", keys, own, run.run_id, record)
         if reply[0] == b"none":

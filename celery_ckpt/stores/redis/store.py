@@ -33,6 +33,8 @@ from celery_ckpt.stores.redis.ledger import RedisLedger, fence, refuse
 from celery_ckpt.stores.redis.server import Server
 
 DEFAULT_KEY_PREFIX = "ckpt:"
+#: What stands before a checkpoint's id in the hash of its agent.
+_FIELD = "c:"
 #: How often a prune starts over because somebody saved in between; the next prune trims what is left.
 _MAX_TRIM_RACES = 5
 #: How many checkpoints one script drops.
@@ -72,12 +74,12 @@ class RedisCheckpointStore(RedisLedger, LogStore):
 
     def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
         self._index.ensure(agent_id)
-        basis = draft.basis.value if isinstance(draft.basis, Basis) else draft.basis
+        basis = draft.basis
         reply = self._server.run(
             "save",
-            self._keys.of(agent_id, "meta", "log", "heads"),
-            checkpoint_id,
-            basis,
+            self._keys.of(agent_id, "agent", "log"),
+            _FIELD + checkpoint_id,
+            basis.value if isinstance(basis, Basis) else _FIELD + basis,
             fence(agent_id, lease),
             draft.rest,
             *draft.messages,
@@ -98,11 +100,11 @@ class RedisCheckpointStore(RedisLedger, LogStore):
         self._index.register(checkpoint_id, agent_id)
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
-        keys = self._keys.of(agent_id, "meta", "log", "heads")
-        status, *found = self._server.run("read", keys, checkpoint_id or "")
+        keys = self._keys.of(agent_id, "agent", "log")
+        status, *found = self._server.run("read", keys, _FIELD + checkpoint_id if checkpoint_id else "")
         if status == b"none":
             return None
-        name = found[0].decode()
+        name = _id(found[0])
         if status == b"gone":
             raise CheckpointDamaged(
                 agent_id=agent_id, checkpoint_id=name, reason="its record is missing"
@@ -115,23 +117,27 @@ class RedisCheckpointStore(RedisLedger, LogStore):
     ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
         lines = newest_first(self._lines(agent_id))[:limit]
         spans = ranges_of_all(agent_id, lines).spans
-        reply = self._server.run(
+        first, *reply = self._server.run(
             "slices",
-            self._keys.of(agent_id, "meta", "log", "heads"),
+            self._keys.of(agent_id, "agent", "log"),
             len(lines),
-            *(name for name, _ in lines),
+            *(_FIELD + name for name, _ in lines),
             *(number for start, count, _ in spans for number in (start, count)),
         )
         there = [named for named, is_there in zip(lines, reply, strict=False) if is_there]
-        return there, _by_offset(spans, reply[len(lines) :])
+        # The log may have been trimmed since the lines were read.
+        left = [
+            (max(start, first), start + count - max(start, first), new) for start, count, new in spans
+        ]
+        return there, _by_offset(left, reply[len(lines) :])
 
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
         return self._sequence_and_lines(agent_id)[1]
 
     def _sequence_and_lines(self, agent_id: str) -> tuple[int, builtins.list[tuple[str, bytes]]]:
-        seq, *flat = self._server.run("lines", self._keys.of(agent_id, "meta", "heads"))
+        seq, *flat = self._server.run("lines", self._keys.of(agent_id, "agent"))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return int(seq), [(name.decode(), line) for name, line in pairs]
+        return int(seq), [(_id(field), line) for field, line in pairs]
 
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
         return self._index.agents_that_may_have(checkpoint_id)
@@ -151,10 +157,11 @@ class RedisCheckpointStore(RedisLedger, LogStore):
         for _ in range(_MAX_TRIM_RACES):
             seq, lines = self._sequence_and_lines(agent_id)
             staying = [named for named in lines if named[0] not in going]
-            newest = newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
-            keys = self._keys.of(agent_id, "meta", "log", "heads")
+            newest = _FIELD + newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
+            keys = self._keys.of(agent_id, "agent", "log")
             low = min((low_of(line) for _, line in staying), default=0)
-            count, again = self._server.run("remove", keys, seq, low, newest, *batch)
+            fields = (_FIELD + name for name in batch)
+            count, again = self._server.run("remove", keys, seq, low, newest, *fields)
             removed += count
             if not again:
                 break
@@ -162,24 +169,27 @@ class RedisCheckpointStore(RedisLedger, LogStore):
 
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
-        names = [name for name, _ in self._lines(checked_name(agent_id))]
-        removed: int = self._server.run("delete", self._keys.all_of(agent_id))
+        fields = self._server.run("delete", self._keys.all_of(checked_name(agent_id)))
         self._index.remove(agent_id)
-        self._index.unregister(agent_id, names)
-        return removed
+        self._index.unregister(agent_id, [_id(field) for field in fields])
+        return len(fields)
 
     def agents(self) -> Iterator[str]:
         """See ``CheckpointStore``."""
         return self._index.agents()
 
 
-def _by_offset(spans: Iterable[Span], texts: builtins.list[bytes]) -> dict[int, bytes]:
+def _id(field: bytes) -> str:
+    return field.decode().removeprefix(_FIELD)
+
+
+def _by_offset(spans: Iterable[Span], texts: builtins.list[builtins.list[bytes]]) -> dict[int, bytes]:
     """The messages by their offsets. A log that ends too early lacks its last ones; of a text with too
     many lines nobody can tell which is which.
     """
     messages: dict[int, bytes] = {}
-    for (start, count, _), text in zip(spans, texts, strict=False):
-        lines = text.split(b"\n") if text else []
+    for (start, count, _), parts in zip(spans, texts, strict=False):
+        lines = b"\n".join(parts).split(b"\n") if parts else []
         if len(lines) <= count:
             messages.update(enumerate(lines, start))
     return messages

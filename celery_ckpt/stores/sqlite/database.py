@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -39,9 +38,11 @@ class Database:
 
     def _start(self) -> None:
         self._lock = threading.RLock()
-        with self._translated():
+        try:
             self._connection = self._connect()
             self._prepare()
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
 
     def _connect(self) -> sqlite3.Connection:
         if self._path is not None:
@@ -87,36 +88,36 @@ class Database:
         with self._lock:
             self._connection.close()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> Transaction:
         """One transaction: everything in the block, or nothing."""
-        with self._lock, self._translated():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        return Transaction(self, "BEGIN IMMEDIATE", "COMMIT")
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> Transaction:
         """One view of the data, whatever others write meanwhile."""
-        with self._lock, self._translated():
-            self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._connection.execute("ROLLBACK")
+        return Transaction(self, "BEGIN", "ROLLBACK")
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def begin(self, statement: str) -> None:
+        """Begin a transaction, when this thread's turn has come."""
+        self._lock.acquire()
         try:
-            yield
+            self._connection.execute(statement)
         except sqlite3.Error as error:
-            raise self._translate(error) from error
+            self._lock.release()
+            raise self.translate(error) from error
 
-    def _translate(self, error: sqlite3.Error) -> CheckpointError:
+    def end(self, statement: str) -> None:
+        """End a transaction."""
+        try:
+            self._connection.execute(statement)
+        except sqlite3.Error as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise self.translate(error) from error
+        finally:
+            self._lock.release()
+
+    def translate(self, error: sqlite3.Error) -> CheckpointError:
+        """The error of ours that says what one of the driver's means."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN):
             return StoreUnavailable(where=self.where, reason=str(error))
@@ -124,23 +125,45 @@ class Database:
             return StoreDamaged(where=self.where, reason=str(error))
         return StoreError(reason=f"The SQLite store {self.where} answered: {error}")
 
-    def one(self, query: str, **values: Any) -> Any:
+    def one(self, query: str, *values: Any) -> Any:
         """The first row of a statement, or ``None``."""
         return self._connection.execute(_QUERIES[query], values).fetchone()
 
-    def all(self, query: str, **values: Any) -> list[Any]:
+    def all(self, query: str, *values: Any) -> list[Any]:
         """All rows of a statement."""
         return self._connection.execute(_QUERIES[query], values).fetchall()
 
-    def run(self, query: str, **values: Any) -> int:
+    def run(self, query: str, *values: Any) -> int:
         """How many rows a statement changed."""
         return self._connection.execute(_QUERIES[query], values).rowcount
 
-    def add(self, query: str, **values: Any) -> int:
+    def add(self, query: str, *values: Any) -> int:
         """The key of the row that a statement added."""
         key = self._connection.execute(_QUERIES[query], values).lastrowid
         assert key is not None
         return key
+
+
+class Transaction:
+    """A transaction as a block; the driver's errors leave it as ours."""
+
+    __slots__ = ("_begin", "_database", "_end")
+
+    def __init__(self, database: Database, begin: str, end: str) -> None:
+        self._database, self._begin, self._end = database, begin, end
+
+    def __enter__(self) -> None:
+        self._database.begin(self._begin)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._database.end(self._end if error is None else "ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise self._database.translate(error) from error
 
 
 _QUERIES = queries()

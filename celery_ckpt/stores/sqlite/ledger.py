@@ -31,15 +31,15 @@ class SqliteLedger(CheckpointStore):
     _clock: Clock
 
     def _key_of(self, agent_id: str) -> int | None:
-        found = self._database.one("agent", agent_id=agent_id)
+        found = self._database.one("agent", agent_id)
         return None if found is None else int(found[0])
 
     def _add_agent(self, agent_id: str, lease: Lease | None) -> int:
         LeaseState().refuse(agent_id, lease, self._clock.now())
-        return self._database.add("add_agent", agent_id=agent_id)
+        return self._database.add("add_agent", agent_id)
 
     def _lease_of(self, agent_id: str) -> tuple[int | None, LeaseState]:
-        found = self._database.one("agent", agent_id=checked_name(agent_id))
+        found = self._database.one("agent", checked_name(agent_id))
         return (None, LeaseState()) if found is None else (found[0], lease_state(*found[1:]))
 
     def _writable(self, agent_id: str, lease: Lease | None) -> int:
@@ -48,14 +48,8 @@ class SqliteLedger(CheckpointStore):
         return self._add_agent(agent_id, lease) if key is None else key
 
     def _set_lease(self, key: int, state: LeaseState) -> None:
-        self._database.run(
-            "set_lease",
-            key=key,
-            token=state.token,
-            nonce=state.nonce,
-            owner=state.owner,
-            expires_at=(state.expires_at - _EPOCH) // timedelta(microseconds=1),
-        )
+        expires_at = (state.expires_at - _EPOCH) // timedelta(microseconds=1)
+        self._database.run("set_lease", key, state.token, state.nonce, state.owner, expires_at)
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -98,24 +92,18 @@ class SqliteLedger(CheckpointStore):
         agent_id, run_id = step.agent_id, step.run_id
         with self._database.writing():
             key = self._key_of(agent_id)
-            if key and (found := self._database.one("step", key=key, run_id=run_id, step=step.key)):
+            if key and (found := self._database.one("step", key, run_id, step.key)):
                 if decoded_step(agent_id, run_id, found[0]) != step:
                     raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
                 return
-            self._database.add(
-                "add_step",
-                key=self._writable(agent_id, lease),
-                run_id=run_id,
-                step=step.key,
-                iteration=step.iteration,
-                value=value,
-            )
+            key = self._writable(agent_id, lease)
+            self._database.add("add_step", key, run_id, step.key, step.iteration, value)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
         with self._database.reading():
             key = self._key_of(checked_name(agent_id))
-            rows = self._database.all("steps", key=key, run_id=run_id)
+            rows = self._database.all("steps", key, run_id)
         return [decoded_step(agent_id, run_id, value) for (value,) in rows]
 
     def drop_steps(
@@ -132,7 +120,7 @@ class SqliteLedger(CheckpointStore):
         with self._database.writing():
             key, held = self._lease_of(agent_id)
             held.refuse(agent_id, lease, self._clock.now())
-            return self._database.run("drop_steps", key=key, run_id=run_id, first=first, last=last)
+            return self._database.run("drop_steps", key, run_id, first, last)
 
     # -- runs ----------------------------------------------------------------------------------------
 
@@ -142,10 +130,10 @@ class SqliteLedger(CheckpointStore):
         with self._database.writing():
             key = self._key_of(run.agent_id)
             key = self._add_agent(run.agent_id, None) if key is None else key
-            found = self._database.one("run", key=key, run_id=run.run_id)
+            found = self._database.one("run", key, run.run_id)
             if found is not None:
                 return decoded_run(run.agent_id, run.run_id, found[0]) == run
-            self._database.add("add_run", key=key, run_id=run.run_id, record=record)
+            self._database.add("add_run", key, run.run_id, record)
             return True
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
@@ -153,21 +141,21 @@ class SqliteLedger(CheckpointStore):
         record = encoded(run, self.max_checkpoint_bytes)
         with self._database.writing():
             key, held = self._lease_of(run.agent_id)
-            if self._database.one("run", key=key, run_id=run.run_id) is None:
+            if self._database.one("run", key, run.run_id) is None:
                 raise RunNotFound(agent_id=run.agent_id, run_id=run.run_id)
             held.refuse(run.agent_id, lease, self._clock.now())
-            self._database.run("update_run", key=key, run_id=run.run_id, record=record)
+            self._database.run("update_run", key, run.run_id, record)
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
         with self._database.reading():
             key = self._key_of(checked_name(agent_id))
-            found = self._database.one("run", key=key, run_id=run_id)
+            found = self._database.one("run", key, run_id)
         return None if found is None else decoded_run(agent_id, run_id, found[0])
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """See ``CheckpointStore``."""
         with self._database.reading():
             key = self._key_of(checked_name(agent_id))
-            rows = self._database.all("runs", key=key)
+            rows = self._database.all("runs", key)
         return [decoded_run(agent_id, run_id, record) for run_id, record in rows]

@@ -1,96 +1,97 @@
--- Every statement of the SQLite store by its name. Each name stands in a line of its own before it.
+-- Every statement of the SQLite store by its name, which stands in a line of its own before it,
+-- followed by its parameters in order.
 
--- agent
-SELECT key, token, nonce, owner, expires_at FROM ckpt_agents WHERE agent_id = :agent_id
+-- agent (agent_id)
+SELECT key, token, nonce, owner, expires_at FROM ckpt_agents WHERE agent_id = ?1
 
--- add_agent
-INSERT INTO ckpt_agents (agent_id) VALUES (:agent_id)
+-- add_agent (agent_id)
+INSERT INTO ckpt_agents (agent_id) VALUES (?1)
 
--- agents_page
-SELECT key, agent_id FROM ckpt_agents WHERE key > :after ORDER BY key LIMIT :page
+-- agents_page (after, page)
+SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
 
--- set_lease
-UPDATE ckpt_agents SET token = :token, nonce = :nonce, owner = :owner, expires_at = :expires_at
-WHERE key = :key
+-- set_lease (key, token, nonce, owner, expires_at)
+UPDATE ckpt_agents SET token = ?2, nonce = ?3, owner = ?4, expires_at = ?5
+WHERE key = ?1
 
--- save_state
+-- save_state (id, basis, agent_id)
 SELECT a.key, a.token, a.nonce, a.owner, a.expires_at,
-    (SELECT record FROM ckpt_saves WHERE id = :id AND place >> 32 = a.key),
-    (SELECT place >> 32 FROM ckpt_saves WHERE id = :basis),
-    last.place, last.base + last.count
+    (SELECT record FROM ckpt_saves WHERE id = ?1 AND place >> 32 = a.key),
+    (SELECT place >> 32 FROM ckpt_saves WHERE id = ?2),
+    last.place & 4294967295, ifnull(last.base + last.count, 0)
 FROM ckpt_agents AS a LEFT JOIN ckpt_saves AS last ON last.place = (
     SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
-WHERE a.agent_id = :agent_id
+WHERE a.agent_id = ?3
 
--- has_checkpoint
-SELECT 1 FROM ckpt_saves WHERE place BETWEEN :low AND :high AND id IS NOT NULL LIMIT 1
+-- has_checkpoint (low, high)
+SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL LIMIT 1
 
--- add_save
+-- add_save (place, base, count, id, record, messages)
 INSERT INTO ckpt_saves (place, base, count, id, record, messages)
-VALUES (:place, :base, :count, :id, :record, :messages)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 
--- latest
-SELECT id, record FROM ckpt_saves WHERE place BETWEEN :low AND :high AND id IS NOT NULL
+-- latest (low, high)
+SELECT id, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 ORDER BY place DESC LIMIT 1
 
--- newest
-SELECT id, record FROM ckpt_saves WHERE place BETWEEN :low AND :high AND id IS NOT NULL
-ORDER BY place DESC LIMIT :limit
+-- newest (low, high, limit)
+SELECT id, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+ORDER BY place DESC LIMIT ?3
 
--- by_id
-SELECT id, record FROM ckpt_saves WHERE place BETWEEN :low AND :high AND id = :id
+-- by_id (low, high, id)
+SELECT id, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id = ?3
 
--- agent_of_id
-SELECT agent_id FROM ckpt_agents WHERE key = (SELECT place >> 32 FROM ckpt_saves WHERE id = :id)
+-- agent_of_id (id)
+SELECT agent_id FROM ckpt_agents WHERE key = (SELECT place >> 32 FROM ckpt_saves WHERE id = ?1)
 
--- messages
+-- messages (low, high, start, stop)
 SELECT base, count, messages FROM ckpt_saves
-WHERE place BETWEEN :low AND :high AND base < :stop AND base + count > :start
+WHERE place BETWEEN ?1 AND ?2 AND base < ?4 AND base + count > ?3
 
--- forget
-UPDATE ckpt_saves SET id = NULL, record = NULL WHERE place BETWEEN :low AND :high AND id = :id
+-- forget (low, high, id)
+UPDATE ckpt_saves SET id = NULL, record = NULL WHERE place BETWEEN ?1 AND ?2 AND id = ?3
 
--- trim
+-- trim (low, high, keep_from)
 DELETE FROM ckpt_saves
-WHERE place BETWEEN :low AND :high AND id IS NULL AND base + count <= :keep_from
+WHERE place BETWEEN ?1 AND ?2 AND id IS NULL AND base + count <= ?3
 
--- count_checkpoints
-SELECT count(*) FROM ckpt_saves WHERE place BETWEEN :low AND :high AND id IS NOT NULL
+-- count_checkpoints (low, high)
+SELECT count(*) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 
--- delete_saves
-DELETE FROM ckpt_saves WHERE place BETWEEN :low AND :high
+-- delete_saves (low, high)
+DELETE FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
 
--- delete_agent
-DELETE FROM ckpt_agents WHERE key = :key
+-- delete_agent (key)
+DELETE FROM ckpt_agents WHERE key = ?1
 
--- delete_steps
-DELETE FROM ckpt_steps WHERE agent = :key
+-- delete_steps (key)
+DELETE FROM ckpt_steps WHERE agent = ?1
 
--- delete_runs
-DELETE FROM ckpt_runs WHERE agent = :key
+-- delete_runs (key)
+DELETE FROM ckpt_runs WHERE agent = ?1
 
--- step
-SELECT value FROM ckpt_steps WHERE agent = :key AND run_id = :run_id AND key = :step
+-- step (key, run_id, step)
+SELECT value FROM ckpt_steps WHERE agent = ?1 AND run_id = ?2 AND key = ?3
 
--- add_step
+-- add_step (key, run_id, step, iteration, value)
 INSERT INTO ckpt_steps (agent, run_id, key, iteration, value)
-VALUES (:key, :run_id, :step, :iteration, :value)
+VALUES (?1, ?2, ?3, ?4, ?5)
 
--- steps
-SELECT value FROM ckpt_steps WHERE agent = :key AND run_id = :run_id ORDER BY number
+-- steps (key, run_id)
+SELECT value FROM ckpt_steps WHERE agent = ?1 AND run_id = ?2 ORDER BY number
 
--- drop_steps
+-- drop_steps (key, run_id, first, last)
 DELETE FROM ckpt_steps
-WHERE agent = :key AND run_id = :run_id AND iteration BETWEEN :first AND :last
+WHERE agent = ?1 AND run_id = ?2 AND iteration BETWEEN ?3 AND ?4
 
--- run
-SELECT record FROM ckpt_runs WHERE agent = :key AND run_id = :run_id
+-- run (key, run_id)
+SELECT record FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 
--- add_run
-INSERT INTO ckpt_runs (agent, run_id, record) VALUES (:key, :run_id, :record)
+-- add_run (key, run_id, record)
+INSERT INTO ckpt_runs (agent, run_id, record) VALUES (?1, ?2, ?3)
 
--- update_run
-UPDATE ckpt_runs SET record = :record WHERE agent = :key AND run_id = :run_id
+-- update_run (key, run_id, record)
+UPDATE ckpt_runs SET record = ?3 WHERE agent = ?1 AND run_id = ?2
 
--- runs
-SELECT run_id, record FROM ckpt_runs WHERE agent = :key ORDER BY number
+-- runs (key)
+SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number

@@ -69,34 +69,30 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         self._database.close()
 
     def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
-        database = self._database
         basis = draft.basis if isinstance(draft.basis, str) else None
-        with database.writing():
-            state = database.one("save_state", agent_id=agent_id, id=checkpoint_id, basis=basis)
+        with self._database.writing():
+            state = self._database.one("save_state", checkpoint_id, basis, agent_id)
             if state is None:
                 key, based_on, last, base = self._add_agent(agent_id, lease), None, None, 0
             else:
-                key, token, nonce, owner, expires_at, stored, based_on, last, base = state
+                key, *held, stored, based_on, last, base = state
                 if stored is not None:
                     raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored).digest)
-                held = lease_state(token, nonce, owner, expires_at)
-                held.refuse(agent_id, lease, self._clock.now())
+                if held[1] or lease is not None:
+                    lease_state(*held).refuse(agent_id, lease, self._clock.now())
             self._refuse_without_basis(key, draft, based_on)
-            place = (last or key << _SEQ_BITS) + 1
-            database.add(
-                "add_save",
-                place=place,
-                base=base or 0,
-                count=len(draft.messages),
-                id=checkpoint_id,
-                record=stamp(place - (key << _SEQ_BITS), base or 0, draft.rest),
-                messages=b"\n".join(draft.messages),
+            seq = 1 if last is None else last + 1
+            record = stamp(seq, base, draft.rest)
+            messages = b"\n".join(draft.messages)
+            place = (key << _SEQ_BITS) + seq
+            self._database.add(
+                "add_save", place, base, len(draft.messages), checkpoint_id, record, messages
             )
-        return base or 0
+        return int(base)
 
     def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
         if draft.basis is Basis.EMPTY:
-            if self._database.one("has_checkpoint", **_places(key)):
+            if self._database.one("has_checkpoint", *_places(key)):
                 raise BasisGone
         elif draft.basis is not Basis.ANY and based_on != key:
             raise BasisGone
@@ -107,9 +103,9 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             if key is None:
                 return None
             if checkpoint_id is None:
-                found = self._database.one("latest", **_places(key))
+                found = self._database.one("latest", *_places(key))
             else:
-                found = self._database.one("by_id", id=checkpoint_id, **_places(key))
+                found = self._database.one("by_id", *_places(key), checkpoint_id)
             if found is None:
                 return None
             name, line = found
@@ -124,13 +120,13 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             key = self._key_of(agent_id)
             if key is None:
                 return [], {}
-            lines = self._database.all("newest", limit=-1 if limit is None else limit, **_places(key))
+            lines = self._database.all("newest", *_places(key), -1 if limit is None else limit)
             return lines, self._messages(key, ranges_of_all(agent_id, lines))
 
     def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
         messages: dict[int, bytes] = {}
         for start, count, _ in ranges.spans:
-            rows = self._database.all("messages", start=start, stop=start + count, **_places(key))
+            rows = self._database.all("messages", *_places(key), start, start + count)
             for base, added, text in rows:
                 lines = text.split(b"\n")
                 if len(lines) == added:
@@ -140,11 +136,11 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
         with self._database.reading():
             key = self._key_of(agent_id)
-            return [] if key is None else self._database.all("newest", limit=-1, **_places(key))
+            return [] if key is None else self._database.all("newest", *_places(key), -1)
 
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
         with self._database.reading():
-            found = self._database.one("agent_of_id", id=checkpoint_id)
+            found = self._database.one("agent_of_id", checkpoint_id)
         return found or ()
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
@@ -157,13 +153,13 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             if key is None:
                 return 0
             places = _places(key)
-            removed = sum(self._database.run("forget", id=name, **places) for name in checkpoint_ids)
-            staying = self._database.all("newest", limit=-1, **places)
+            removed = sum(self._database.run("forget", *places, name) for name in checkpoint_ids)
+            staying = self._database.all("newest", *places, -1)
             if staying:
                 keep_from = min(low_of(line) for _, line in staying)
-                self._database.run("trim", keep_from=keep_from, **places)
+                self._database.run("trim", *places, keep_from)
             else:
-                self._database.run("delete_saves", **places)
+                self._database.run("delete_saves", *places)
             return removed
 
     def delete(self, agent_id: str) -> int:
@@ -172,10 +168,10 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             key = self._key_of(checked_name(agent_id))
             if key is None:
                 return 0
-            [removed] = self._database.one("count_checkpoints", **_places(key))
-            self._database.run("delete_saves", **_places(key))
+            [removed] = self._database.one("count_checkpoints", *_places(key))
+            self._database.run("delete_saves", *_places(key))
             for table in ("delete_steps", "delete_runs", "delete_agent"):
-                self._database.run(table, key=key)
+                self._database.run(table, key)
             return int(removed)
 
     def agents(self) -> Iterator[str]:
@@ -187,9 +183,9 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
 
     def _page(self, after: int) -> builtins.list[tuple[int, str]]:
         with self._database.reading():
-            return self._database.all("agents_page", after=after, page=_PAGE)
+            return self._database.all("agents_page", after, _PAGE)
 
 
-def _places(key: int) -> dict[str, int]:
-    """The places of an agent's saves."""
-    return {"low": key << _SEQ_BITS, "high": (key + 1 << _SEQ_BITS) - 1}
+def _places(key: int) -> tuple[int, int]:
+    """The first and the last place that an agent's saves can have."""
+    return key << _SEQ_BITS, (key + 1 << _SEQ_BITS) - 1

@@ -1,7 +1,10 @@
 --[[ delete: forget an agent.
-  KEYS     every key of the agent; KEYS[3] has its checkpoints (see save.lua)
-  returns  how many checkpoints there were
+  KEYS     every key of the agent; KEYS[1] is its hash (see fence.lua)
+  returns  {"c:" id of each checkpoint there was}
 ]]
-local count = redis.call('HLEN', KEYS[3])
+local ids = {}
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if string.sub(field, 1, 2) == 'c:' then ids[#ids + 1] = field end
+end
 redis.call('UNLINK', unpack(KEYS))
-return count
+return ids

@@ -1,10 +1,16 @@
 --[[ fence: the beginning of every script; it defines what they share and does nothing itself.
-  KEYS[1]  hash of the agent: token, nonce, owner, expires_ms, released (lease); seq, latest, first (log);
-           steps, runs (how many were ever added, for their order)
+  KEYS[1]  hash of the agent: token, nonce, owner, expires_ms, released (lease);
+           tip ("seq" of the last save and, if it has any, "c:" id of the latest checkpoint),
+           first (offset of the log's first message);
+           steps, runs (how many were ever added, for their order);
+           "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   refusal(lease)  what to answer instead of writing, or nil; a lease is "token:nonce", or empty
       {"lost"}                                      the lease is not the newest one, or was released
       {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one
   lease_refusal(held, lease)  the same, given token, nonce, owner and expires_ms of the agent
+  tip(value)  the two parts of tip: seq, and the field of the latest checkpoint or nil
+  texts(from, last)  the log's messages from index to index, a hundred joined by line feeds in each text:
+                     to join thousands at once is slow
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
 ]]
@@ -25,6 +31,21 @@ end
 
 local function refusal(lease)
   return lease_refusal(redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms'), lease)
+end
+
+local function tip(value)
+  if not value then return 0, nil end
+  local seq, latest = string.match(value, '^(%d+) ?(.*)$')
+  return tonumber(seq), latest ~= '' and latest or nil
+end
+
+local function texts(from, last)
+  local found = {}
+  for start = math.max(from, 0), last, 100 do
+    local lines = redis.call('LRANGE', KEYS[2], start, math.min(start + 99, last))
+    if #lines > 0 then found[#found + 1] = table.concat(lines, '\n') end
+  end
+  return found
 end
 
 local function each(items, first, size, action)

@@ -1,7 +1,14 @@
 --[[ lines: all checkpoints of an agent, without their messages, and the sequence they stand at.
-  KEYS[1]  hash of the agent    KEYS[2]  checkpoints (see save.lua)
-  returns  {seq, id, line, id, line, ...}
+  KEYS[1]  hash of the agent (see fence.lua)
+  returns  {seq, "c:" id, line, "c:" id, line, ...}
 ]]
-local reply = redis.call('HGETALL', KEYS[2])
-table.insert(reply, 1, redis.call('HGET', KEYS[1], 'seq') or '0')
+local all, reply = redis.call('HGETALL', KEYS[1]), {'0'}
+for i = 1, #all, 2 do
+  if string.sub(all[i], 1, 2) == 'c:' then
+    reply[#reply + 1] = all[i]
+    reply[#reply + 1] = all[i + 1]
+  elseif all[i] == 'tip' then
+    reply[1] = string.match(all[i + 1], '^%d+')
+  end
+end
 return reply

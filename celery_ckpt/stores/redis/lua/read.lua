@@ -1,23 +1,21 @@
 --[[ read: one checkpoint with its messages.
-  KEYS[1]  hash of the agent    KEYS[2]  the log    KEYS[3]  checkpoints (see save.lua)
-  ARGV[1]  checkpoint id; "": the latest
-  returns  {"none"} | {"gone", id} | {"found", id, line, text of each range}
-           a text is the messages of a range joined by line feeds; fewer than it should be if some
-           are missing
+  KEYS[1]  hash of the agent    KEYS[2]  the log (see save.lua)
+  ARGV[1]  "c:" and the checkpoint's id; "": the latest
+  returns  {"none"} | {"gone", "c:" id} | {"found", "c:" id, line, {texts of a range}, ...}
+           texts are the messages of a range joined by line feeds, as far as they are there
 ]]
 local id = ARGV[1]
 if id == '' then
-  id = redis.call('HGET', KEYS[1], 'latest')
-  if not id then return {redis.call('EXISTS', KEYS[3]) == 1 and 'gone' or 'none', '(unknown)'} end
+  local _
+  _, id = tip(redis.call('HGET', KEYS[1], 'tip'))
+  if not id then return {redis.call('EXISTS', KEYS[2]) == 1 and 'gone' or 'none', 'c:(unknown)'} end
 end
-local line = redis.call('HGET', KEYS[3], id)
+local line, first = unpack(redis.call('HMGET', KEYS[1], id, 'first'))
 if not line then return {ARGV[1] == '' and 'gone' or 'none', id} end
 local reply = {'found', id, line}
-local first = tonumber(redis.call('HGET', KEYS[1], 'first') or 0)
 local base, ranges = string.match(line, '^%d+ %d+ (%d+) %S+ (%S+) ')
 for new, start, count in string.gmatch(ranges or '', '(%+?)(%d+):(%d+)') do
-  local from = tonumber(start) - first + (new == '+' and tonumber(base) or 0)
-  local lines = from < 0 and {} or redis.call('LRANGE', KEYS[2], from, from + tonumber(count) - 1)
-  reply[#reply + 1] = table.concat(lines, '\n')
+  local from = tonumber(start) - (first or 0) + (new == '+' and tonumber(base) or 0)
+  reply[#reply + 1] = from < 0 and {} or texts(from, from + count - 1)
 end
 return reply

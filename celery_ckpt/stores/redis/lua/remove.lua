@@ -1,30 +1,41 @@
 --[[ remove: drop checkpoints, and the part of the log that nobody refers to any more.
-  KEYS[1]  hash of the agent    KEYS[2]  the log    KEYS[3]  checkpoints (see save.lua)
+  KEYS[1]  hash of the agent    KEYS[2]  the log (see save.lua)
   ARGV[1]  seq at which the caller read the checkpoints (see lines.lua)
-  ARGV[2]  smallest offset that those which stay refer to   ARGV[3]  id of the newest that stays
-  ARGV[4...]  ids to drop
-  returns  {how many were there, 1 if it has to be done again: after a save since ARGV[1] only the log
-           is left alone, after the removal of ARGV[3] everything is}
+  ARGV[2]  smallest offset that those which stay refer to
+  ARGV[3]  "c:" and the id of the newest that stays; "": none stays
+  ARGV[4...]  "c:" and the ids to drop
+  returns  {how many were there, 1 if it has to be done again: after a save since ARGV[1], or if others
+           are there than the caller read, only the log is left alone; after the removal of ARGV[3]
+           everything is}
 ]]
-local saved_since = (redis.call('HGET', KEYS[1], 'seq') or '0') ~= ARGV[1]
-if not saved_since and ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[3], ARGV[3]) == 0 then
+local function any_left()
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if string.sub(field, 1, 2) == 'c:' then return true end
+  end
+end
+
+local agent = redis.call('HMGET', KEYS[1], 'tip', 'first')
+local seq, latest = tip(agent[1])
+local saved_since = seq ~= tonumber(ARGV[1])
+if not saved_since and ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 then
   return {0, 1}
 end
 local removed = 0
-each(ARGV, 4, 1000, function(...) removed = removed + redis.call('HDEL', KEYS[3], ...) end)
-if redis.call('EXISTS', KEYS[3]) == 0 then
+each(ARGV, 4, 1000, function(...) removed = removed + redis.call('HDEL', KEYS[1], ...) end)
+if saved_since then return {removed, 1} end
+if ARGV[3] == '' then
+  -- An agent that was deleted and made anew meanwhile can stand at the same seq.
+  if any_left() then return {removed, 1} end
   redis.call('UNLINK', KEYS[2])
-  redis.call('HDEL', KEYS[1], 'first', 'latest')
+  redis.call('HDEL', KEYS[1], 'first')
+  if agent[1] then redis.call('HSET', KEYS[1], 'tip', ARGV[1]) end
   return {removed, 0}
 end
-if saved_since then return {removed, 1} end
-local agent = redis.call('HMGET', KEYS[1], 'first', 'latest')
-local first, low = tonumber(agent[1] or 0), tonumber(ARGV[2])
-if low > first then
-  redis.call('LTRIM', KEYS[2], low - first, -1)
+if tonumber(ARGV[2]) > tonumber(agent[2] or 0) then
+  redis.call('LTRIM', KEYS[2], ARGV[2] - (agent[2] or 0), -1)
   redis.call('HSET', KEYS[1], 'first', ARGV[2])
 end
-if not agent[2] or redis.call('HEXISTS', KEYS[3], agent[2]) == 0 then
-  redis.call('HSET', KEYS[1], 'latest', ARGV[3])
+if not latest or redis.call('HEXISTS', KEYS[1], latest) == 0 then
+  redis.call('HSET', KEYS[1], 'tip', ARGV[1] .. ' ' .. ARGV[3])
 end
 return {removed, 0}

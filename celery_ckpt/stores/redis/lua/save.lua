@@ -1,43 +1,42 @@
 --[[ save: append new messages to the log and add a checkpoint, or change nothing.
   KEYS[1]  hash of the agent (see fence.lua)
   KEYS[2]  list: the log, messages as JSON lines; the first one has the offset "first" of KEYS[1]
-  KEYS[3]  hash: checkpoint id -> "version seq base low ranges digest header"
-  ARGV[1]  checkpoint id    ARGV[2]  basis: an id that must be there; "": none may be; "*": any
+  ARGV[1]  "c:" and the checkpoint's id
+  ARGV[2]  basis: the same of a checkpoint that must be there; "": none may be; "*": any
   ARGV[3]  lease (see fence.lua)
   ARGV[4]  the line after version, seq and base    ARGV[5...]  new messages
   returns  base | {"first", base} for an agent's first | {"exists", line} | {"stale"} | refusal
 ]]
-local function last_seq() -- of an agent that is new, or whose hash was evicted
-  local last = 0
-  for _, line in ipairs(redis.call('HVALS', KEYS[3])) do
-    last = math.max(last, tonumber(string.match(line, '^%d+ (%d+) ') or 0))
+-- An agent's first save, or somebody damaged the tip: what is there has the last word.
+local function newest()
+  local seq, latest, all = 0, nil, redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local own = string.sub(all[i], 1, 2) == 'c:' and string.match(all[i + 1], '^%d+ (%d+) ')
+    if own and tonumber(own) > seq then seq, latest = tonumber(own), all[i] end
   end
-  return last
+  return seq, latest
 end
 
-local exists = redis.call('HGET', KEYS[3], ARGV[1])
-if exists then return {'exists', exists} end
-local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'seq', 'first', 'latest')
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'tip', 'first',
+  ARGV[1], ARGV[2])
+if agent[7] then return {'exists', agent[7]} end
 local refused = lease_refusal(agent, ARGV[3])
 if refused then return refused end
-local basis = ARGV[2]
-if basis == '' then
-  if redis.call('EXISTS', KEYS[3]) == 1 then return {'stale'} end
-elseif basis ~= agent[7] and basis ~= '*' then
-  -- Without the agent's hash nobody knows any more where the log begins.
-  if not agent[5] or redis.call('HEXISTS', KEYS[3], basis) == 0 then return {'stale'} end
+local seq, latest = tip(agent[5])
+if not agent[5] then seq, latest = newest() end
+if ARGV[2] == '' then
+  if latest then return {'stale'} end
+elseif ARGV[2] ~= '*' and not agent[8] then
+  return {'stale'}
 end
 local base = tonumber(agent[6] or 0)
-if #ARGV < 5 then
-  base = base + redis.call('LLEN', KEYS[2])
-elseif #ARGV < 1000 then
+if #ARGV < 1000 and #ARGV > 4 then
   base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, 5)) - #ARGV + 4
 else
   base = base + redis.call('LLEN', KEYS[2])
   each(ARGV, 5, 1000, function(...) redis.call('RPUSH', KEYS[2], ...) end)
 end
-local seq = string.format('%d', (agent[5] or last_seq()) + 1)
-redis.call('HSET', KEYS[3], ARGV[1], '1 ' .. seq .. ' ' .. string.format('%d ', base) .. ARGV[4])
-redis.call('HSET', KEYS[1], 'seq', seq, 'latest', ARGV[1])
-if seq == '1' then return {'first', base} end
+local stamp = string.format('%d %d ', seq + 1, base)
+redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. ARGV[1], ARGV[1], '1 ' .. stamp .. ARGV[4])
+if seq == 0 then return {'first', base} end
 return base

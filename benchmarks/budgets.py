@@ -1,0 +1,189 @@
+"""The budgets: what our stores may cost, as multiples of what cannot be avoided."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from statistics import median
+
+from benchmarks.contenders import Contender, Place, our_file, our_redis, our_sqlite
+from benchmarks.limits import RedisCommands, SqliteInsert
+from benchmarks.measure import Plan, timed, timed_save
+from benchmarks.pairs import Pair, Timed, alternate
+from benchmarks.work import Agent
+
+_WARM_UP = 50
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One budget and what was measured of it, in seconds or bytes."""
+
+    what: str
+    limit_is: str
+    ours: float
+    limit: float
+    ratio: float
+    allowed: float
+    unit: str = "s"
+
+    @property
+    def holds(self) -> bool:
+        """Is it kept?"""
+        return self.ratio <= self.allowed
+
+    @classmethod
+    def of(cls, what: str, limit_is: str, pair: Pair, allowed: float) -> Budget:
+        """The budget that two alternating measurements show."""
+        return cls(what, limit_is, median(pair.ours), median(pair.limit), pair.ratio, allowed)
+
+
+def redis_save(place: Place, plan: Plan) -> Budget:
+    """A save against the RPUSH of what is new in it."""
+    with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
+        pair = alternate(_saving(store), _saving(bare), plan.rounds, warm_up=_WARM_UP)
+    return Budget.of("Redis save", "one RPUSH of the same new bytes", pair, 1.5)
+
+
+def _growth(make: Callable[[Place], Contender], place: Place, plan: Plan) -> Budget:
+    with closing(make(place)) as store:
+        large = _saving(store, _grown(store, "growth-large", plan.read_at))
+        pair = alternate(large, _saving_around_ten(store), plan.rounds // 3)
+        what = f"{store.name.partition(' ')[2]} save at iteration {plan.read_at:,}"
+    return Budget.of(what, "the same at iteration 10", pair, 1.2)
+
+
+def redis_growth(place: Place, plan: Plan) -> Budget:
+    """A save of a long conversation against one of a short one."""
+    return _growth(our_redis, place, plan)
+
+
+def sqlite_growth(place: Place, plan: Plan) -> Budget:
+    """The same on SQLite."""
+    return _growth(our_sqlite, place, plan)
+
+
+def file_growth(place: Place, plan: Plan) -> Budget:
+    """The same in files."""
+    return _growth(our_file, place, plan)
+
+
+def stored_bytes(place: Place, plan: Plan) -> Budget:
+    """What Redis holds against the messages themselves."""
+    with closing(our_redis(place)) as store:
+        agent = _grown(store, "weighed", plan.read_at)
+    stored, messages = place.bytes_in_redis(), agent.message_bytes
+    what = f"Redis bytes at iteration {plan.read_at:,}"
+    ratio = stored / messages
+    return Budget(what, "the bytes of the messages", stored, messages, ratio, 1.2, unit="B")
+
+
+def load_latest(place: Place, plan: Plan) -> Budget:
+    """Reading the latest checkpoint against reading one JSON."""
+    with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
+        name = _grown(store, "loaded", plan.read_at).agent_id
+        bare.put_json(store.load_latest(name))
+        pair = alternate(
+            lambda: timed(store.load_latest, name),
+            lambda: timed(bare.load_latest, name),
+            rounds=plan.rounds // 20,
+            warm_up=3,
+        )
+    what = f"Redis load_latest at iteration {plan.read_at:,}"
+    return Budget.of(what, "GET of one JSON, parsed into the same models", pair, 1.5)
+
+
+def prune(place: Place, plan: Plan) -> Budget:
+    """Dropping checkpoints against a pipeline that removes the same fields of a copied hash."""
+    with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
+        ours, copies = _prunings(place, store, bare, plan)
+        pair = alternate(lambda: next(ours), lambda: next(copies), plan.prunes)
+    return Budget.of("Redis prune, each checkpoint", "pipelined removal of the same keys", pair, 2)
+
+
+def sqlite_save(place: Place, plan: Plan) -> Budget:
+    """A save against the INSERT of what is new in it."""
+    with closing(our_sqlite(place)) as store, closing(SqliteInsert(place)) as bare:
+        pair = alternate(_saving(store), _saving(bare), plan.rounds, warm_up=_WARM_UP)
+    limit_is = "one INSERT of the same new bytes (WAL, NORMAL)"
+    return Budget.of("SQLite save", limit_is, pair, 2)
+
+
+def imports(place: Place, plan: Plan) -> Budget:
+    """What the library adds to the start of a program."""
+    pair = alternate(
+        lambda: _import_time("import celery_ckpt"),
+        lambda: _import_time("from celery import Celery; from pydantic import BaseModel"),
+        plan.imports,
+        warm_up=1,
+    )
+    return Budget.of("import of celery_ckpt", "import of Celery and BaseModel", pair, 1.3)
+
+
+#: All of them; each starts with an empty server and directory.
+BUDGETS: tuple[Callable[[Place, Plan], Budget], ...] = (
+    redis_save, redis_growth, stored_bytes, load_latest, prune,
+    sqlite_save, sqlite_growth, file_growth, imports,
+)  # fmt: skip
+
+
+def _saving(contender: Contender, agent: Agent | None = None) -> Timed:
+    worker = agent or Agent("budget")
+    return lambda: timed_save(contender, worker.turn())
+
+
+def _grown(store: Contender, agent_id: str, iterations: int) -> Agent:
+    agent = Agent(agent_id)
+    for _ in range(iterations):
+        timed_save(store, agent.turn())
+    return agent
+
+
+def _saving_around_ten(store: Contender) -> Timed:
+    """Saves iterations 6 to 15 of one agent after the other."""
+
+    def times() -> Iterator[float]:
+        for number in count():
+            agent = _grown(store, f"growth-small-{number}", 5)
+            for _ in range(10):
+                yield timed_save(store, agent.turn())
+
+    following = times()
+    return lambda: next(following)
+
+
+def _prunings(
+    place: Place, store: Contender, bare: RedisCommands, plan: Plan
+) -> tuple[Iterator[float], Iterator[float]]:
+    """The times to prune one agent after the other, and to remove the same from copies."""
+    agents = [_grown(store, f"pruned-{number}", plan.read_at) for number in range(plan.prunes)]
+    copies = _copied_hashes(place, agents, plan)
+    per = 1 / (plan.read_at - plan.keep)
+    return (
+        (timed(store.prune, agent.agent_id, plan.keep) * per for agent in agents),
+        (timed(bare.remove_fields, key, fields) * per for key, fields in copies),
+    )
+
+
+def _copied_hashes(place: Place, agents: list[Agent], plan: Plan) -> list[tuple[bytes, list[str]]]:
+    """Copies of the hashes that hold one field for each checkpoint, and the fields to remove."""
+    copies = []
+    with place.client() as client:
+        for agent in agents:
+            pattern = f"*{{{agent.agent_id}}}*"
+            keys = client.scan_iter(match=pattern, count=1000, _type="hash")
+            key = next(key for key in keys if client.hlen(key) == plan.read_at)
+            client.copy(key, b"bare:" + key)
+            fields = [field.decode() for field in client.hkeys(key)]
+            copies.append((b"bare:" + key, fields[: plan.read_at - plan.keep]))
+    return copies
+
+
+def _import_time(statement: str) -> float:
+    program = f"from time import perf_counter as t; s = t(); {statement}; print(t() - s)"
+    command = [sys.executable, "-c", program]
+    return float(subprocess.run(command, check=True, capture_output=True).stdout)

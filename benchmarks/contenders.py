@@ -1,0 +1,156 @@
+"""What all contenders can do, and the first of them: our stores.
+
+``save`` is what is timed. Whatever a contender needs around it belongs into ``prepare``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from benchmarks.work import Turn
+from celery_ckpt import (
+    Checkpoint,
+    CheckpointStore,
+    FileCheckpointStore,
+    MemoryCheckpointStore,
+    RedisCheckpointStore,
+    SqliteCheckpointStore,
+)
+
+#: What a contender is; the report groups and colours by it.
+OURS, NAIVE, LIMIT, PEER = "ours", "naive", "limit", "peer"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where contenders may put things: a Redis server, and a directory of their own."""
+
+    redis_url: str
+    directory: Path
+
+    def client(self) -> Redis:
+        """A client as redis-py makes them."""
+        return Redis.from_url(self.redis_url)
+
+    def bytes_in_redis(self) -> int:
+        """The sum of MEMORY USAGE (SAMPLES 0: every element is counted) over all keys."""
+        with self.client() as client:
+            return sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter(count=1000))
+
+    def bytes_on_disk(self) -> int:
+        """The sum of all files, after SQLite has put its write-ahead logs where they belong."""
+        for database in self.directory.glob("*.db"):
+            with closing(sqlite3.connect(database)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return sum(file.stat().st_size for file in self.directory.rglob("*") if file.is_file())
+
+    def clear_redis(self) -> None:
+        """Forget everything, at once and not in the background."""
+        with self.client() as client:
+            client.flushall(asynchronous=False)
+
+
+class Contender(ABC):
+    """One way to keep checkpoints."""
+
+    name: str
+    kind: str
+    #: What has to be known to read its numbers.
+    note: str = ""
+
+    def prepare(self, turn: Turn) -> Any:
+        """Make of a turn what ``save`` takes; not timed."""
+        return turn
+
+    @abstractmethod
+    def save(self, prepared: Any) -> None:
+        """Keep a checkpoint."""
+
+    def before_reading(self, turn: Turn) -> None:  # noqa: B027
+        """Put up what ``load_latest``, ``list`` and ``prune`` work on, if it is not what was saved."""
+
+    def load_latest(self, agent_id: str) -> Any:
+        """The latest checkpoint; ``NotImplementedError`` if there is no such thing."""
+        raise NotImplementedError
+
+    def list(self, agent_id: str) -> Iterator[Any]:
+        """All checkpoints, whole, one after the other."""
+        raise NotImplementedError
+
+    def prune(self, agent_id: str, keep: int) -> int:
+        """Drop all but the newest; how many went."""
+        raise NotImplementedError
+
+    #: Whether the agent can go on after ``prune``.
+    survives_prune = True
+
+    @abstractmethod
+    def stored_bytes(self) -> int | None:
+        """How much is kept now; ``None`` if nobody can say."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give everything back."""
+
+
+class OurStore(Contender):
+    """One of our stores."""
+
+    kind = OURS
+
+    def __init__(self, name: str, store: CheckpointStore, place: Place) -> None:
+        self.name, self._store, self._place = f"celery_ckpt {name}", store, place
+
+    def prepare(self, turn: Turn) -> Checkpoint:
+        return turn.checkpoint
+
+    def save(self, prepared: Checkpoint) -> None:
+        self._store.save(prepared)
+
+    def load_latest(self, agent_id: str) -> Any:
+        return self._store.load_latest(agent_id)
+
+    def list(self, agent_id: str) -> Iterator[Any]:
+        return iter(self._store.list(agent_id))
+
+    def prune(self, agent_id: str, keep: int) -> int:
+        return self._store.prune(agent_id, keep)
+
+    def stored_bytes(self) -> int | None:
+        if isinstance(self._store, RedisCheckpointStore):
+            return self._place.bytes_in_redis()
+        return None if isinstance(self._store, MemoryCheckpointStore) else self._place.bytes_on_disk()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def our_redis(place: Place) -> Contender:
+    """Redis or Valkey."""
+    return OurStore("Redis", RedisCheckpointStore.from_url(place.redis_url), place)
+
+
+def our_sqlite(place: Place) -> Contender:
+    """SQLite, as it is opened by default."""
+    return OurStore("SQLite", SqliteCheckpointStore.open(place.directory / "ours.db"), place)
+
+
+def our_file(place: Place) -> Contender:
+    """Files: every save is on the disk when it returns."""
+    store = OurStore("file", FileCheckpointStore(place.directory / "ours"), place)
+    store.note = "synced to the disk by every save"
+    return store
+
+
+def our_memory(place: Place) -> Contender:
+    """This process."""
+    store = OurStore("memory", MemoryCheckpointStore(), place)
+    store.note = "hands out the very objects that were saved; takes no bytes of its own"
+    return store

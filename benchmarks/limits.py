@@ -1,0 +1,127 @@
+"""What our stores are held against: the naive way, and bare commands that do a part of the work."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.contenders import LIMIT, NAIVE, Contender, Place
+from benchmarks.work import Turn
+from celery_ckpt import Checkpoint, Conversation
+
+_BATCH = 10
+
+
+class NaiveJson(Contender):
+    """The whole conversation as one JSON, under a new key each time."""
+
+    name, kind = "naive: whole JSON, Redis", NAIVE
+    note = "SET of the whole conversation to a new key; it remembers its keys itself"
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._client = place, place.client()
+        self._keys: dict[str, list[str]] = {}
+
+    def save(self, prepared: Turn) -> None:
+        key = f"naive:{prepared.checkpoint.id}"
+        self._client.set(key, json.dumps(prepared.plain))
+        self._keys.setdefault(prepared.agent_id, []).append(key)
+
+    def load_latest(self, agent_id: str) -> Any:
+        return _parsed(self._client.get(self._keys[agent_id][-1]))
+
+    def list(self, agent_id: str) -> Iterator[Any]:
+        keys = self._keys[agent_id][::-1]
+        for start in range(0, len(keys), _BATCH):
+            yield from map(_parsed, self._client.mget(keys[start : start + _BATCH]))
+
+    def prune(self, agent_id: str, keep: int) -> int:
+        keys = self._keys[agent_id]
+        gone = keys[: len(keys) - keep]
+        pipeline = self._client.pipeline(transaction=False)
+        for key in gone:
+            pipeline.delete(key)
+        self._keys[agent_id] = keys[len(gone) :]
+        return sum(pipeline.execute())
+
+    def stored_bytes(self) -> int:
+        return self._place.bytes_in_redis()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _parsed(text: Any) -> Conversation:
+    return Conversation(messages=json.loads(text))
+
+
+class RedisCommands(Contender):
+    """Commands that do a part of what a store has to do, sent with redis-py one by one."""
+
+    name, kind = "limit: Redis commands", LIMIT
+    note = "RPUSH of the new messages; GET of one JSON and parsing it into a Checkpoint; pipelined HDEL"
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._client = place, place.client()
+        self._fields: list[str] = []
+
+    def save(self, prepared: Turn) -> None:
+        self._client.rpush(f"bare:{prepared.agent_id}", *prepared.new)
+
+    def before_reading(self, turn: Turn) -> None:
+        self.put_json(turn.checkpoint)
+        header = b"%0200d" % turn.iteration
+        self._fields = [f"{turn.checkpoint.id}{number:05}" for number in range(turn.iteration)]
+        self._client.hset("bare:heads", mapping=dict.fromkeys(self._fields, header))
+
+    def put_json(self, checkpoint: Checkpoint) -> None:
+        """Put up the one JSON that ``load_latest`` reads."""
+        self._client.set(f"bare:{checkpoint.agent_id}:json", checkpoint.to_bytes())
+
+    def load_latest(self, agent_id: str) -> Any:
+        text: Any = self._client.get(f"bare:{agent_id}:json")
+        return Checkpoint.from_bytes(text)
+
+    def prune(self, agent_id: str, keep: int) -> int:
+        return self.remove_fields("bare:heads", self._fields[: len(self._fields) - keep])
+
+    def remove_fields(self, key: str | bytes, fields: list[str]) -> int:
+        """One HDEL for each field, all in one pipeline."""
+        pipeline = self._client.pipeline(transaction=False)
+        for field in fields:
+            pipeline.hdel(key, field)
+        return sum(pipeline.execute())
+
+    def stored_bytes(self) -> int:
+        return self._place.bytes_in_redis()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class SqliteInsert(Contender):
+    """One INSERT of the new messages and nothing else."""
+
+    name, kind = "limit: SQLite INSERT", LIMIT
+    note = "INSERT of the new messages in WAL mode with synchronous=NORMAL"
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._connection = sqlite3.connect(place.directory / "bare.db", isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        self._connection.execute("CREATE TABLE log (number INTEGER PRIMARY KEY, agent TEXT, new BLOB)")
+
+    def prepare(self, turn: Turn) -> tuple[str, bytes]:
+        return turn.agent_id, b"\n".join(turn.new)
+
+    def save(self, prepared: tuple[str, bytes]) -> None:
+        self._connection.execute("INSERT INTO log (agent, new) VALUES (?, ?)", prepared)
+
+    def stored_bytes(self) -> int:
+        return self._place.bytes_on_disk()
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,194 @@
+"""How one contender is measured: it works for an agent, and the clock runs only while it saves."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from benchmarks.contenders import Contender
+from benchmarks.work import Agent, Turn
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    #: The iterations whose saves are reported, and those of them that have a column in the table.
+    points: tuple[int, ...] = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+    columns: tuple[int, ...] = (10, 100, 1000, 10_000)
+    #: When to load, list, prune and weigh.
+    read_at: int = 1000
+    keep: int = 20
+    short_agents: int = 8
+    #: How many pairs of operations make up a ratio, and of how many agents each is pruned.
+    rounds: int = 1500
+    prunes: int = 5
+    imports: int = 9
+
+    @property
+    def last(self) -> int:
+        """Where the work ends."""
+        return self.points[-1]
+
+
+QUICK = Plan(
+    points=(10, 20, 50, 100, 200), columns=(10, 100), read_at=100, short_agents=3, rounds=200, prunes=2,
+    imports=3,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When to stop somebody who is too slow or too greedy."""
+
+    save_seconds: float = 0.25
+    total_seconds: float = 60
+    list_seconds: float = 20
+    stored_bytes: int = 2_500_000_000
+
+
+BOUNDS = Bounds()
+
+
+@dataclass
+class Figures:
+    """What was measured of a contender, in seconds and bytes; ``None``: there is nothing to say."""
+
+    name: str
+    kind: str
+    note: str
+    #: The median of the saves that led to an iteration, by that iteration.
+    save: dict[int, float] = field(default_factory=dict)
+    load: float | None = None
+    list_all: float | None = None
+    #: The list was not read to its end: it takes longer than ``list_all``.
+    list_cut: bool = False
+    #: For each checkpoint removed.
+    prune: float | None = None
+    stored: int | None = None
+    message_bytes: int = 0
+    stopped: str = ""
+
+
+#: Told how far a contender is: 0 to 1.
+Progress = Callable[[float], None]
+
+
+def measure(contender: Contender, plan: Plan, progress: Progress) -> Figures:
+    """Measure everything of one contender."""
+    figures = Figures(contender.name, contender.kind, contender.note)
+    # The first one pays for connections and caches.
+    _short_agent(contender, 0)
+    short = (_short_agent(contender, number) for number in range(1, plan.short_agents))
+    figures.save[plan.points[0]] = median(chain.from_iterable(short))
+    _Marathon(contender, plan, figures, progress).run()
+    return figures
+
+
+def _short_agent(contender: Contender, number: int) -> list[float]:
+    """The saves of iterations 7 to 13."""
+    agent = Agent(f"short-{number}")
+    return [timed_save(contender, agent.turn()) for _ in range(13)][6:]
+
+
+class _Marathon:
+    """One agent that works until the end of the plan, or until its contender is stopped."""
+
+    def __init__(self, contender: Contender, plan: Plan, figures: Figures, progress: Progress) -> None:
+        self._contender, self._plan, self._figures = contender, plan, figures
+        self._progress = progress
+        self._agent = Agent("long")
+        self._times: list[float] = []
+        self._total = 0.0
+        self._stored_before = contender.stored_bytes() or 0
+
+    def run(self) -> None:
+        """Work, look at each point, and prune what has not been pruned."""
+        while not self._is_over():
+            turn = self._agent.turn()
+            self._times.append(timed_save(self._contender, turn))
+            self._total += self._times[-1]
+            if turn.iteration in self._plan.points:
+                self._at_point(turn)
+            if turn.iteration % 50 == 0:
+                self._progress(turn.iteration / self._plan.last)
+        if not self._contender.survives_prune and self._agent.iteration >= self._plan.read_at:
+            self._prune()
+
+    def _at_point(self, turn: Turn) -> None:
+        point = turn.iteration
+        if point != self._plan.points[0]:
+            self._figures.save[point] = median(self._times[-max(10, min(point // 10, 200)) :])
+        stored = (self._contender.stored_bytes() or 0) - self._stored_before
+        if point == self._plan.read_at:
+            self._read(turn, stored)
+        self._stop_before_the_disk_is_full(stored)
+
+    def _read(self, turn: Turn, stored: int) -> None:
+        figures, contender, agent_id = self._figures, self._contender, turn.agent_id
+        figures.message_bytes = self._agent.message_bytes
+        figures.stored = stored if stored > 0 else None
+        contender.before_reading(turn)
+        load = _or_none(lambda: median(timed(contender.load_latest, agent_id) for _ in range(9)))
+        figures.load = load
+        figures.list_all = _or_none(self._time_of_list)
+        if contender.survives_prune:
+            self._prune()
+
+    def _time_of_list(self) -> float:
+        gc.collect()
+        start = perf_counter()
+        for _ in self._contender.list(self._agent.agent_id):
+            if perf_counter() - start > BOUNDS.list_seconds:
+                self._figures.list_cut = True
+                break
+        return perf_counter() - start
+
+    def _prune(self) -> None:
+        start = perf_counter()
+        removed = _or_none(lambda: self._contender.prune(self._agent.agent_id, self._plan.keep))
+        self._figures.prune = (perf_counter() - start) / removed if removed else None
+
+    def _stop_before_the_disk_is_full(self, stored: int) -> None:
+        """What holds ten times the bytes of the messages grows with the square of their number."""
+        later = [point for point in self._plan.points if point > self._agent.iteration]
+        if not later or stored < 10 * self._agent.message_bytes:
+            return
+        expected = stored * (later[0] / self._agent.iteration) ** 2
+        if expected > BOUNDS.stored_bytes:
+            self._stop(f"it would store {expected / 1e9:.0f} GB by iteration {later[0]:,}")
+
+    def _is_over(self) -> bool:
+        times = self._times
+        if times and median(times[-5:]) > BOUNDS.save_seconds:
+            self._stop(f"one save takes more than {BOUNDS.save_seconds * 1000:.0f} ms")
+        if self._total > BOUNDS.total_seconds:
+            self._stop(f"its saves took more than {BOUNDS.total_seconds:.0f} s")
+        return bool(self._figures.stopped) or self._agent.iteration >= self._plan.last
+
+    def _stop(self, reason: str) -> None:
+        self._figures.stopped = f"stopped after {self._agent.iteration:,} iterations: {reason}"
+
+
+def timed_save(contender: Contender, turn: Turn) -> float:
+    """How long a save takes, without what comes before it."""
+    return timed(contender.save, contender.prepare(turn))
+
+
+def timed(action: Callable[..., Any], *arguments: Any) -> float:
+    """How long a call takes."""
+    start = perf_counter()
+    action(*arguments)
+    return perf_counter() - start
+
+
+def _or_none(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except NotImplementedError:
+        return None

@@ -1,0 +1,91 @@
+"""The work that every contender does: one agent, two messages of about 1 KB each iteration.
+
+What comes before a save (the model answered, a tool answered, the checkpoint was made) is the same for
+all of them and is not part of the time that is measured.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message
+
+_chance = random.Random(20240229)
+#: As many different words as a long text has, so that it can be compressed about as well as one.
+_WORDS = [
+    "".join(_chance.choices("etaoinshrdlucmfwypvbgkjqxz", range(26, 0, -1), k=_chance.randint(1, 11)))
+    for _ in range(4000)
+]
+#: Made beforehand: to think of them must not take longer than to save them.
+_TEXTS = [" ".join(_chance.choices(_WORDS, k=300)) for _ in range(500)]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One iteration, ready to be saved."""
+
+    checkpoint: Checkpoint
+    #: The two messages that are new, one JSON line each.
+    new: list[bytes]
+    #: The whole conversation as plain objects, for those who keep it so. It goes on growing.
+    plain: list[dict[str, Any]]
+
+    @property
+    def agent_id(self) -> str:
+        """Whose turn it is."""
+        return self.checkpoint.agent_id
+
+    @property
+    def iteration(self) -> int:
+        """How many there were with this one."""
+        return self.checkpoint.iteration
+
+
+class Agent:
+    """An agent at work."""
+
+    def __init__(self, agent_id: str) -> None:
+        self.agent_id = agent_id
+        self.iteration = 0
+        #: The bytes of all messages so far, one JSON line each.
+        self.message_bytes = 0
+        self._conversation = Conversation()
+        self._plain: list[dict[str, Any]] = []
+
+    def turn(self) -> Turn:
+        """Work for one iteration."""
+        self.iteration += 1
+        call_id = f"call_{self.iteration:08}"
+        new = [self._say(_request(call_id)), self._say(_answer(call_id))]
+        checkpoint = Checkpoint.new(
+            self.agent_id,
+            self._conversation,
+            self.iteration,
+            run_id="7a2c1f0e-5a43-4a7e-9f0b-2f6d3c1b8e55",
+            event=CheckpointEvent.ITERATION,
+        )
+        return Turn(checkpoint, new, self._plain)
+
+    def _say(self, fields: dict[str, Any]) -> bytes:
+        message = Message.of(fields)
+        line = message.to_json()
+        self._conversation.append(message)
+        self._plain.append(fields)
+        self.message_bytes += len(line)
+        return line
+
+
+def _request(call_id: str) -> dict[str, Any]:
+    function = {"name": "search", "arguments": '{"query": "wind and water"}'}
+    calls = [{"id": call_id, "type": "function", "function": function}]
+    return {"role": "assistant", "content": _text(860), "tool_calls": calls}
+
+
+def _answer(call_id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": _text(965)}
+
+
+def _text(length: int) -> str:
+    return _chance.choice(_TEXTS)[:length]
