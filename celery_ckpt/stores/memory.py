@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from celery_ckpt.clock import Clock, system_clock
+from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists, RunNotFound
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
@@ -62,7 +63,7 @@ class MemoryCheckpointStore(CheckpointStore):
         Parts(checkpoint).refuse_too_large(checkpoint, self.max_checkpoint_bytes)
         with self._lock:
             if (stored := self._by_id.get(checkpoint.id)) is not None:
-                if stored != checkpoint:
+                if stored is not checkpoint and not is_same(stored, checkpoint):
                     what = f"Checkpoint {checkpoint.id}"
                     raise AlreadyExists(what=what, agent_id=stored.agent_id)
                 return
@@ -99,7 +100,8 @@ class MemoryCheckpointStore(CheckpointStore):
         """See ``CheckpointStore``."""
         with self._lock:
             checkpoints = self._known(agent_id).checkpoints
-            gone = [seq for seq, c in checkpoints.items() if c.id in set(checkpoint_ids)]
+            going = set(checkpoint_ids)
+            gone = [seq for seq, checkpoint in checkpoints.items() if checkpoint.id in going]
             for seq in gone:
                 del self._by_id[checkpoints.pop(seq).id]
             return len(gone)

@@ -142,6 +142,31 @@ class CheckpointContract(ContractFixtures):
         assert store.list("agent") == [saved]
         assert store.list("other") == []
 
+    def test_equal_means_equal_in_json(self, store: CheckpointStore) -> None:
+        saved = make_checkpoint("agent", state={"n": 1, "m": 2})
+        store.save(saved)
+
+        store.save(Checkpoint(**{**saved.__dict__, "state": {"m": 2, "n": 1}}))
+        for state in ({"n": True, "m": 2}, {"n": 1.0, "m": 2}):
+            with pytest.raises(AlreadyExists):
+                store.save(Checkpoint(**{**saved.__dict__, "state": state}))
+
+        assert store.list("agent") == [saved]
+
+    def test_a_snapshot_that_its_conversation_has_outgrown_is_saved(
+        self, store: CheckpointStore
+    ) -> None:
+        conversation = make_conversation(2)
+        early = make_checkpoint("agent", conversation)
+        for _ in range(150):
+            conversation.append(make_message())
+        late = make_checkpoint("agent", conversation)
+        store.save(late)
+
+        store.save(early)
+
+        assert store.list("agent") == [early, late]
+
     def test_every_snapshot_of_a_growing_conversation_stays(self, store: CheckpointStore) -> None:
         conversation, saved = make_conversation(0), []
         for iteration in range(12):

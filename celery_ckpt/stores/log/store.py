@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name, names_its_agent
@@ -137,7 +138,8 @@ class LogStore(CheckpointStore):
         if digest == stored:
             return
         # Equal values can be written differently (the order of keys): only their content decides.
-        if self._loaded(self._read(checkpoint.agent_id, checkpoint.id)) != checkpoint:
+        loaded = self._loaded(self._read(checkpoint.agent_id, checkpoint.id))
+        if loaded is None or not is_same(loaded, checkpoint):
             raise AlreadyExists(what=f"Checkpoint {checkpoint.id}", agent_id=checkpoint.agent_id)
 
     def load_latest(self, agent_id: str) -> Checkpoint | None:
