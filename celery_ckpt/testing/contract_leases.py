@@ -155,9 +155,21 @@ class LeaseContract(ContractFixtures):
 
     def test_a_lease_is_for_one_agent(self, used_store: CheckpointStore) -> None:
         lease = used_store.acquire("other", "me", LONG_TTL)
-        used_store.acquire("agent", "you", LONG_TTL)
-
         refused_writes(used_store, lease, LeaseLost)
+        used_store.acquire("agent", "you", LONG_TTL)
+        refused_writes(used_store, lease, LeaseLost)
+
+    def test_a_lease_of_another_agent_covers_no_save_of_a_growing_conversation(
+        self, used_store: CheckpointStore
+    ) -> None:
+        latest = used_store.load_latest("agent")
+        assert latest is not None
+        lease = used_store.acquire("other", "me", LONG_TTL)
+
+        with pytest.raises(LeaseLost):
+            used_store.save(make_checkpoint("agent", latest.conversation), lease)
+
+        assert used_store.load_latest("agent") == latest
 
     def test_the_lease_of_a_deleted_agent_is_lost(self, used_store: CheckpointStore) -> None:
         lease = used_store.acquire("agent", "me", LONG_TTL)

@@ -38,7 +38,7 @@ class Log:
     def write(self, checkpoint: Checkpoint, draft: Draft) -> Record:
         base = len(self.lines)
         self.lines += draft.messages
-        line = stamp(len(self.records) + 1, base, draft.rest)
+        line = stamp(1, len(self.records) + 1, base, draft.rest)
         self.records.append(Record.parse(AGENT, checkpoint.id, line))
         self.memory.remember(checkpoint, draft.ranges.at(base))
         return self.records[-1]
@@ -266,7 +266,7 @@ def test_a_lost_or_changed_message_is_damage(lost: dict[int, bytes], reason: str
 def test_a_changed_header_is_damage() -> None:
     checkpoint = taken(Conversation(messages=said("a")))
     draft = Parts(checkpoint).draft_of_all(Basis.EMPTY)
-    line = stamp(1, 0, draft.rest.replace(b'"iteration":1', b'"iteration":2'))
+    line = stamp(1, 1, 0, draft.rest.replace(b'"iteration":1', b'"iteration":2'))
     with pytest.raises(CheckpointDamaged, match="not what was saved"):
         Reading().checkpoint(Record.parse(AGENT, checkpoint.id, line), {0: draft.messages[0]})
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.stores.file.disk import FILE_MODE, append, read, write_all
 from celery_ckpt.stores.file.entries import Save, Scan
 from celery_ckpt.stores.log.ranges import Ranges
@@ -119,7 +120,7 @@ class Journal:
     def save(self, checkpoint_id: str, rest: bytes, messages: list[bytes]) -> int:
         """Add a save; returns its base."""
         base, seq = self._scan.end, self._scan.seq + 1
-        record = stamp(seq, base, rest)
+        record = stamp(FORMAT_VERSION, seq, base, rest)
         entry = b"save %d %b %b" % (len(messages), _quoted(checkpoint_id), record)
         segment = self._write(_line(entry) + b"".join(line + b"\n" for line in messages))
         self._write_tip(Tip(segment, self._sizes[segment], checkpoint_id))

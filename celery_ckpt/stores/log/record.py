@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from celery_ckpt.codec import FORMAT_VERSION, moment, refuse_newer
+from celery_ckpt.codec import moment, refuse_newer
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.jsonvalues import decode
 from celery_ckpt.records import CheckpointInfo
@@ -27,9 +27,9 @@ from celery_ckpt.stores.log.ranges import Ranges, Span
 DIGEST_LENGTH = 24
 
 
-def stamp(seq: int, base: int, rest: bytes) -> bytes:
+def stamp(version: int, seq: int, base: int, rest: bytes) -> bytes:
     """The whole line, once the store knows where the checkpoint goes."""
-    return b"%d %d %d %b" % (FORMAT_VERSION, seq, base, rest)
+    return b"%d %d %d %b" % (version, seq, base, rest)
 
 
 def low_of(line: bytes) -> int:

@@ -125,6 +125,15 @@ class Database:
             return StoreDamaged(where=self.where, reason=str(error))
         return StoreError(reason=f"The SQLite store {self.where} answered: {error}")
 
+    def write(self, query: str, *values: Any) -> int | None:
+        """Run one statement as a transaction of its own; returns the number that it returns."""
+        with self._lock:
+            try:
+                rows = self._connection.execute(_QUERIES[query], values).fetchall()
+            except sqlite3.Error as error:
+                raise self.translate(error) from error
+        return rows[0][0] if rows else None
+
     def one(self, query: str, *values: Any) -> Any:
         """The first row of a statement, or ``None``."""
         return self._connection.execute(_QUERIES[query], values).fetchone()

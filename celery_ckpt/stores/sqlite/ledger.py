@@ -15,12 +15,18 @@ from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded
 from celery_ckpt.stores.sqlite.database import Database
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _LAST_ITERATION = 2**62
 
 
 def lease_state(token: int, nonce: str, owner: str, expires_at: int) -> LeaseState:
     """The lease in a row of ``ckpt_agents``."""
     return LeaseState(token, nonce, owner, _EPOCH + timedelta(microseconds=expires_at))
+
+
+def microseconds(moment: datetime) -> int:
+    """A point in time as the tables have it."""
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 class SqliteLedger(CheckpointStore):
@@ -48,7 +54,7 @@ class SqliteLedger(CheckpointStore):
         return self._add_agent(agent_id, lease) if key is None else key
 
     def _set_lease(self, key: int, state: LeaseState) -> None:
-        expires_at = (state.expires_at - _EPOCH) // timedelta(microseconds=1)
+        expires_at = microseconds(state.expires_at)
         self._database.run("set_lease", key, state.token, state.nonce, state.owner, expires_at)
 
     # -- leases --------------------------------------------------------------------------------------

@@ -14,6 +14,19 @@ SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
 UPDATE ckpt_agents SET token = ?2, nonce = ?3, owner = ?4, expires_at = ?5
 WHERE key = ?1
 
+-- append (agent_id, lease token, lease nonce, now, basis, count, id, record, messages)
+INSERT INTO ckpt_saves (place, base, count, id, record, messages)
+SELECT last.place + 1, last.base + last.count, ?6, ?7, ?8, ?9
+FROM ckpt_saves AS basis
+    JOIN ckpt_agents AS a ON a.key = basis.place >> 32
+    JOIN ckpt_saves AS last ON last.place = (
+        SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
+WHERE basis.id = ?5 AND a.agent_id = ?1 AND CASE
+    WHEN ?2 IS NULL THEN a.nonce = '' OR a.expires_at <= ?4
+    ELSE a.token = ?2 AND a.nonce = ?3 AND a.nonce <> '' END
+ON CONFLICT DO NOTHING
+RETURNING base
+
 -- save_state (id, basis, agent_id)
 SELECT a.key, a.token, a.nonce, a.owner, a.expires_at,
     (SELECT record FROM ckpt_saves WHERE id = ?1 AND place >> 32 = a.key),
@@ -31,15 +44,15 @@ INSERT INTO ckpt_saves (place, base, count, id, record, messages)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 
 -- latest (low, high)
-SELECT id, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+SELECT id, format, place & 4294967295, base, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 ORDER BY place DESC LIMIT 1
 
 -- newest (low, high, limit)
-SELECT id, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+SELECT id, format, place & 4294967295, base, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 ORDER BY place DESC LIMIT ?3
 
 -- by_id (low, high, id)
-SELECT id, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id = ?3
+SELECT id, format, place & 4294967295, base, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id = ?3
 
 -- agent_of_id (id)
 SELECT agent_id FROM ckpt_agents WHERE key = (SELECT place >> 32 FROM ckpt_saves WHERE id = ?1)

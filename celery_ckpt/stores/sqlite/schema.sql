@@ -13,12 +13,14 @@ CREATE TABLE ckpt_agents (
     expires_at INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
--- One row a save: the messages that it added to the agent's log and, until it is pruned, its checkpoint.
--- place is the agent's key * 2^32 + seq, so that an agent's saves lie together and in order.
+-- One row a save: the messages that it added to the agent's log, one JSON line each, and, until it is
+-- pruned, its checkpoint: the record after version, seq and base. place is the agent's key * 2^32 + seq,
+-- so that an agent's saves lie together and in order.
 CREATE TABLE ckpt_saves (
     place    INTEGER PRIMARY KEY,
     base     INTEGER NOT NULL,
     count    INTEGER NOT NULL,
+    format   INTEGER NOT NULL DEFAULT 1,
     id       TEXT UNIQUE,
     record   BLOB,
     messages BLOB NOT NULL

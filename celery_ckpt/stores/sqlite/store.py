@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from celery_ckpt.clock import Clock, system_clock
+from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
@@ -21,7 +22,7 @@ from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import Record, low_of, stamp
 from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.sqlite.database import Database
-from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state
+from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state, microseconds
 
 _PAGE = 500
 #: An agent's saves have the places from its key shifted by this to just below the next agent's.
@@ -69,25 +70,39 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         self._database.close()
 
     def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
+        messages = b"\n".join(draft.messages)
+        added = (len(draft.messages), checkpoint_id, draft.rest, messages)
+        if isinstance(draft.basis, str) and (lease is None or lease.agent_id == agent_id):
+            # Nearly every save: one statement, which does nothing if anything at all is in its way.
+            token, nonce = (lease.token, lease.nonce) if lease else (None, None)
+            now = microseconds(self._clock.now())
+            base = self._database.write("append", agent_id, token, nonce, now, draft.basis, *added)
+            if base is not None:
+                return base
+        return self._append_or_say_why(agent_id, draft, lease, added)
+
+    def _append_or_say_why(
+        self,
+        agent_id: str,
+        draft: Draft,
+        lease: Lease | None,
+        added: tuple[int, str, bytes, bytes],
+    ) -> int:
         basis = draft.basis if isinstance(draft.basis, str) else None
         with self._database.writing():
-            state = self._database.one("save_state", checkpoint_id, basis, agent_id)
+            state = self._database.one("save_state", added[1], basis, agent_id)
             if state is None:
                 key, based_on, last, base = self._add_agent(agent_id, lease), None, None, 0
             else:
                 key, *held, stored, based_on, last, base = state
                 if stored is not None:
-                    raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored).digest)
-                if held[1] or lease is not None:
-                    lease_state(*held).refuse(agent_id, lease, self._clock.now())
+                    raise SavedBefore(
+                        Record.parse(agent_id, added[1], stamp(FORMAT_VERSION, 0, 0, stored)).digest
+                    )
+                lease_state(*held).refuse(agent_id, lease, self._clock.now())
             self._refuse_without_basis(key, draft, based_on)
-            seq = 1 if last is None else last + 1
-            record = stamp(seq, base, draft.rest)
-            messages = b"\n".join(draft.messages)
-            place = (key << _SEQ_BITS) + seq
-            self._database.add(
-                "add_save", place, base, len(draft.messages), checkpoint_id, record, messages
-            )
+            place = (key << _SEQ_BITS) + (last or 0) + 1
+            self._database.add("add_save", place, base, *added)
         return int(base)
 
     def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
@@ -108,7 +123,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
                 found = self._database.one("by_id", *_places(key), checkpoint_id)
             if found is None:
                 return None
-            name, line = found
+            name, line = found[0], stamp(*found[1:])
             return Stored(
                 agent_id, name, line, self._messages(key, Record.parse(agent_id, name, line).ranges)
             )
@@ -120,7 +135,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             key = self._key_of(agent_id)
             if key is None:
                 return [], {}
-            lines = self._database.all("newest", *_places(key), -1 if limit is None else limit)
+            lines = self._newest(key, -1 if limit is None else limit)
             return lines, self._messages(key, ranges_of_all(agent_id, lines))
 
     def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
@@ -136,7 +151,11 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
         with self._database.reading():
             key = self._key_of(agent_id)
-            return [] if key is None else self._database.all("newest", *_places(key), -1)
+            return [] if key is None else self._newest(key)
+
+    def _newest(self, key: int, limit: int = -1) -> builtins.list[tuple[str, bytes]]:
+        rows = self._database.all("newest", *_places(key), limit)
+        return [(name, stamp(*stored)) for name, *stored in rows]
 
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
         with self._database.reading():
@@ -154,7 +173,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
                 return 0
             places = _places(key)
             removed = sum(self._database.run("forget", *places, name) for name in checkpoint_ids)
-            staying = self._database.all("newest", *places, -1)
+            staying = self._newest(key)
             if staying:
                 keep_from = min(low_of(line) for _, line in staying)
                 self._database.run("trim", *places, keep_from)

@@ -1,0 +1,289 @@
+"""Reads what the stores wrote by the rules of docs/reference/storage-format.md, and by nothing else.
+
+It imports no part of the library. ``reader.mjs`` does the same in another language.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+import zlib
+from base64 import b32encode
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from redis import Redis
+
+FORMAT = 1
+SHARDS = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+class Damaged(Exception):
+    pass
+
+
+class TooNew(Exception):
+    pass
+
+
+def locator(name: str) -> str:
+    return _file_name(name)[:16]
+
+
+def _file_name(name: str) -> str:
+    return b32encode(hashlib.sha256(name.encode()).digest()[:20]).decode().lower()
+
+
+def _unquoted(word: bytes) -> str:
+    return unquote_to_bytes(word).decode()
+
+
+# -- a record and its messages -------------------------------------------------------------------------
+
+
+def refuse_newer(version: int) -> None:
+    if version > FORMAT:
+        raise TooNew(version)
+
+
+def written(agent_id: str, checkpoint_id: str, record: bytes, log: Mapping[int, bytes]) -> bytes:
+    """The checkpoint as ``to_bytes`` writes it, of its record and the log."""
+    if not re.match(rb"[1-9][0-9]* ", record):
+        raise Damaged(record[:40])
+    refuse_newer(int(record.partition(b" ")[0]))
+    _, _, base, _, ranges, digest, header = record.split(b" ", 6)
+    offsets = _offsets(ranges.decode(), int(base))
+    if not log.keys() >= set(offsets):
+        raise Damaged("messages are missing")
+    lines = [log[offset] for offset in offsets]
+    hashed = b"".join(line + b"\n" for line in lines) + header
+    if hashlib.sha256(hashed).hexdigest()[:24] != digest.decode():
+        raise Damaged("the digest is wrong")
+    _check(json.loads(header), len(lines))
+    names = (json.dumps(name, ensure_ascii=False).encode() for name in (checkpoint_id, agent_id))
+    parts = (*names, header, b",".join(lines))
+    return b'{"format":1,"id":%b,"agent_id":%b,"header":%b,"messages":[%b]}' % parts
+
+
+def _offsets(ranges: str, base: int) -> list[int]:
+    found: list[int] = []
+    for text in ranges.split(",") if ranges != "-" else ():
+        start, _, count = text.partition(":")
+        first = int(start) + (base if start.startswith("+") else 0)
+        found += range(first, first + int(count))
+    return found
+
+
+def _check(header: dict[str, object], count: int) -> None:
+    own, entry = header["messages"], header.get("entry")
+    if not (own == count if entry is None else entry["kept"] <= own <= count):
+        raise Damaged("the header does not belong to these messages")
+
+
+# -- Redis ---------------------------------------------------------------------------------------------
+
+
+class RawRedis:
+    def __init__(self, client: Redis, prefix: str = "ckpt:") -> None:
+        self._client, self._prefix = client, prefix
+
+    def _key(self, agent_id: str, name: str) -> str:
+        tag = agent_id.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+        return f"{self._prefix}{{{tag}}}:{name}"
+
+    def latest(self, agent_id: str) -> bytes | None:
+        agent = self._client.hgetall(self._key(agent_id, "agent"))
+        _, _, field = agent.get(b"tip", b"").partition(b" ")
+        if not field:
+            return None
+        first = int(agent.get(b"first", 0))
+        log = enumerate(self._client.lrange(self._key(agent_id, "log"), 0, -1), first)
+        return written(agent_id, field.decode().removeprefix("c:"), agent[field], dict(log))
+
+    def agents(self) -> list[str]:
+        members = (
+            member
+            for shard in SHARDS
+            for member in self._client.zrangebylex(f"{self._prefix}agents:{shard}", "-", "+")
+        )
+        names = (member.decode().partition(":")[2] for member in members)
+        keys = ("agent", "log", "steps", "stepidx", "runs")
+        return [n for n in names if self._client.exists(*(self._key(n, key) for key in keys))]
+
+    def owner_of_foreign(self, checkpoint_id: str) -> str | None:
+        key = f"{self._prefix}ids:{locator(checkpoint_id)[0]}"
+        owner = self._client.hget(key, checkpoint_id)
+        return None if owner is None else owner.decode()
+
+    def steps(self, agent_id: str, run_id: str) -> list[bytes]:
+        prefix = f"{len(run_id)}:{run_id}:".encode()
+        stored = self._client.hgetall(self._key(agent_id, "steps"))
+        index = dict(self._client.zrange(self._key(agent_id, "stepidx"), 0, -1, withscores=True))
+        assert {field: json.loads(_content(v))["iteration"] for field, v in stored.items()} == index
+        return _in_order(value for field, value in stored.items() if field.startswith(prefix))
+
+    def runs(self, agent_id: str) -> list[bytes]:
+        return _in_order(self._client.hgetall(self._key(agent_id, "runs")).values())
+
+    def lease(self, agent_id: str) -> tuple[int, str, str]:
+        names = ("token", "nonce", "owner")
+        token, nonce, owner = self._client.hmget(self._key(agent_id, "agent"), *names)
+        return int(token), nonce.decode(), owner.decode()
+
+
+def _content(stored: bytes) -> bytes:
+    return stored.partition(b" ")[2]
+
+
+def _in_order(stored: object) -> list[bytes]:
+    return [_content(value) for value in sorted(stored, key=lambda v: int(v.partition(b" ")[0]))]
+
+
+# -- SQLite --------------------------------------------------------------------------------------------
+
+
+class RawSqlite:
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path)
+        refuse_newer(*self._all("SELECT version FROM ckpt_format")[0])
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _all(self, query: str, *values: object) -> list[tuple]:
+        return self._connection.execute(query, values).fetchall()
+
+    def _agent_key(self, agent_id: str) -> int | None:
+        rows = self._all("SELECT key FROM ckpt_agents WHERE agent_id = ?", agent_id)
+        return rows[0][0] if rows else None
+
+    def latest(self, agent_id: str) -> bytes | None:
+        key = self._agent_key(agent_id)
+        query = "SELECT id, record, base, count, messages FROM ckpt_saves WHERE place >> 32 = ?"
+        log: dict[int, bytes] = {}
+        newest = None
+        for checkpoint_id, record, base, count, messages in self._all(f"{query} ORDER BY place", key):
+            lines = messages.split(b"\n") if count else []
+            if len(lines) == count:
+                log.update(enumerate(lines, base))
+            newest = newest if checkpoint_id is None else (checkpoint_id, record)
+        return newest and written(agent_id, *newest, log)
+
+    def agents(self) -> list[str]:
+        return [name for (name,) in self._all("SELECT agent_id FROM ckpt_agents")]
+
+    def owner_of_foreign(self, checkpoint_id: str) -> str | None:
+        query = "SELECT agent_id FROM ckpt_saves JOIN ckpt_agents ON key = place / 4294967296"
+        rows = self._all(f"{query} WHERE id = ?", checkpoint_id)
+        return rows[0][0] if rows else None
+
+    def steps(self, agent_id: str, run_id: str) -> list[bytes]:
+        query = "SELECT value FROM ckpt_steps WHERE agent = ? AND run_id = ? ORDER BY number"
+        return [value for (value,) in self._all(query, self._agent_key(agent_id), run_id)]
+
+    def runs(self, agent_id: str) -> list[bytes]:
+        query = "SELECT record FROM ckpt_runs WHERE agent = ? ORDER BY number"
+        return [record for (record,) in self._all(query, self._agent_key(agent_id))]
+
+    def lease(self, agent_id: str) -> tuple[int, str, str]:
+        return self._all("SELECT token, nonce, owner FROM ckpt_agents WHERE agent_id = ?", agent_id)[0]
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+class RawFiles:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _directory(self, agent_id: str) -> Path:
+        name = _file_name(agent_id)
+        return self._root / "agents" / name[:2] / name
+
+    def latest(self, agent_id: str) -> bytes | None:
+        directory = self._directory(agent_id)
+        if not directory.exists():
+            return None
+        refuse_newer(json.loads((directory / "name").read_bytes())["format"])
+        live: dict[str, bytes] = {}
+        log: dict[int, bytes] = {}
+        ends: dict[int, int] = {}
+        paths = directory.glob("journal-*")
+        for number, path in sorted((int(path.name.removeprefix("journal-")), path) for path in paths):
+            ends[number] = _take(path.read_bytes(), live, log)
+        self._check_tip(directory, ends)
+        newest = next(reversed(live), None)
+        return newest and written(agent_id, newest, live[newest], log)
+
+    def _check_tip(self, directory: Path, ends: dict[int, int]) -> None:
+        if not (directory / "tip").exists():
+            return
+        crc, _, words = (directory / "tip").read_bytes().rstrip(b"\n").partition(b" ")
+        if crc == _crc(words):
+            segment, size, _ = words.split(b" ")
+            if ends.get(int(segment), 0) < int(size):
+                raise Damaged("the last save was cut off")
+
+    def agents(self) -> list[str]:
+        names = (self._root / "agents").glob("*/*/name")
+        return [json.loads(path.read_bytes())["agent_id"] for path in names]
+
+    def owner_of_foreign(self, checkpoint_id: str) -> str | None:
+        name = _file_name(checkpoint_id)
+        path = self._root / "ids" / name[:2] / name
+        return json.loads(path.read_bytes())["agent_id"] if path.exists() else None
+
+    def _table(self, agent_id: str, name: str) -> dict[str, bytes]:
+        values: dict[str, bytes] = {}
+        for line in (self._directory(agent_id) / name).read_bytes().split(b"\n")[:-1]:
+            crc, _, entry = line.partition(b" ")
+            if crc != _crc(entry):
+                raise Damaged(line)
+            key, _, value = entry.partition(b" ")
+            values[_unquoted(key)] = value
+        return values
+
+    def steps(self, agent_id: str, run_id: str) -> list[bytes]:
+        prefix = f"{len(run_id)} {run_id} "
+        table = self._table(agent_id, "steps")
+        return [value for key, value in table.items() if key.startswith(prefix)]
+
+    def runs(self, agent_id: str) -> list[bytes]:
+        return list(self._table(agent_id, "runs").values())
+
+    def lease(self, agent_id: str) -> tuple[int, str, str]:
+        fields = json.loads((self._directory(agent_id) / "lease").read_bytes())
+        return fields["token"], fields["nonce"], fields["owner"]
+
+
+def _crc(data: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(data)
+
+
+def _take(data: bytes, live: dict[str, bytes], log: dict[int, bytes]) -> int:
+    """Take in a journal file; returns where its whole lines and saves end."""
+    position = end = following = missing = 0
+    current = ""
+    for line in data.split(b"\n")[:-1]:
+        position += len(line) + 1
+        if line.startswith(b"{") or (missing and not line.startswith(b"#")):
+            log[following] = line
+            following, missing = following + 1, max(0, missing - 1)
+        else:
+            entry = line[10:]
+            kind, *words = entry.split(b" ", 3)
+            if line[:10] != b"#%b " % _crc(entry) or kind not in (b"save", b"prune"):
+                live[f"(unreadable at {position})"] = b"(unreadable)"
+            elif kind == b"prune":
+                for word in entry.split(b" ")[1:]:
+                    live.pop(_unquoted(word), None)
+            else:
+                missing, current = int(words[0]), _unquoted(words[1])
+                live[current], following = words[2], int(words[2].split(b" ")[2])
+        end = end if missing else position
+    if missing:
+        del live[current]
+    return end

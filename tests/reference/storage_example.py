@@ -1,0 +1,96 @@
+"""The small agent whose bytes docs/reference/storage-format.md shows, saved anew into each store."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from redis import Redis
+
+from celery_ckpt import Checkpoint, CheckpointEvent, Conversation
+from celery_ckpt.models import Entry
+from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.store import CheckpointStore
+
+AGENT = "weather {eu}"
+_LOCATOR = "dhy3qavyojwm3hml"
+_NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def checkpoints() -> list[Checkpoint]:
+    """Two messages; two more inside iteration 1, with its entry; a compaction, under a foreign id."""
+    talk = Conversation()
+    talk.append({"role": "system", "content": "Be brief."})
+    talk.append({"role": "user", "content": "Rain in Köln?"})
+    first = _checkpoint(1, talk, 0)
+    entry = Entry(conversation=talk)
+    talk.append({"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}]})
+    talk.append({"role": "tool", "tool_call_id": "c1", "content": "yes"})
+    event = CheckpointEvent.TOOL_CALL_COMPLETE
+    second = _checkpoint(2, talk, 1, event=event, run_id="run-1", state={"n": 1}, entry=entry)
+    talk.replace([talk.messages[0], {"role": "user", "content": "(rain: yes)"}])
+    third = _checkpoint(3, talk, 1, id="import-3")
+    return [first, second, third]
+
+
+def _checkpoint(number: int, talk: Conversation, iteration: int, **fields: object) -> Checkpoint:
+    name = f"{_LOCATOR}-0{number:023d}"
+    at = _NOON + timedelta(seconds=number)
+    given = {"id": name, "agent_id": AGENT, "conversation": talk, "iteration": iteration}
+    return Checkpoint(**{**given, "created_at": at, **fields})
+
+
+def fill(store: CheckpointStore) -> None:
+    """Save it all, and a step and a run; then prune the first checkpoint."""
+    for checkpoint in checkpoints():
+        store.save(checkpoint)
+    step = Step(agent_id=AGENT, run_id="run-1", iteration=1, key="c1", name="rain", value="yes")
+    store.record_step(step)
+    run = RunRecord(agent_id=AGENT, run_id="run-1", task="weather", created_at=_NOON)
+    store.add_run(run)
+    store.remove(AGENT, [checkpoints()[0].id])
+
+
+def redis_lines(client: Redis) -> list[str]:
+    """Every key with its content."""
+    lines = []
+    for key in sorted(client.keys()):
+        kind = client.type(key).decode()
+        read = {
+            "hash": lambda key: sorted(client.hgetall(key).items()),
+            "list": lambda key: list(enumerate(client.lrange(key, 0, -1))),
+            "zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+        }[kind]
+        lines.append(f"{kind} {key.decode()}")
+        for left, right in read(key):
+            left, right = (x.decode() if isinstance(x, bytes) else f"{x:g}" for x in (left, right))
+            lines.append(f"    {left}  =  {right}" if kind == "hash" else f"    {left}  {right}")
+    return lines
+
+
+def sqlite_lines(path: Path) -> list[str]:
+    """Every row of every table, as SQL literals."""
+    with sqlite3.connect(path) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%ckpt_%'")
+        tables = [name for (name,) in names if name.startswith("ckpt_")]
+        lines = []
+        for table in tables:
+            rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+            lines += [table, *(f"    {' | '.join(map(_cell, row))}" for row in rows)]
+    connection.close()
+    return lines
+
+
+def _cell(value: object) -> str:
+    text = value.decode() if isinstance(value, bytes) else "NULL" if value is None else f"{value}"
+    return text.replace("\n", "\\n") or "''"
+
+
+def file_lines(root: Path) -> list[str]:
+    """Every file with its content."""
+    lines = []
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        lines.append(f"{path.relative_to(root)}")
+        lines += [f"    {line}" for line in path.read_text().splitlines()]
+    return lines
