@@ -13,6 +13,7 @@ pytest.register_assert_rewrite(
     "celery_ckpt.testing.contract_concurrency",
     "celery_ckpt.testing.contract_leases",
     "celery_ckpt.testing.contract_ledger",
+    "celery_ckpt.testing.contract_names",
     "celery_ckpt.testing.contract_pruning",
     "celery_ckpt.testing.machine",
 )

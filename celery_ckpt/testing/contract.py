@@ -18,10 +18,16 @@ from celery_ckpt.testing.contract_checkpoints import CheckpointContract
 from celery_ckpt.testing.contract_concurrency import ConcurrencyContract
 from celery_ckpt.testing.contract_leases import LeaseContract
 from celery_ckpt.testing.contract_ledger import LedgerContract
+from celery_ckpt.testing.contract_names import NamesContract
 from celery_ckpt.testing.contract_pruning import PruningContract
 
 
 class StoreContract(
-    CheckpointContract, PruningContract, LeaseContract, LedgerContract, ConcurrencyContract
+    CheckpointContract,
+    NamesContract,
+    PruningContract,
+    LeaseContract,
+    LedgerContract,
+    ConcurrencyContract,
 ):
     """The whole contract."""

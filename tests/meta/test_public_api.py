@@ -66,12 +66,19 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_imports_no_server_client_and_no_test_tool() -> None:
-    code = "import json, sys, celery_ckpt; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys; from celery_ckpt import Checkpoint, EveryN, RetentionPolicy, open_store; "
+    code += "open_store('memory://'); print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     loaded = set(json.loads(run.stdout))
-    assert "celery_ckpt.stores.opening" in loaded
+    assert "celery_ckpt.stores.memory" in loaded
     unwanted = {"celery", "hypothesis", "kombu", "pytest", "redis", "sqlite3", "celery_ckpt.testing"}
     assert loaded & unwanted == set()
+
+
+def test_importing_the_package_alone_imports_nothing_of_it() -> None:
+    code = "import sys, celery_ckpt; print(*[name for name in sys.modules if 'pydantic' in name])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert run.stdout == "\n"
 
 
 def undocumented(node: ast.AST, prefix: str = "") -> Iterator[str]:

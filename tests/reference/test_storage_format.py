@@ -1,0 +1,528 @@
+"""docs/reference/storage-format.md is enough to write a reader, is true, and leaves nothing out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import storage_example
+from raw_reader import Damaged, RawFiles, RawRedis, RawSqlite, TooNew
+from redis import Redis
+
+import celery_ckpt
+from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message, open_store
+from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.models import Entry
+from celery_ckpt.records import Lease, RunRecord, RunStatus, Step
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.redis.keys import SHARDS, Keys
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+
+HERE = Path(__file__).parent
+PACKAGE = Path(celery_ckpt.__file__).parent
+PAGE = (HERE.parents[1] / "docs" / "reference" / "storage-format.md").read_text(encoding="utf-8")
+NODE, SQLITE_SHELL = shutil.which("node"), shutil.which("sqlite3")
+
+ODD_NAMES = [
+    "../../etc/passwd",
+    "a{b}%c%7B",
+    "{}",
+    "ünï/🎈\u2028",
+    " ",
+    ".",
+    "two\nlines\r\n",
+    "nul\0 and \x1f and \x7f",
+    "a:b;c|d'e\"f\\g",
+    "𝄞" * 512,
+]
+
+
+@dataclass
+class Place:
+    """A store of one kind, opened as often as wanted, and what readers need to find it."""
+
+    kind: str
+    url: str
+    where: str
+    raw: Any
+
+    def open(self) -> CheckpointStore:
+        return open_store(self.url)
+
+
+@pytest.fixture(params=["file", "sqlite", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+        with Redis.from_url(url) as client:
+            yield Place("redis", url, url, RawRedis(client))
+    elif request.param == "sqlite":
+        path = tmp_path / "store.db"
+        open_store(f"sqlite:///{path}").close()
+        raw = RawSqlite(path)
+        yield Place("sqlite", f"sqlite:///{path}", str(path), raw)
+        raw.close()
+    else:
+        yield Place(
+            "file", f"file://{tmp_path}/store", f"{tmp_path}/store", RawFiles(tmp_path / "store")
+        )
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[CheckpointStore]:
+    opened = place.open()
+    yield opened
+    opened.close()
+
+
+Read = Callable[[str], bytes | None]
+
+
+class Refused(Exception):
+    """The reader in the other language ended with this status."""
+
+
+@pytest.fixture(params=["python", "node"])
+def read(request: pytest.FixtureRequest, place: Place) -> Read:
+    """How a reader that knows only the page reads the latest checkpoint of an agent."""
+    if request.param == "python":
+        return place.raw.latest
+    if NODE is None:
+        pytest.skip("Node.js is not installed; the reader in Python has read the same")
+    if place.kind == "sqlite" and SQLITE_SHELL is None:
+        pytest.skip("reader.mjs needs the sqlite3 command; the reader in Python has read the same")
+    return lambda agent_id: _node(place, agent_id)
+
+
+def _node(place: Place, agent_id: str) -> bytes | None:
+    command = [NODE, str(HERE / "reader.mjs"), place.kind, place.where]
+    done = subprocess.run(
+        command, input=agent_id.encode(), capture_output=True, timeout=60, check=False
+    )
+    if done.returncode == 3:
+        return None
+    if done.returncode == 2:
+        raise TooNew(done.stderr.decode())
+    if done.returncode:
+        message = done.stderr.decode()
+        raise Refused(message) if "    at " in message else Damaged(message)
+    return done.stdout
+
+
+# -- what is read is what was saved --------------------------------------------------------------------
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": 'Köln 🎈 \u2028 \x00\x1f\x7f \\n \n " /'},
+    {"z": 1, "a": [1.0, -0.0, 1e300, 5e-324, 0.1, 2**64 + 1, -(10**400), True, None], "": {}},
+    {"role": "assistant", "content": [{"type": "text", "text": "é" * 3000}]},
+    {},
+]
+
+
+def _grown(store: CheckpointStore, agent_id: str, times: int = 12) -> Conversation:
+    talk = Conversation().with_system_prompt("Be brief.")
+    for number in range(times):
+        talk.append(Message.user(f"{agent_id} {number}"))
+        store.save(make_checkpoint(agent_id, talk, number))
+    return talk
+
+
+def appended(place: Place, store: CheckpointStore) -> None:
+    _grown(store, "agent")
+
+
+def any_json(place: Place, store: CheckpointStore) -> None:
+    talk = Conversation(max_tokens=7, messages=MESSAGES)
+    fields = {"state": {"ü": MESSAGES}, "metadata": {"k\n": "v 🎈"}, "run_id": 'run "1"'}
+    store.save(make_checkpoint("agent", talk, 3, event=CheckpointEvent.LLM_RESPONSE, **fields))
+
+
+def nothing_in_it(place: Place, store: CheckpointStore) -> None:
+    store.save(make_checkpoint("agent", Conversation(), 0))
+
+
+def compacted(place: Place, store: CheckpointStore) -> None:
+    talk = _grown(store, "agent")
+    old = talk.messages
+    talk.replace([old[9], old[9], Message.user("in short"), old[3], *old[5:8]])
+    store.save(make_checkpoint("agent", talk, 13))
+    talk.append(Message.user("and on"))
+    store.save(make_checkpoint("agent", talk, 14))
+
+
+def inside_an_iteration(place: Place, store: CheckpointStore) -> None:
+    talk = _grown(store, "agent")
+    entry = Entry(conversation=talk, state={"before": 1})
+    talk.append(Message.user("more"))
+    store.save(make_checkpoint("agent", talk, 13, entry=entry))
+
+
+def compacted_inside_an_iteration(place: Place, store: CheckpointStore) -> None:
+    talk = _grown(store, "agent")
+    entry = Entry(conversation=Conversation(9, talk.messages), state={"before": 1})
+    talk.replace([*talk.messages[:4], Message.user("in short")])
+    store.save(make_checkpoint("agent", talk, 13, entry=entry))
+    talk.append(Message.user("and on"))
+    store.save(make_checkpoint("agent", talk, 13, entry=entry))
+
+
+def pruned(place: Place, store: CheckpointStore) -> None:
+    talk = _grown(store, "agent")
+    talk.replace([Message.user("in short"), *talk.messages[-2:]])
+    store.save(make_checkpoint("agent", talk, 13))
+    store.remove("agent", [info.id for info in store.history("agent")[1:]])
+    talk.append(Message.user("and on"))
+    store.save(make_checkpoint("agent", talk, 14))
+
+
+def gone_back(place: Place, store: CheckpointStore) -> None:
+    _grown(store, "agent")
+    store.remove("agent", [info.id for info in store.history("agent")[:3]])
+
+
+def begun_anew(place: Place, store: CheckpointStore) -> None:
+    _grown(store, "agent")
+    store.remove("agent", [info.id for info in store.history("agent")])
+    _grown(store, "agent", 2)
+
+
+def written_by_two(place: Place, store: CheckpointStore) -> None:
+    _grown(store, "agent")
+    other = place.open()
+    theirs, ours = other.load_latest("agent").conversation, store.load_latest("agent").conversation
+    for number in range(3):
+        theirs.append(Message.user(f"theirs {number}"))
+        other.save(make_checkpoint("agent", theirs, 13 + number))
+        ours.append(Message.user(f"ours {number}"))
+        store.save(make_checkpoint("agent", ours, 13 + number))
+    other.close()
+
+
+def large(place: Place, store: CheckpointStore) -> None:
+    talk = Conversation()
+    for number in range(6):
+        talk.append(Message.user(f"{number}" * 1_500_000))
+        store.save(make_checkpoint("agent", talk, number))
+    talk.replace(talk.messages[2:])
+    store.save(make_checkpoint("agent", talk, 7))
+    store.remove("agent", [info.id for info in store.history("agent")[1:]])
+
+
+def saved_under_an_id_of_its_own(place: Place, store: CheckpointStore) -> None:
+    _grown(store, "agent", 2)
+    known = store.load_latest("agent")
+    store.save(Checkpoint(**{**known.__dict__, "id": "my id/№ 1%"}))
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        appended, any_json, nothing_in_it, compacted, inside_an_iteration,
+        compacted_inside_an_iteration, pruned, gone_back, begun_anew, written_by_two, large,
+        saved_under_an_id_of_its_own,
+    ],
+    ids=lambda story: story.__name__,
+)  # fmt: skip
+def test_a_reader_made_from_the_page_reads_the_latest_checkpoint_byte_for_byte(
+    story: Callable[..., None], place: Place, store: CheckpointStore, read: Read
+) -> None:
+    _grown(store, "another agent", 2)
+    story(place, store)
+    assert read("agent") == store.load_latest("agent").to_bytes()
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+def test_a_reader_made_from_the_page_finds_an_agent_of_any_name(
+    name: str, store: CheckpointStore, read: Read
+) -> None:
+    _grown(store, name, 2)
+    assert read(name) == store.load_latest(name).to_bytes()
+
+
+def test_a_reader_made_from_the_page_finds_nothing_where_nothing_is(
+    store: CheckpointStore, read: Read
+) -> None:
+    _grown(store, "agent", 2)
+    assert read("agent 2") is None
+    store.remove("agent", [info.id for info in store.history("agent")])
+    assert read("agent") is None
+
+
+def test_what_to_bytes_says_of_the_stored_is_what_it_said_of_the_original(
+    store: CheckpointStore, read: Read
+) -> None:
+    talk = Conversation(messages=MESSAGES)
+    entry = Entry(conversation=Conversation(messages=MESSAGES[:3] + [{"rest": 1}]))
+    checkpoint = make_checkpoint("agent", talk, entry=entry)
+    store.save(checkpoint)
+    assert read("agent") == checkpoint.to_bytes()
+
+
+# -- what is wrong is noticed --------------------------------------------------------------------------
+
+
+def _edit(place: Place, old: bytes, new: bytes) -> None:
+    """Change bytes where they are stored, the CRC of a journal's line along with them."""
+    if place.kind == "redis":
+        with Redis.from_url(place.url) as client:
+            key = "ckpt:{agent}:agent"
+            for field, value in client.hgetall(key).items():
+                if field.startswith(b"c:"):
+                    client.hset(key, field, value.replace(old, new))
+            for index, line in enumerate(client.lrange("ckpt:{agent}:log", 0, -1)):
+                client.lset("ckpt:{agent}:log", index, line.replace(old, new))
+    elif place.kind == "sqlite":
+        connection = sqlite3.connect(place.where)
+        rows = connection.execute("SELECT place, record, messages FROM ckpt_saves").fetchall()
+        for row, record, messages in rows:
+            values = record.replace(old, new), messages.replace(old, new), row
+            connection.execute("UPDATE ckpt_saves SET record = ?, messages = ? WHERE place = ?", values)
+        connection.commit()
+        connection.close()
+    else:
+        [path] = Path(place.where).rglob("journal-00000001")
+        lines = path.read_bytes().replace(old, new).split(b"\n")
+        path.write_bytes(b"\n".join(_with_crc(line) for line in lines))
+
+
+def _with_crc(line: bytes) -> bytes:
+    from zlib import crc32
+
+    return b"#%08x %b" % (crc32(line[10:]), line[10:]) if line.startswith(b"#") else line
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"agent 1", b"agent 7"),
+        (b'"iteration":', b'"iteratiom":'),
+        (b" 0:2,", b" 1:2,"),
+        (b":1 ", b":9 "),
+    ],
+    ids=["a message", "the header", "the ranges", "too long a range"],
+)
+def test_a_reader_made_from_the_page_notices_a_changed_byte(
+    old: bytes, new: bytes, place: Place, store: CheckpointStore, read: Read
+) -> None:
+    _grown(store, "agent", 2)
+    _edit(place, old, new)
+    with pytest.raises(Damaged):
+        read("agent")
+
+
+def test_a_reader_made_from_the_page_refuses_a_newer_record(
+    place: Place, store: CheckpointStore, read: Read
+) -> None:
+    _grown(store, "agent", 1)
+    _edit(place, b"1 1 0 - ", b"2 1 0 - ")
+    with pytest.raises(TooNew):
+        read("agent")
+
+
+def test_a_reader_made_from_the_page_passes_over_a_torn_save_and_notices_a_lost_one(
+    tmp_path: Path,
+) -> None:
+    readers: list[Read] = []
+    place = Place("file", f"file://{tmp_path}", str(tmp_path), RawFiles(tmp_path))
+    readers = [place.raw.latest, *([lambda name: _node(place, name)] if NODE else [])]
+    store = place.open()
+    _grown(store, "agent", 3)
+    expected = store.load_latest("agent").to_bytes()
+    [path] = tmp_path.rglob("journal-*")
+    whole = path.read_bytes()
+    torn = [whole[:20], whole[: whole.index(b"\n") + 1], whole[: whole.index(b"\n") + 9]]
+    for tail in torn:
+        path.write_bytes(whole + tail)
+        assert [read("agent") for read in readers] == [expected] * len(readers)
+    path.write_bytes(whole[:-1])
+    for read in readers:
+        with pytest.raises(Damaged):
+            read("agent")
+
+
+# -- the other things a store keeps --------------------------------------------------------------------
+
+
+def _lease(lease: Lease) -> tuple[int, str, str]:
+    return lease.token, lease.nonce, lease.owner
+
+
+@pytest.mark.parametrize("agent_id", ["agent", "a{b}%c 🎈"])
+def test_steps_runs_leases_names_and_foreign_ids_are_found_by_the_rules_of_the_page(
+    agent_id: str, place: Place, store: CheckpointStore
+) -> None:
+    run = make_run(agent_id, "𝄞: b")
+    steps = [make_step(agent_id, run.run_id, f"key {n} ü", iteration=n % 3) for n in range(12)]
+    for step in steps:
+        store.record_step(step)
+    store.record_step(make_step(agent_id, "𝄞"))
+    store.drop_steps(agent_id, run.run_id, first=1, last=1)
+    runs = [run, *(make_run(agent_id) for _ in range(11))]
+    for number in runs:
+        store.add_run(number)
+    runs[0] = RunRecord(**{**run.__dict__, "status": RunStatus.FAILED, "error": "ö"})
+    store.update_run(runs[0])
+    store.save(Checkpoint(**{**make_checkpoint(agent_id).__dict__, "id": "foreign 🎈"}))
+    lease = store.acquire(agent_id, "öwner", 60)
+
+    def fields(record: Step | RunRecord) -> dict[str, Any]:
+        return record.model_dump(mode="json", exclude={"agent_id", "run_id"})
+
+    raw = place.raw
+    found = [json.loads(step) for step in raw.steps(agent_id, run.run_id)]
+    assert found == [fields(step) for step in steps if step.iteration != 1]
+    assert [json.loads(found) for found in raw.runs(agent_id)] == [fields(run) for run in runs]
+    assert raw.lease(agent_id) == _lease(lease)
+    assert raw.agents() == [agent_id]
+    assert raw.owner_of_foreign("foreign 🎈") == agent_id
+    assert raw.owner_of_foreign("unknown") is None
+
+
+def test_an_agents_name_leads_to_it_in_every_index(place: Place, store: CheckpointStore) -> None:
+    for name in ODD_NAMES:
+        store.save(make_checkpoint(name))
+    assert sorted(place.raw.agents()) == sorted(ODD_NAMES)
+
+
+# -- the page shows what is written --------------------------------------------------------------------
+
+
+def _shown(lines: list[str]) -> None:
+    assert "\n```text\n" + "\n".join(lines) + "\n```\n" in PAGE
+
+
+def test_the_page_shows_what_the_redis_store_writes(redis_url: str) -> None:
+    store = open_store(redis_url)
+    storage_example.fill(store)
+    store.close()
+    with Redis.from_url(redis_url) as client:
+        _shown(storage_example.redis_lines(client))
+
+
+def test_the_page_shows_what_the_sqlite_store_writes(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    storage_example.fill(store)
+    store.close()
+    _shown(storage_example.sqlite_lines(tmp_path / "store.db"))
+
+
+def test_the_page_shows_what_the_file_store_writes(tmp_path: Path) -> None:
+    storage_example.fill(open_store(f"file://{tmp_path}/store"))
+    _shown(storage_example.file_lines(tmp_path / "store"))
+
+
+def test_the_page_shows_what_to_bytes_writes() -> None:
+    _shown([storage_example.checkpoints()[1].to_bytes().decode()])
+
+
+# -- the page leaves nothing out -----------------------------------------------------------------------
+
+
+def _section(title: str) -> str:
+    """The text of one section of the page."""
+    return re.split(r"^## ", PAGE.partition(f"\n## {title}\n")[2], flags=re.MULTILINE)[0]
+
+
+def _names_in_code(text: str) -> set[str]:
+    """All words that stand in code spans outside the examples."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return {word for span in re.findall(r"`([^`]+)`", prose) for word in re.findall(r"[\w.]+", span)}
+
+
+def test_the_page_is_about_the_format_that_is_written() -> None:
+    assert f"**format {FORMAT_VERSION}**" in PAGE
+
+
+def test_the_page_names_every_field_of_the_hashes_that_the_scripts_use() -> None:
+    fields: set[str] = set()
+    for path in (PACKAGE / "stores" / "redis" / "lua").glob("*.lua"):
+        for call in re.findall(r"redis\.call\('H\w+', KEYS\[1\],([^)]*)\)", path.read_text()):
+            fields |= set(re.findall(r"'([a-z_]+)'", call))
+    assert {"tip", "first", "token", "released", "steps"} <= fields
+    assert fields <= _names_in_code(_section("Redis"))
+    assert "| `c:` and a checkpoint's id |" in _section("Redis")
+
+
+def test_the_page_names_every_key_of_redis() -> None:
+    keys, section = Keys("P"), _section("Redis")
+    names = [key.decode().replace("{agent}", "{TAG}") for key in keys.all_of("agent")]
+    names += [keys.agents("S"), re.sub(r".$", "S", keys.foreign_ids("any"))]
+    assert [name for name in names if f"| `{name}` |" not in section] == []
+    assert f"`{SHARDS}`" in section
+
+
+def test_the_page_names_every_script_that_writes() -> None:
+    writes = {"HSET", "HINCRBY", "HDEL", "RPUSH", "LTRIM", "ZADD", "ZREM", "UNLINK"}
+    for path in (PACKAGE / "stores" / "redis" / "lua").glob("*.lua"):
+        if writes & set(re.findall(r"redis\.call\('(\w+)'", path.read_text())):
+            assert re.search(rf"\b{path.stem}\b", _section("Redis")), path.stem
+
+
+def test_the_page_names_every_table_and_column() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript((PACKAGE / "stores" / "sqlite" / "schema.sql").read_text())
+    query = """
+        SELECT t.name, c.name FROM sqlite_master AS t JOIN pragma_table_info(t.name) AS c
+        WHERE t.type = 'table' AND t.name LIKE 'ckpt_%'"""
+    columns = connection.execute(query).fetchall()
+    connection.close()
+    assert len(columns) > 20
+    # A table's rows go from the one that names it to the next.
+    parts = re.split(r"^\| `(ckpt_\w+)`", _section("SQLite"), flags=re.MULTILINE)
+    described = dict(zip(parts[1::2], parts[2::2], strict=True))
+    missing = [c for c in columns if c[1] not in _names_in_code(described.get(c[0], ""))]
+    assert missing == []
+
+
+def test_the_page_names_every_file(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/store")
+    storage_example.fill(store)
+    store.acquire(storage_example.AGENT, "owner", 60)
+    paths = [path.relative_to(tmp_path / "store") for path in (tmp_path / "store").rglob("*")]
+    made = {path.name for path in paths if len(path.parts) == 4} | {path.parts[0] for path in paths}
+    for source in (PACKAGE / "stores" / "file").glob("*.py"):
+        made |= set(re.findall(r'/ f?"([a-z]+)', source.read_text()))
+    assert {"name", "lock", "tip", "lease", "steps", "runs", "agents", "ids", "trash"} <= made
+    assert "journal-00000001" in made
+    named = _section("Files")
+    assert [name for name in made if not re.search(rf"`[^`\n]*/{name}\b", named)] == []
+
+
+def _with_every_field() -> Checkpoint:
+    talk = Conversation(5, [{"role": "user"}])
+    entry = Entry(conversation=talk, state={"a": 1})
+    event = CheckpointEvent.ITERATION
+    given = {"metadata": {"a": "b"}, "state": {"a": 1}, "event": event, "run_id": "r", "entry": entry}
+    return make_checkpoint(conversation=talk, **given)
+
+
+def test_the_page_names_every_field_of_the_header() -> None:
+    checkpoint = _with_every_field()
+    fields = Checkpoint.model_fields.items()
+    assert [name for name, field in fields if getattr(checkpoint, name) == field.default] == []
+    header = json.loads(checkpoint.to_bytes())["header"]
+    names = [*header, *(f"entry.{name}" for name in header["entry"])]
+    rows = re.findall(r"^\| `([\w.]+)` \|", _section("The header"), flags=re.MULTILINE)
+    assert rows == names
+    assert {event.value for event in CheckpointEvent} <= _names_in_code(_section("The header"))
+
+
+def test_the_page_names_every_field_of_steps_runs_and_leases() -> None:
+    named = _names_in_code(_section("Steps, runs and leases"))
+    fields = {*Step.model_fields, *RunRecord.model_fields} - {"agent_id", "run_id"}
+    assert fields | {status.value for status in RunStatus} <= named
+    assert {"token", "nonce", "owner"} <= named
+
+
+def test_the_page_names_every_field_of_to_bytes() -> None:
+    section = _section("`Checkpoint.to_bytes`")
+    pattern = section.partition("```text\n")[2].partition("\n")[0]
+    assert re.findall(r'"(\w+)":', pattern) == list(json.loads(_with_every_field().to_bytes()))
