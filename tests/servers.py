@@ -7,6 +7,7 @@ server is still free when it comes back. ``redis/proxies.py`` has what can stand
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -61,6 +62,11 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
+def _binary() -> str:
+    """The server to test with; another one, a Redis for instance, with CKPT_TEST_SERVER=its path."""
+    return os.environ.get("CKPT_TEST_SERVER") or str(get_binary_path())
+
+
 class Valkey:
     """One Valkey process on a port and in a directory of its own, kept over a restart."""
 
@@ -82,7 +88,7 @@ class Valkey:
 
     def start(self) -> Self:
         """Start the server, or start it again, and wait until it answers."""
-        command = [get_binary_path(), self._config, "--port", self.port, "--bind", LOOPBACK]
+        command = [_binary(), self._config, "--port", self.port, "--bind", LOOPBACK]
         command += ["--dir", self.directory, "--logfile", self.directory / "log", "--save", ""]
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER]
         self._process = subprocess.Popen([*launcher, *map(str, [*command, *self._options])])

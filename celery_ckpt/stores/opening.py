@@ -36,7 +36,9 @@ def open_store(url: str, **options: Any) -> CheckpointStore:
     opener = _OPENERS.get(scheme)
     if opener is None:
         known = ", ".join(f"{name}://" for name in _OPENERS)
-        raise ConfigurationError(reason=f"{scheme or url!r} is no kind of store. There are: {known}.")
+        # Not the URL itself: it may hold a password.
+        what = f"{scheme!r} is" if scheme else "What stands before '://' is"
+        raise ConfigurationError(reason=f"{what} no kind of store. There are: {known}.")
     try:
         return opener(url, options)
     except TypeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_ckpt.models import Checkpoint
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import (
@@ -92,6 +93,16 @@ class PruningContract(ContractFixtures):
         assert store.remove("agent", gone) == 0
         assert store.load_latest("agent") == saved[4]
         assert store.list("agent") == [saved[4], saved[3], saved[2], saved[0]]
+
+    def test_another_agents_checkpoint_is_not_removed(self, store: CheckpointStore) -> None:
+        native = make_checkpoint("agent")
+        foreign = Checkpoint(**{**make_checkpoint("agent").__dict__, "id": "an id of its own"})
+        for checkpoint in (native, foreign, make_checkpoint("other")):
+            store.save(checkpoint)
+
+        assert store.remove("other", [native.id, foreign.id]) == 0
+        assert store.load(native.id) == native
+        assert store.load(foreign.id) == foreign
 
     def test_an_id_that_was_removed_may_be_saved_again(self, store: CheckpointStore) -> None:
         first, second = make_checkpoint(), make_checkpoint()

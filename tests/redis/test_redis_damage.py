@@ -91,7 +91,7 @@ def test_a_header_of_a_newer_version_is_refused_as_that(store, server, saved) ->
 def test_a_missing_message_costs_the_checkpoints_that_contain_it(store, server, saved) -> None:
     server.rpop(LOG)
     assert_damaged(store, saved.pop(), saved)
-    with pytest.raises(CheckpointDamaged, match="1 of its 5 messages are missing"):
+    with pytest.raises(CheckpointDamaged, match="it needs 5 messages, and not all are there"):
         store.load_latest("agent")
 
 
@@ -192,3 +192,12 @@ def test_a_key_of_another_type_is_an_error_of_the_store(store, server, saved, ke
         store.load_latest("agent")
     with pytest.raises(StoreError, match="wrong kind of value"):
         store.save(checkpoint("agent", 6))
+
+
+def test_a_record_that_names_billions_of_messages_is_damaged_and_costs_no_time(
+    store, server, saved
+) -> None:
+    original = server.hget(AGENT, f"c:{saved[-1].id}")
+    server.hset(AGENT, f"c:{saved[-1].id}", original.replace(b"0:4,", b"0:4000000000,"))
+    assert server.hget(AGENT, f"c:{saved[-1].id}") != original
+    assert_damaged(store, saved.pop(), saved)

@@ -11,7 +11,8 @@ import re
 import sqlite3
 import zlib
 from base64 import b32encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -55,10 +56,12 @@ def written(agent_id: str, checkpoint_id: str, record: bytes, log: Mapping[int, 
         raise Damaged(record[:40])
     refuse_newer(int(record.partition(b" ")[0]))
     _, _, base, _, ranges, digest, header = record.split(b" ", 6)
-    offsets = _offsets(ranges.decode(), int(base))
-    if not log.keys() >= set(offsets):
-        raise Damaged("messages are missing")
-    lines = [log[offset] for offset in offsets]
+    spans = _spans(ranges.decode(), int(base))
+    if not all(span[-1] in log for span in spans):
+        raise Damaged("the last message of a range is missing")
+    if not all(offset in log for span in spans for offset in span):
+        raise Damaged("a message is missing")
+    lines = [log[offset] for span in spans for offset in span]
     hashed = b"".join(line + b"\n" for line in lines) + header
     if hashlib.sha256(hashed).hexdigest()[:24] != digest.decode():
         raise Damaged("the digest is wrong")
@@ -68,12 +71,12 @@ def written(agent_id: str, checkpoint_id: str, record: bytes, log: Mapping[int, 
     return b'{"format":1,"id":%b,"agent_id":%b,"header":%b,"messages":[%b]}' % parts
 
 
-def _offsets(ranges: str, base: int) -> list[int]:
-    found: list[int] = []
+def _spans(ranges: str, base: int) -> list[range]:
+    found: list[range] = []
     for text in ranges.split(",") if ranges != "-" else ():
         start, _, count = text.partition(":")
         first = int(start) + (base if start.startswith("+") else 0)
-        found += range(first, first + int(count))
+        found.append(range(first, first + int(count)))
     return found
 
 
@@ -97,11 +100,13 @@ class RawRedis:
     def latest(self, agent_id: str) -> bytes | None:
         agent = self._client.hgetall(self._key(agent_id, "agent"))
         _, _, field = agent.get(b"tip", b"").partition(b" ")
-        if not field:
+        log = self._client.lrange(self._key(agent_id, "log"), 0, -1)
+        if not field and not log:
             return None
-        first = int(agent.get(b"first", 0))
-        log = enumerate(self._client.lrange(self._key(agent_id, "log"), 0, -1), first)
-        return written(agent_id, field.decode().removeprefix("c:"), agent[field], dict(log))
+        if field not in agent:
+            raise Damaged("the record of the latest checkpoint is missing")
+        by_offset = dict(enumerate(log, int(agent.get(b"first", 0))))
+        return written(agent_id, field.decode().removeprefix("c:"), agent[field], by_offset)
 
     def agents(self) -> list[str]:
         members = (
@@ -138,7 +143,7 @@ def _content(stored: bytes) -> bytes:
     return stored.partition(b" ")[2]
 
 
-def _in_order(stored: object) -> list[bytes]:
+def _in_order(stored: Iterable[bytes]) -> list[bytes]:
     return [_content(value) for value in sorted(stored, key=lambda v: int(v.partition(b" ")[0]))]
 
 
@@ -147,14 +152,12 @@ def _in_order(stored: object) -> list[bytes]:
 
 class RawSqlite:
     def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path)
-        refuse_newer(*self._all("SELECT version FROM ckpt_format")[0])
-
-    def close(self) -> None:
-        self._connection.close()
+        self._path = path
 
     def _all(self, query: str, *values: object) -> list[tuple]:
-        return self._connection.execute(query, values).fetchall()
+        with closing(sqlite3.connect(self._path)) as connection:
+            refuse_newer(*connection.execute("SELECT version FROM ckpt_format").fetchone())
+            return connection.execute(query, values).fetchall()
 
     def _agent_key(self, agent_id: str) -> int | None:
         rows = self._all("SELECT key FROM ckpt_agents WHERE agent_id = ?", agent_id)
@@ -162,14 +165,17 @@ class RawSqlite:
 
     def latest(self, agent_id: str) -> bytes | None:
         key = self._agent_key(agent_id)
-        query = "SELECT id, record, base, count, messages FROM ckpt_saves WHERE place >> 32 = ?"
+        query = """
+            SELECT id, format, place & 4294967295, record, base, count, messages FROM ckpt_saves
+            WHERE place >> 32 = ? ORDER BY place"""
         log: dict[int, bytes] = {}
         newest = None
-        for checkpoint_id, record, base, count, messages in self._all(f"{query} ORDER BY place", key):
+        for name, version, seq, record, base, count, messages in self._all(query, key):
             lines = messages.split(b"\n") if count else []
             if len(lines) == count:
                 log.update(enumerate(lines, base))
-            newest = newest if checkpoint_id is None else (checkpoint_id, record)
+            if name is not None:
+                newest = name, b"%d %d %d %b" % (version, seq, base, record)
         return newest and written(agent_id, *newest, log)
 
     def agents(self) -> list[str]:

@@ -82,7 +82,8 @@ function check ({ digest, header }, lines) {
 
 /** The bytes of to_bytes. `lineAt` gives the line at an offset, or undefined. */
 function written (agent, id, record, lineAt) {
-  const lines = offsetsOf(record.spans).map(lineAt)
+  const isThere = ({ start, count }) => lineAt(start + count - 1) !== undefined
+  const lines = record.spans.every(isThere) ? offsetsOf(record.spans).map(lineAt) : [undefined]
   if (lines.includes(undefined)) throw new Damaged(`checkpoint ${id} lacks messages`)
   check(record, lines)
   const start = `{"format":${FORMAT},"id":${JSON.stringify(id)},"agent_id":${JSON.stringify(agent)},"header":`
@@ -203,7 +204,8 @@ function fromSqlite (path, agent) {
   const sql = `
     BEGIN;
     SELECT 'format', version FROM ckpt_format;
-    SELECT 'save', s.base, s.count, ifnull(hex(CAST(s.id AS BLOB)), ''), ifnull(hex(s.record), ''), hex(s.messages)
+    SELECT 'save', s.base, s.count, s.format || ' ' || (s.place & 4294967295) || ' ' || s.base || ' ',
+        ifnull(hex(CAST(s.id AS BLOB)), ''), ifnull(hex(s.record), ''), hex(s.messages)
     FROM ckpt_agents AS a JOIN ckpt_saves AS s
     ON s.place BETWEEN a.key << 32 AND (a.key << 32) + 4294967295
     WHERE a.agent_id = ${name} ORDER BY s.place;
@@ -215,11 +217,11 @@ function fromSqlite (path, agent) {
   const saves = rows.filter(([kind]) => kind === 'save')
   const log = new Map()
   let latest = null
-  for (const [, base, count, id, record, messages] of saves) {
+  for (const [, base, count, stamp, id, record, messages] of saves) {
     const text = Buffer.from(messages + '0a', 'hex')
     const lines = Number(count) ? linesOf(text).lines : []
     if (lines.length === Number(count)) lines.forEach(({ line }, i) => log.set(Number(base) + i, line))
-    if (record) latest = [Buffer.from(id, 'hex').toString(), Buffer.from(record, 'hex')]
+    if (id) latest = [Buffer.from(id, 'hex').toString(), Buffer.concat([Buffer.from(stamp), Buffer.from(record, 'hex')])]
   }
   return latest && written(agent, latest[0], parsed(latest[1]), offset => log.get(offset))
 }
@@ -296,12 +298,11 @@ async function oneView (server, agent) {
   const [hash, log] = ['agent', 'log'].map(key => `${PREFIX}{${hashTag(agent)}}:${key}`)
   await server.send('WATCH', hash, log)
   const [tip, first] = await server.send('HMGET', hash, 'tip', 'first')
-  if (!tip) {
-    if (await server.send('EXISTS', log)) throw new Damaged('a log without a tip')
+  const space = tip ? tip.indexOf(0x20) : -1
+  if (space < 0) {
+    if (await server.send('EXISTS', log)) throw new Damaged('a log, and no checkpoint is the latest')
     return null
   }
-  const space = tip.indexOf(0x20)
-  if (space < 0) return null
   const field = tip.toString('utf8', space + 1)
   const line = await server.send('HGET', hash, field)
   const record = line && parsed(line)

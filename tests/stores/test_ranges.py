@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,10 @@ from celery_ckpt.stores.log.ranges import Ranges, Span, freshen
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5), st.booleans()), max_size=6)
 BASES = st.integers(0, 100)
+
+
+def of_offsets(wanted: list[int]) -> Ranges:
+    return Ranges.of((offset, 1, False) for offset in wanted)
 
 
 def offsets(spans: list[Span], base: int) -> list[int]:
@@ -63,8 +69,21 @@ def test_with_new_adds_the_first_new_ones(spans: list[Span], count: int, base: i
 
 
 @given(st.lists(st.integers(0, 50)))
-def test_ranges_of_offsets_are_those_offsets(wanted: list[int]) -> None:
-    assert list(Ranges.of_offsets(wanted)) == wanted
+def test_single_offsets_make_ranges_of_those_offsets(wanted: list[int]) -> None:
+    assert list(of_offsets(wanted)) == wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9), st.just(False))))
+def test_a_union_has_every_offset_once_and_in_order(spans: list[tuple[int, int, bool]]) -> None:
+    union = Ranges.union(spans)
+    assert list(union) == sorted(
+        {at for start, count, _ in spans for at in range(start, start + count)}
+    )
+    assert all(end < start for (_, end), (start, _) in pairwise(_edges(union)))
+
+
+def _edges(ranges: Ranges) -> list[tuple[int, int]]:
+    return [(start, start + count) for start, count, _ in ranges.spans]
 
 
 @given(SPANS)
@@ -79,8 +98,8 @@ def test_the_low_end_is_the_smallest_old_offset(spans: list[Span]) -> None:
         (Ranges(), "-"),
         (Ranges.all_new(0), "-"),
         (Ranges.all_new(3), "+0:3"),
-        (Ranges.of_offsets([0, 1, 2, 7, 8]), "0:3,7:2"),
-        (Ranges.of_offsets([2, 1, 0]), "2:1,1:1,0:1"),
+        (of_offsets([0, 1, 2, 7, 8]), "0:3,7:2"),
+        (of_offsets([2, 1, 0]), "2:1,1:1,0:1"),
         (Ranges.of([(0, 40, False)]).with_new(2), "0:40,+0:2"),
         (Ranges.of([(0, 2, True), (2, 1, True), (3, 1, False)]), "+0:3,3:1"),
     ],
@@ -94,10 +113,10 @@ def test_new_messages_join_the_old_ones_they_land_behind() -> None:
 
 
 def test_ranges_compare_and_hash_by_value() -> None:
-    assert Ranges.of_offsets([1, 2]) == Ranges.of([(1, 2, False)])
-    assert hash(Ranges.of_offsets([1, 2])) == hash(Ranges.of([(1, 2, False)]))
-    assert Ranges.of_offsets([1, 2]) != Ranges.of([(1, 2, True)])
-    assert Ranges.of_offsets([1, 2]) != "1:2"
+    assert of_offsets([1, 2]) == Ranges.of([(1, 2, False)])
+    assert hash(of_offsets([1, 2])) == hash(Ranges.of([(1, 2, False)]))
+    assert of_offsets([1, 2]) != Ranges.of([(1, 2, True)])
+    assert of_offsets([1, 2]) != "1:2"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.errors import CheckpointDamaged, StoreDamaged
 from celery_ckpt.jsonvalues import decode, encode
 from celery_ckpt.names import checked_name, names_its_agent
 from celery_ckpt.records import Lease
@@ -126,9 +126,18 @@ class FileCheckpointStore(FileLedger, LogStore):
 
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
         yield from self._agents.with_locator(checkpoint_id.partition("-")[0])
-        found = read(self._agents.id_file(checkpoint_id))
-        if found is not None:
-            yield decode(found)["agent_id"]
+        owner = self._registered(checkpoint_id)
+        if owner is not None:
+            yield owner
+
+    def _registered(self, checkpoint_id: str) -> str | None:
+        path = self._agents.id_file(checkpoint_id)
+        with translated(path):
+            found = read(path)
+        try:
+            return None if found is None else str(decode(found)["agent_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreDamaged(where=str(path), reason=str(error)) from error
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         path = self._agents.id_file(checkpoint_id)
@@ -138,7 +147,8 @@ class FileCheckpointStore(FileLedger, LogStore):
 
     def _unregister(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> None:
         for checkpoint_id in checkpoint_ids:
-            if not names_its_agent(checkpoint_id, agent_id):
+            is_native = names_its_agent(checkpoint_id, agent_id)
+            if not is_native and self._registered(checkpoint_id) == agent_id:
                 self._agents.id_file(checkpoint_id).unlink(missing_ok=True)
 
     def _refuse(self, agent: Agent, lease: Lease | None) -> None:

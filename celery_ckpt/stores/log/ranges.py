@@ -51,9 +51,16 @@ class Ranges:
         return cls(tuple(merged))
 
     @classmethod
-    def of_offsets(cls, offsets: Iterable[int]) -> Ranges:
-        """The ranges of single messages, in the order given."""
-        return cls.of((offset, 1, False) for offset in offsets)
+    def union(cls, spans: Iterable[Span]) -> Ranges:
+        """Every message that is in any of the spans, once, in the order of the log."""
+        merged: list[Span] = []
+        for start, count, _ in sorted(set(spans)):
+            first, before = merged[-1][:2] if merged else (0, -1)
+            if start > first + before:
+                merged.append((start, count, False))
+            else:
+                merged[-1] = (first, max(before, start + count - first), False)
+        return cls(tuple(merged))
 
     @classmethod
     def all_new(cls, count: int) -> Ranges:

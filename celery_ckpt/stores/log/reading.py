@@ -41,10 +41,14 @@ class Reading:
         known = self._ranges.count
         if ranges.cut(0, known) != self._ranges:
             self._ranges, self._spine, known = Ranges(), Spine(), 0
-        missing = [at for at in ranges.cut(known, ranges.count) if at not in messages]
-        if missing:
-            raise ValueError(f"{len(missing)} of its {ranges.count} messages are missing")
-        lines = [messages[at] for at in ranges.cut(known, ranges.count)]
+        added = ranges.cut(known, ranges.count)
+        if Ranges.union(added.spans).count > len(messages):
+            # A damaged record may name billions: not one of them is looked for.
+            raise ValueError(f"it needs {ranges.count} messages, and not all are there")
+        try:
+            lines = [messages[at] for at in added]
+        except KeyError as error:
+            raise ValueError(f"its message at offset {error} is missing") from None
         self._spine.extend_with_stored(lines, _decoded(lines))
         self._ranges = ranges
         return self._spine

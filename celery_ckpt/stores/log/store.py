@@ -18,7 +18,7 @@ from celery_ckpt.names import checked_name, names_its_agent
 from celery_ckpt.records import CheckpointInfo, Lease
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
 from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
-from celery_ckpt.stores.log.ranges import Ranges
+from celery_ckpt.stores.log.ranges import Ranges, Span
 from celery_ckpt.stores.log.reading import Reading
 from celery_ckpt.stores.log.record import Record
 
@@ -218,10 +218,10 @@ def _sequence(line: bytes, damaged: float) -> float:
 
 def ranges_of_all(agent_id: str, lines: Iterable[tuple[str, bytes]]) -> Ranges:
     """The parts of the log that some checkpoints need, each once, in order."""
-    offsets: set[int] = set()
+    spans: list[Span] = []
     for checkpoint_id, line in lines:
         try:
-            offsets.update(Record.parse(agent_id, checkpoint_id, line).ranges)
+            spans += Record.parse(agent_id, checkpoint_id, line).ranges.spans
         except CheckpointDamaged:
             continue  # it is met, and named, when the line is read
-    return Ranges.of_offsets(sorted(offsets))
+    return Ranges.union(spans)

@@ -82,10 +82,12 @@ class AgentIndex:
         self._server.command("HSET", self._keys.foreign_ids(checkpoint_id), checkpoint_id, agent_id)
 
     def unregister(self, agent_id: str, checkpoint_ids: list[str]) -> None:
-        """Ids went: drop the entries of those that had one."""
+        """Ids of the agent went: drop the entries of those that had one."""
         for checkpoint_id in checkpoint_ids:
-            if not names_its_agent(checkpoint_id, agent_id):
-                key = self._keys.foreign_ids(checkpoint_id)
+            if names_its_agent(checkpoint_id, agent_id):
+                continue
+            key = self._keys.foreign_ids(checkpoint_id)
+            if self._server.command("HGET", key, checkpoint_id) == agent_id.encode():
                 self._server.command("HDEL", key, checkpoint_id)
 
 

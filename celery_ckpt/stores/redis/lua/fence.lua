@@ -44,7 +44,8 @@ local function texts(from, last)
   local found = {}
   for start = math.max(from, 0), last, 100 do
     local lines = redis.call('LRANGE', KEYS[2], start, math.min(start + 99, last))
-    if #lines > 0 then found[#found + 1] = table.concat(lines, '\n') end
+    if #lines == 0 then break end
+    found[#found + 1] = table.concat(lines, '\n')
   end
   return found
 end
