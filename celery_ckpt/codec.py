@@ -131,6 +131,8 @@ def assemble(
     count, entry = fields.pop("messages"), fields.pop("entry", None)
     if not isinstance(count, int) or not 0 <= count <= len(spine.messages):
         raise ValueError(f"it has {len(spine.messages)} messages instead of {count}")
+    if entry is None and count != len(spine.messages):
+        raise ValueError(f"it has {len(spine.messages) - count} messages too many")
     own = spine if count == len(spine.messages) else Spine(spine.messages[:count])
     conversation = _over(own, count, fields)
     if entry is not None:

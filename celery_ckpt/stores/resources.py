@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
+from celery_ckpt.codec import FORMAT_VERSION
+
 
 @cache
 def lua(name: str) -> str:
     """A whole script: what all scripts share, then its own file."""
-    return _read("redis/lua/fence.lua") + _read(f"redis/lua/{name}.lua")
+    constants = f"local FORMAT_VERSION = '{FORMAT_VERSION}'\n"
+    return constants + _read("redis/lua/fence.lua") + _read(f"redis/lua/{name}.lua")
 
 
 @cache

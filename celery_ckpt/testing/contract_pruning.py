@@ -153,6 +153,35 @@ class PruningContract(ContractFixtures):
 
         assert store.load_latest("agent") == again
 
+    def test_a_checkpoint_that_came_back_elsewhere_is_no_ground_to_build_on(
+        self, store: CheckpointStore, other_store: CheckpointStore
+    ) -> None:
+        conversation = make_conversation(3)
+        for _ in range(3):
+            conversation.append(make_message())
+            saved = make_checkpoint("agent", conversation)
+            store.save(saved)
+        other_store.delete("agent")
+        other_store.save(make_checkpoint("agent", make_conversation(7)))
+        other_store.save(Checkpoint.from_bytes(saved.to_bytes()))
+
+        conversation.append(make_message())
+        later = make_checkpoint("agent", conversation)
+        store.save(later)
+
+        assert other_store.load_latest("agent") == later
+        assert other_store.load(saved.id) == saved
+
+    def test_the_order_goes_on_after_everything_was_pruned(self, store: CheckpointStore) -> None:
+        store.save(make_checkpoint("agent"))
+        store.save(make_checkpoint("agent"))
+        [latest, _] = store.history("agent")
+        store.prune("agent", 0)
+        store.save(make_checkpoint("agent"))
+
+        [info] = store.history("agent")
+        assert info.seq > latest.seq
+
     def test_all_agents_are_listed_once(self, store: CheckpointStore) -> None:
         names = {f"agent-{number}" for number in range(40)}
         for name in names:

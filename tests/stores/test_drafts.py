@@ -39,7 +39,7 @@ class Log:
         self.lines += draft.messages
         line = stamp(1, len(self.records) + 1, base, draft.rest)
         self.records.append(Record.parse(AGENT, checkpoint.id, line))
-        self.memory.remember(checkpoint, draft.ranges.at(base))
+        self.memory.remember(checkpoint, f"{base} {draft.place}", draft.ranges.at(base))
         return self.records[-1]
 
     def save_first(self, *texts: str, entered: Conversation | None = None) -> Conversation:

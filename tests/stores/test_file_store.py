@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from celery_ckpt import Checkpoint, FileCheckpointStore
-from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
+from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.stores.file import journal as journal_module
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
 
@@ -211,6 +211,35 @@ def test_old_files_go_and_what_stays_is_whole(
     conversation.append(make_message())
     other.save(make_checkpoint("agent", conversation))
     assert len(store.list("agent")) == 4
+
+
+def test_pruning_everything_in_a_large_journal_leaves_an_agent_with_nothing(
+    store: FileCheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 100)
+    saved = history(store)
+    store.prune("agent", 0)
+
+    assert cold(tmp_path).load_latest("agent") is None
+    assert cold(tmp_path).history("agent") == []
+    cold(tmp_path).save(saved[0])
+    assert cold(tmp_path).list("agent") == [saved[0]]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"junk", b'{"token": 1}'])
+def test_a_damaged_lease_is_an_error_of_the_store(
+    store: FileCheckpointStore, tmp_path: Path, content: bytes
+) -> None:
+    saved = history(store)
+    store.acquire("agent", "me", 60)
+    [path] = tmp_path.glob("agents/*/*/lease")
+    path.write_bytes(content)
+
+    with pytest.raises(StoreDamaged, match="lease"):
+        store.holder("agent")
+    with pytest.raises(StoreDamaged, match="lease"):
+        store.save(make_checkpoint())
+    assert store.load_latest("agent") == saved[-1]
 
 
 def test_deletion_leaves_no_file(store: FileCheckpointStore, tmp_path: Path) -> None:

@@ -159,27 +159,56 @@ def test_a_database_locked_by_another_is_unavailable(
         other.close()
 
 
-def save_in_a_child_of_a_fork(path: str, said: Connection) -> None:
-    """Use a store that was opened before a fork, on both sides of it."""
+def read_in_another_process(path: str, said: Connection) -> None:
     with SqliteCheckpointStore.open(path) as store:
-        store.save(make_checkpoint("parent"))
-        child = os.fork()
-        if child == 0:
-            store.save(make_checkpoint("child"))
-            store.close()
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        store.save(make_checkpoint("parent"))
-        said.send(status)
+        said.send([checkpoint.iteration for checkpoint in store.list("agent")])
+
+
+def seen_by_another_process(path: Path) -> list[int]:
+    with started(read_in_another_process, str(path)) as (_, heard):
+        found: list[int] = heard.recv()
+        return found
+
+
+def test_two_stores_in_one_process_lose_nothing_when_another_process_leaves(
+    store: SqliteCheckpointStore, path: Path
+) -> None:
+    store.save(make_checkpoint(iteration=1))
+    with SqliteCheckpointStore.open(path):
+        assert seen_by_another_process(path) == [1]
+
+        store.save(make_checkpoint(iteration=2))
+
+        assert seen_by_another_process(path) == [2, 1]
+
+
+def use_a_store_on_both_sides_of_a_fork(path: str, said: Connection) -> None:
+    """The parent closes its store first; the child goes on with what it inherited."""
+    store = SqliteCheckpointStore.open(path)
+    store.save(make_checkpoint(iteration=1))
+    may_go, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(may_go, 1)
+        store.save(make_checkpoint(iteration=3))
+        os.read(may_go, 1)
+        store.save(make_checkpoint(iteration=4))
+        os._exit(0)
+    store.save(make_checkpoint(iteration=2))
+    os.write(go, b"1")
+    store.close()
+    os.write(go, b"2")
+    said.send(os.waitpid(child, 0)[1])
 
 
 def test_a_store_opened_before_a_fork_works_on_both_sides(
     store: SqliteCheckpointStore, path: Path
 ) -> None:
-    with started(save_in_a_child_of_a_fork, str(path)) as (_, heard):
+    with started(use_a_store_on_both_sides_of_a_fork, str(path)) as (_, heard):
         assert heard.recv() == 0
 
-    assert (len(store.list("parent")), len(store.list("child"))) == (2, 1)
+    assert sorted(seen_by_another_process(path)) == [1, 2, 3, 4]
+    assert len(store.list("agent")) == 4
 
 
 def test_every_statement_is_valid() -> None:

@@ -43,16 +43,16 @@ class Agent:
 
     def lease(self) -> LeaseState:
         """Its lease, as it is now."""
-        stored = read(self.directory / "lease")
+        path = self.directory / "lease"
+        stored = read(path)
         if stored is None:
             return LeaseState()
-        fields = decode(stored)
-        return LeaseState(
-            fields["token"],
-            fields["nonce"],
-            fields["owner"],
-            datetime.fromisoformat(fields["expires_at"]).astimezone(UTC),
-        )
+        try:
+            fields = decode(stored)
+            expires_at = datetime.fromisoformat(fields.pop("expires_at"))
+            return LeaseState(**fields, expires_at=expires_at.astimezone(UTC))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreDamaged(where=str(path), reason=str(error)) from error
 
     def set_lease(self, state: LeaseState) -> None:
         """Change its lease."""

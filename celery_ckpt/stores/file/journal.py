@@ -72,7 +72,10 @@ class Journal:
 
     def _notice_loss(self) -> None:
         tip = self._tip()
-        if tip is not None and self._sizes.get(tip.segment, 0) < tip.size:
+        if tip is None or self._sizes.get(tip.segment, 0) >= tip.size:
+            return
+        # The last file stays: one that is gone and has a successor was not needed any more.
+        if tip.segment in self._sizes or tip.segment > max(self._sizes, default=0):
             self._scan.add_unreadable(tip.checkpoint_id, tip.segment, _LOST)
 
     def _tip(self) -> Tip | None:
@@ -88,6 +91,11 @@ class Journal:
     def live(self) -> dict[str, Save]:
         """The checkpoints that are there, by id, oldest first."""
         return self._scan.live
+
+    def has(self, checkpoint_id: str, mark: str) -> bool:
+        """Is a checkpoint there, and does it say that of itself?"""
+        save = self.live.get(checkpoint_id)
+        return save is not None and save.record.split(b" ", 2)[-1].startswith(f"{mark} {{".encode())
 
     def is_incomplete(self) -> bool:
         """Is there a record of which not even the id can be read?"""

@@ -62,7 +62,7 @@ class FileCheckpointStore(FileLedger, LogStore):
             self._refuse(agent, lease)
             if draft.basis is Basis.EMPTY and journal.live:
                 raise BasisGone
-            if isinstance(draft.basis, str) and draft.basis not in journal.live:
+            if isinstance(draft.basis, str) and not journal.has(draft.basis, draft.mark):
                 raise BasisGone
             return journal.save(checkpoint_id, draft.rest, draft.messages)
 

@@ -2,10 +2,10 @@
 
 A save refers to messages that earlier saves have written. That is safe only while something keeps
 those messages in the log, so every save names a **basis**: a stored checkpoint that refers to all of
-them. The store accepts it only if the basis is still there at that moment, in the same atomic step.
-Nothing else needs checking: whatever happened meanwhile (the history was pruned, the agent deleted and
-made anew, a replica promoted that had missed the last saves), if the basis is there, so are its
-messages, at the offsets it says.
+them. The store accepts it only if the basis is still there at that moment, in the same atomic step,
+with the same **mark**: its base, its ranges and its digest. Nothing else needs checking: whatever
+happened meanwhile (the history was pruned, the agent deleted and made anew, a replica promoted that had
+missed the last saves), if the basis is there, so are its messages, at the offsets it says.
 
 The writer remembers, for each spine, its latest basis; so the usual save costs the new messages. If it
 remembers none, or the basis is gone, it reads the agent's latest checkpoint and looks up each message
@@ -41,19 +41,27 @@ class Draft(NamedTuple):
     """A save, ready to be written: its place in the log is all that is missing."""
 
     basis: str | Basis
+    #: What the basis must say of itself: base, low, ranges and digest.
+    mark: str
     #: The messages to append to the log, one JSON line each.
     messages: list[bytes]
     #: All messages of the checkpoint; the new ones relative to the base.
     ranges: Ranges
-    digest: str
-    #: The record without its stamp.
-    rest: bytes
+    #: The record without its stamp: low, ranges and digest, and then the header.
+    place: str
+    header: bytes
+
+    @property
+    def rest(self) -> bytes:
+        """The record without its stamp."""
+        return f"{self.place} ".encode() + self.header
 
 
 class Place(NamedTuple):
     """Where the first messages of a spine lie, as long as the basis is there."""
 
     basis: str
+    mark: str
     ranges: Ranges
 
 
@@ -94,15 +102,15 @@ class Parts:
             part_size=sizes[part],
         )
 
-    def draft(self, basis: str | Basis, ranges: Ranges, messages: list[bytes]) -> Draft:
+    def draft(self, basis: str | Basis, mark: str, ranges: Ranges, messages: list[bytes]) -> Draft:
         """Put the pieces together."""
-        rest = f"{ranges.low} {ranges} {self.digest} ".encode() + self.header
-        return Draft(basis, messages, ranges, self.digest, rest)
+        place = f"{ranges.low} {ranges} {self.digest}"
+        return Draft(basis, mark, messages, ranges, place, self.header)
 
     def draft_of_all(self, basis: Basis) -> Draft:
         """Write every message."""
         lines = self._all_lines()
-        return self.draft(basis, Ranges.all_new(len(lines)), lines)
+        return self.draft(basis, "", Ranges.all_new(len(lines)), lines)
 
     def _all_lines(self) -> list[bytes]:
         own = self.conversation.spine.lines(0, len(self.conversation))
@@ -120,7 +128,7 @@ class Parts:
                 return None
             more, more_lines = _continued(entered, self.entered, self.kept)
             ranges, lines = ranges + more.after(len(lines)), lines + more_lines
-        return self.draft(place.basis, ranges, lines)
+        return self.draft(place.basis, place.mark, ranges, lines)
 
     def draft_by_search(self, basis: Record, stored: Mapping[int, bytes]) -> Draft:
         """Write what is not among the messages of a stored checkpoint."""
@@ -130,7 +138,7 @@ class Parts:
         lines = [line for line, at in zip(wanted, offsets, strict=True) if at is None]
         number = count()
         spans = ((next(number), 1, True) if at is None else (at, 1, False) for at in offsets)
-        return self.draft(basis.checkpoint_id, Ranges.of(spans), lines)
+        return self.draft(basis.checkpoint_id, basis.mark, Ranges.of(spans), lines)
 
 
 def _continued(place: Place, conversation: Conversation, start: int) -> tuple[Ranges, list[bytes]]:
@@ -170,13 +178,13 @@ class Memory:
         place: Place | None = spine.notes.get((self, agent_id))
         return place
 
-    def remember(self, checkpoint: Checkpoint, located: Ranges) -> None:
-        """A checkpoint was saved or read, and its messages lie there."""
+    def remember(self, checkpoint: Checkpoint, mark: str, located: Ranges) -> None:
+        """A checkpoint was saved or read, it says that of itself, and its messages lie there."""
         fields = checkpoint.__dict__
         spine, own = fields["conversation"].extent
         key = (self, checkpoint.agent_id)
-        spine.notes[key] = Place(checkpoint.id, located.cut(0, own))
+        spine.notes[key] = Place(checkpoint.id, mark, located.cut(0, own))
         if located.count > own:
             kept, rest = codec.shared_with_entry(checkpoint)
             entered = located.cut(0, kept) + located.cut(own, own + len(rest))
-            fields["entry"].conversation.spine.notes[key] = Place(checkpoint.id, entered)
+            fields["entry"].conversation.spine.notes[key] = Place(checkpoint.id, mark, entered)

@@ -1,6 +1,6 @@
 """The line that a log store keeps for a checkpoint.
 
-    1 17 34 0 0:34,+0:2 9f86d081884c7d659a2feaa0  {"created_at":...,"messages":36,"iteration":17}
+    1 17 34 0 0:34,+0:2 9f86d081884c7d659a2feaa0 {"created_at":...,"messages":36,"iteration":17}
     |  |  | |     |        |      the header (see codec.py)
     |  |  | |     |        digest of the header and of all messages
     |  |  | |     where the messages lie (see ranges.py)
@@ -53,6 +53,8 @@ class Record:
     #: The same, span for span as the line has them.
     spans: list[Span]
     digest: str
+    #: Base, low, ranges and digest, as the line has them: what tells this save from any other.
+    mark: str
     header_bytes: bytes
     header: dict[str, Any]
 
@@ -67,14 +69,15 @@ class Record:
         try:
             version, _, rest = line.partition(b" ")
             refuse_newer(int(version), f"Checkpoint {checkpoint_id} of agent {agent_id!r}")
-            seq, base, _, ranges, digest, header = rest.split(b" ", 5)
+            seq, base, low, ranges, digest, header = rest.split(b" ", 5)
             written = Ranges.parse(ranges.decode())
             fields = decode(header)
             if not isinstance(fields, dict):
                 raise ValueError("its header is not an object")
+            mark = b" ".join((base, low, ranges, digest)).decode()
             return cls(
                 agent_id, checkpoint_id, int(seq), int(base), low_of(line), written.at(int(base)),
-                written.placed(int(base)), digest.decode(), header, fields,
+                written.placed(int(base)), digest.decode(), mark, header, fields,
             )  # fmt: skip
         except ValueError as error:
             raise CheckpointDamaged(

@@ -80,6 +80,7 @@ class RedisCheckpointStore(RedisLedger, LogStore):
             self._keys.of(agent_id, "agent", "log"),
             _FIELD + checkpoint_id,
             basis.value if isinstance(basis, Basis) else _FIELD + basis,
+            draft.mark,
             fence(agent_id, lease),
             draft.rest,
             *draft.messages,

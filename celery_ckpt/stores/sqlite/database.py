@@ -1,7 +1,7 @@
 """One SQLite file, used by the threads of this process one after the other.
 
-Every process has a connection of its own: one that was inherited over a fork is set aside, unused and
-unclosed, because closing it would drop the parent's locks.
+SQLite must not be carried over a fork: the child would share the parent's idea of which locks are
+held, and hold none. So connections are closed before a fork, and both sides open new ones.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,8 +28,11 @@ class Database:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._inherited: list[sqlite3.Connection] = []
-        self._start()
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
+        with self.writing():
+            self._prepare()
         _OPEN.add(self)
 
     @property
@@ -36,57 +40,71 @@ class Database:
         """What to call it in an error."""
         return str(self._path or "memory")
 
-    def _start(self) -> None:
-        self._lock = threading.RLock()
-        try:
+    def _connected(self) -> sqlite3.Connection:
+        if self._is_closed:
+            raise sqlite3.ProgrammingError("the store was closed")
+        if self._connection is None:
             self._connection = self._connect()
-            self._prepare()
-        except sqlite3.Error as error:
-            raise self.translate(error) from error
+        return self._connection
 
     def _connect(self) -> sqlite3.Connection:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        return sqlite3.connect(
+            # For nobody but us. A file that is there is left alone: to close it would drop our locks.
+            with suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        connection = sqlite3.connect(
             self._path or ":memory:",
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
         )
+        try:
+            if self._path is not None:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
 
     def _prepare(self) -> None:
-        if self._path is not None:
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-        with self.writing():
-            there = "SELECT 1 FROM sqlite_master WHERE name = 'ckpt_format'"
-            if self._connection.execute(there).fetchone() is None:
-                self._create()
-            [version] = self._connection.execute("SELECT version FROM ckpt_format").fetchone()
+        connection = self._connected()
+        there = "SELECT 1 FROM sqlite_master WHERE name = 'ckpt_format'"
+        if connection.execute(there).fetchone() is None:
+            for statement in schema().split(";\n"):
+                connection.execute(statement)
+        [version] = connection.execute("SELECT version FROM ckpt_format").fetchone()
         if version > FORMAT_VERSION:
-            raise SchemaTooNew(
-                what=f"The store {self.where}", version=version, supported=FORMAT_VERSION
-            )
+            what = f"The store {self.where}"
+            raise SchemaTooNew(what=what, version=version, supported=FORMAT_VERSION)
 
-    def _create(self) -> None:
-        for statement in schema().split(";\n"):
-            self._connection.execute(statement)
-
-    def after_fork(self) -> None:
-        """In a child: begin anew with a connection of its own."""
+    def before_fork(self) -> None:
+        """Wait for the transaction under way, and let go of the file."""
+        self._lock.acquire()
         if self._path is not None:
-            self._inherited.append(self._connection)
-            self._start()
-        else:
-            self._lock = threading.RLock()
+            self._disconnect()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Go on, with a lock that no lost thread can hold."""
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Close this process's connection."""
         _OPEN.discard(self)
         with self._lock:
+            self._is_closed = True
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
     def writing(self) -> Transaction:
         """One transaction: everything in the block, or nothing."""
@@ -100,23 +118,26 @@ class Database:
         """Begin a transaction, when this thread's turn has come."""
         self._lock.acquire()
         try:
-            self._connection.execute(statement)
-        except sqlite3.Error as error:
+            self._connected().execute(statement)
+        except (sqlite3.Error, OSError) as error:
             self._lock.release()
             raise self.translate(error) from error
 
     def end(self, statement: str) -> None:
         """End a transaction."""
+        connection = self._connected()
         try:
-            self._connection.execute(statement)
+            # An error may have ended it already.
+            if connection.in_transaction:
+                connection.execute(statement)
         except sqlite3.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise self.translate(error) from error
         finally:
             self._lock.release()
 
-    def translate(self, error: sqlite3.Error) -> CheckpointError:
+    def translate(self, error: sqlite3.Error | OSError) -> CheckpointError:
         """The error of ours that says what one of the driver's means."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN):
@@ -129,26 +150,26 @@ class Database:
         """Run one statement as a transaction of its own; returns the number that it returns."""
         with self._lock:
             try:
-                rows = self._connection.execute(_QUERIES[query], values).fetchall()
-            except sqlite3.Error as error:
+                rows = self._connected().execute(_QUERIES[query], values).fetchall()
+            except (sqlite3.Error, OSError) as error:
                 raise self.translate(error) from error
         return rows[0][0] if rows else None
 
     def one(self, query: str, *values: Any) -> Any:
         """The first row of a statement, or ``None``."""
-        return self._connection.execute(_QUERIES[query], values).fetchone()
+        return self._connected().execute(_QUERIES[query], values).fetchone()
 
     def all(self, query: str, *values: Any) -> list[Any]:
         """All rows of a statement."""
-        return self._connection.execute(_QUERIES[query], values).fetchall()
+        return self._connected().execute(_QUERIES[query], values).fetchall()
 
     def run(self, query: str, *values: Any) -> int:
         """How many rows a statement changed."""
-        return self._connection.execute(_QUERIES[query], values).rowcount
+        return self._connected().execute(_QUERIES[query], values).rowcount
 
     def add(self, query: str, *values: Any) -> int:
         """The key of the row that a statement added."""
-        key = self._connection.execute(_QUERIES[query], values).lastrowid
+        key = self._connected().execute(_QUERIES[query], values).lastrowid
         assert key is not None
         return key
 
@@ -177,11 +198,28 @@ class Transaction:
 
 _QUERIES = queries()
 _OPEN: WeakSet[Database] = WeakSet()
+#: Those that were open when a fork began; it may take a while until each lets go.
+_FORKING: list[Database] = []
 
 
-def _after_fork() -> None:
-    for database in list(_OPEN):
-        database.after_fork()
+def _before_fork() -> None:
+    _FORKING[:] = list(_OPEN)
+    for database in _FORKING:
+        database.before_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _after_fork_in_parent() -> None:
+    for database in _FORKING:
+        database.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    for database in _FORKING:
+        database.after_fork_in_child()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

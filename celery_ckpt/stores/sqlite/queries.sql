@@ -14,23 +14,24 @@ SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
 UPDATE ckpt_agents SET token = ?2, nonce = ?3, owner = ?4, expires_at = ?5
 WHERE key = ?1
 
--- append (agent_id, lease token, lease nonce, now, basis, count, id, record, messages)
-INSERT INTO ckpt_saves (place, base, count, id, record, messages)
-SELECT last.place + 1, last.base + last.count, ?6, ?7, ?8, ?9
+-- append (agent_id, lease token, lease nonce, now, basis, its base, its place, format, count, id, record, messages)
+INSERT INTO ckpt_saves (place, base, format, count, id, record, messages)
+SELECT last.place + 1, last.base + last.count, ?8, ?9, ?10, ?11, ?12
 FROM ckpt_saves AS basis
     JOIN ckpt_agents AS a ON a.key = basis.place >> 32
     JOIN ckpt_saves AS last ON last.place = (
         SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
-WHERE basis.id = ?5 AND a.agent_id = ?1 AND CASE
+WHERE basis.id = ?5 AND basis.base = ?6 AND substr(basis.record, 1, length(?7)) = ?7
+    AND a.agent_id = ?1 AND CASE
     WHEN ?2 IS NULL THEN a.nonce = '' OR a.expires_at <= ?4
     ELSE a.token = ?2 AND a.nonce = ?3 AND a.nonce <> '' END
 ON CONFLICT DO NOTHING
 RETURNING base
 
--- save_state (id, basis, agent_id)
+-- save_state (id, basis, agent_id, base of the basis, place of the basis)
 SELECT a.key, a.token, a.nonce, a.owner, a.expires_at,
-    (SELECT record FROM ckpt_saves WHERE id = ?1 AND place >> 32 = a.key),
-    (SELECT place >> 32 FROM ckpt_saves WHERE id = ?2),
+    (SELECT format || ' 0 0 ' || record FROM ckpt_saves WHERE id = ?1 AND place >> 32 = a.key),
+    (SELECT place >> 32 FROM ckpt_saves WHERE id = ?2 AND base = ?4 AND substr(record, 1, length(?5)) = ?5),
     last.place & 4294967295, ifnull(last.base + last.count, 0)
 FROM ckpt_agents AS a LEFT JOIN ckpt_saves AS last ON last.place = (
     SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
@@ -39,9 +40,9 @@ WHERE a.agent_id = ?3
 -- has_checkpoint (low, high)
 SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL LIMIT 1
 
--- add_save (place, base, count, id, record, messages)
-INSERT INTO ckpt_saves (place, base, count, id, record, messages)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+-- add_save (place, base, format, count, id, record, messages)
+INSERT INTO ckpt_saves (place, base, format, count, id, record, messages)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 
 -- latest (low, high)
 SELECT id, format, place & 4294967295, base, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
@@ -66,7 +67,8 @@ UPDATE ckpt_saves SET id = NULL, record = NULL WHERE place BETWEEN ?1 AND ?2 AND
 
 -- trim (low, high, keep_from)
 DELETE FROM ckpt_saves
-WHERE place BETWEEN ?1 AND ?2 AND id IS NULL AND base + count <= ?3
+WHERE place BETWEEN ?1 AND ?2 AND id IS NULL AND base + count <= ?3 AND place < (
+    SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2)
 
 -- count_checkpoints (low, high)
 SELECT count(*) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL

@@ -20,7 +20,7 @@ CREATE TABLE ckpt_saves (
     place    INTEGER PRIMARY KEY,
     base     INTEGER NOT NULL,
     count    INTEGER NOT NULL,
-    format   INTEGER NOT NULL DEFAULT 1,
+    format   INTEGER NOT NULL,
     id       TEXT UNIQUE,
     record   BLOB,
     messages BLOB NOT NULL

@@ -27,6 +27,8 @@ from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state, microsec
 _PAGE = 500
 #: An agent's saves have the places from its key shifted by this to just below the next agent's.
 _SEQ_BITS = 32
+#: An offset that no log reaches.
+_EVERYTHING = 2**62
 
 
 class SqliteCheckpointStore(SqliteLedger, LogStore):
@@ -71,38 +73,39 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
 
     def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
         messages = b"\n".join(draft.messages)
-        added = (len(draft.messages), checkpoint_id, draft.rest, messages)
-        if isinstance(draft.basis, str) and (lease is None or lease.agent_id == agent_id):
+        added = (FORMAT_VERSION, len(draft.messages), checkpoint_id, draft.rest, messages)
+        base, _, place = draft.mark.partition(" ")
+        basis = (draft.basis, base, place.encode()) if isinstance(draft.basis, str) else None
+        if basis is not None and (lease is None or lease.agent_id == agent_id):
             # Nearly every save: one statement, which does nothing if anything at all is in its way.
             token, nonce = (lease.token, lease.nonce) if lease else (None, None)
             now = microseconds(self._clock.now())
-            base = self._database.write("append", agent_id, token, nonce, now, draft.basis, *added)
-            if base is not None:
-                return base
-        return self._append_or_say_why(agent_id, draft, lease, added)
+            at = self._database.write("append", agent_id, token, nonce, now, *basis, *added)
+            if at is not None:
+                return at
+        return self._append_or_say_why(agent_id, checkpoint_id, draft, lease, basis, added)
 
     def _append_or_say_why(
         self,
         agent_id: str,
+        checkpoint_id: str,
         draft: Draft,
         lease: Lease | None,
-        added: tuple[int, str, bytes, bytes],
+        basis: tuple[str, str, bytes] | None,
+        added: tuple[int, int, str, bytes, bytes],
     ) -> int:
-        basis = draft.basis if isinstance(draft.basis, str) else None
+        name, *where = basis or (None, None, None)
         with self._database.writing():
-            state = self._database.one("save_state", added[1], basis, agent_id)
+            state = self._database.one("save_state", checkpoint_id, name, agent_id, *where)
             if state is None:
                 key, based_on, last, base = self._add_agent(agent_id, lease), None, None, 0
             else:
                 key, *held, stored, based_on, last, base = state
                 if stored is not None:
-                    raise SavedBefore(
-                        Record.parse(agent_id, added[1], stamp(FORMAT_VERSION, 0, 0, stored)).digest
-                    )
+                    raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored.encode()).digest)
                 lease_state(*held).refuse(agent_id, lease, self._clock.now())
             self._refuse_without_basis(key, draft, based_on)
-            place = (key << _SEQ_BITS) + (last or 0) + 1
-            self._database.add("add_save", place, base, *added)
+            self._database.add("add_save", (key << _SEQ_BITS) + (last or 0) + 1, base, *added)
         return int(base)
 
     def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
@@ -174,11 +177,8 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             places = _places(key)
             removed = sum(self._database.run("forget", *places, name) for name in checkpoint_ids)
             staying = self._newest(key)
-            if staying:
-                keep_from = min(low_of(line) for _, line in staying)
-                self._database.run("trim", *places, keep_from)
-            else:
-                self._database.run("delete_saves", *places)
+            keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
+            self._database.run("trim", *places, keep_from)
             return removed
 
     def delete(self, agent_id: str) -> int:

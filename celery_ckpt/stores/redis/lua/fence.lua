@@ -5,6 +5,7 @@
            steps, runs (how many were ever added, for their order);
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see save.lua)
+  FORMAT_VERSION  of what is written; it stands before this text when it is loaded
   refusal(lease)  what to answer instead of writing, or nil; a lease is "token:nonce", or empty
       {"lost"}                                      the lease is not the newest one, or was released
       {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one

@@ -3,8 +3,9 @@
   KEYS[2]  list: the log, messages as JSON lines; the first one has the offset "first" of KEYS[1]
   ARGV[1]  "c:" and the checkpoint's id
   ARGV[2]  basis: the same of a checkpoint that must be there; "": none may be; "*": any
-  ARGV[3]  lease (see fence.lua)
-  ARGV[4]  the line after version, seq and base    ARGV[5...]  new messages
+  ARGV[3]  what stands between seq and header in the line of the basis
+  ARGV[4]  lease (see fence.lua)
+  ARGV[5]  the line after version, seq and base    ARGV[6...]  new messages
   returns  base | {"first", base} for an agent's first | {"exists", line} | {"stale"} | refusal
 ]]
 -- An agent's first save, or somebody damaged the tip: what is there has the last word.
@@ -20,23 +21,23 @@ end
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'tip', 'first',
   ARGV[1], ARGV[2])
 if agent[7] then return {'exists', agent[7]} end
-local refused = lease_refusal(agent, ARGV[3])
+local refused = lease_refusal(agent, ARGV[4])
 if refused then return refused end
 local seq, latest = tip(agent[5])
 if not agent[5] then seq, latest = newest() end
 if ARGV[2] == '' then
   if latest then return {'stale'} end
-elseif ARGV[2] ~= '*' and not agent[8] then
+elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
   return {'stale'}
 end
 local base = tonumber(agent[6] or 0)
-if #ARGV < 1000 and #ARGV > 4 then
-  base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, 5)) - #ARGV + 4
+if #ARGV < 1000 and #ARGV > 5 then
+  base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, 6)) - #ARGV + 5
 else
   base = base + redis.call('LLEN', KEYS[2])
-  each(ARGV, 5, 1000, function(...) redis.call('RPUSH', KEYS[2], ...) end)
+  each(ARGV, 6, 1000, function(...) redis.call('RPUSH', KEYS[2], ...) end)
 end
 local stamp = string.format('%d %d ', seq + 1, base)
-redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. ARGV[1], ARGV[1], '1 ' .. stamp .. ARGV[4])
+redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. ARGV[1], ARGV[1], FORMAT_VERSION .. ' ' .. stamp .. ARGV[5])
 if seq == 0 then return {'first', base} end
 return base
