@@ -1,5 +1,5 @@
 // Prints the latest checkpoint of an agent as Checkpoint.to_bytes() would, from the stored bytes alone.
-// Written from docs/reference/storage-format.md, by the page of the storage format.
+// Written by the rules of docs/reference/storage-format.md.
 //
 //   node reader.mjs file   DIRECTORY            < the agent's name
 //   node reader.mjs redis  redis://host:port/0  < the agent's name

@@ -184,7 +184,8 @@ def translate(error: Exception, where: str) -> CheckpointError:
     """The error of ours that says what one of the driver's means."""
     # What follows in the answer of Sentinel's client are all its clients with all their options.
     reason = str(error).partition(" : <redis")[0].rstrip(".") or type(error).__name__
-    if isinstance(error, NoPermissionError) or reason.startswith(_NOT_ALLOWED_IN_SCRIPT):
+    in_script = any(text in reason for text in _NOT_ALLOWED_IN_SCRIPT)
+    if isinstance(error, NoPermissionError) or in_script:
         return ConfigurationError(
             reason=f"The Redis user at {where} lacks a permission: {reason}. Allow it the key prefix."
         )
