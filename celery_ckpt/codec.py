@@ -40,7 +40,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
             "id": checkpoint.id,
             "agent_id": checkpoint.agent_id,
             "header": header(checkpoint, kept),
-            "messages": [m.root for m in (*checkpoint.conversation, *rest)],
+            "messages": [m.json_object for m in (*checkpoint.conversation, *rest)],
         }
     )
 

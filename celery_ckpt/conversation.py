@@ -104,8 +104,8 @@ class Conversation:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         messages: Iterable[Message | dict[str, Any]] = (),
     ) -> None:
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-            raise ValueError(f"max_tokens is {max_tokens!r}; it must be an integer of at least 1")
+        if type(max_tokens) is not int or not 0 < max_tokens < 2**62:
+            raise ValueError("max_tokens must be an integer of at least 1, and below 2**62")
         self.max_tokens = max_tokens
         #: One writer at a time; readers need no lock, since what they read is replaced as a whole.
         self._lock = threading.Lock()

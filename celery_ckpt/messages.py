@@ -51,7 +51,7 @@ class Message(RootModel[dict[str, Any]]):
     @model_validator(mode="before")
     @classmethod
     def _own_plain_copy(cls, value: Any) -> Any:
-        return value.root if isinstance(value, Message) else _plain_object(value)
+        return value.json_object if isinstance(value, Message) else _plain_object(value)
 
     @classmethod
     def of(cls, value: Message | dict[str, Any]) -> Message:
@@ -87,24 +87,30 @@ class Message(RootModel[dict[str, Any]]):
         """The result of a tool call, in OpenAI's chat shape."""
         return cls.of({"role": "tool", "tool_call_id": tool_call_id, "content": content, **fields})
 
+    @property
+    def json_object(self) -> dict[str, Any]:
+        """The JSON object itself, only to be read."""
+        own: dict[str, Any] = self.__dict__["root"]
+        return own
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object, as a copy that the caller may change."""
-        return _plain_object(self.root)
+        return _plain_object(self.json_object)
 
     def to_json(self) -> bytes:
         """The JSON object on one line: what stores keep and digests are made of."""
-        return encode(self.root)
+        return encode(self.json_object)
 
     @property
     def role(self) -> str | None:
         """Who speaks, where the provider's shape says so."""
-        role = self.root.get("role")
+        role = self.json_object.get("role")
         return role if isinstance(role, str) else None
 
     @property
     def text(self) -> str:
         """All text in the message, without thinking, tool calls or tool results."""
-        content = self.root.get("content")
+        content = self.json_object.get("content")
         if isinstance(content, str):
             return content
         blocks = (b for b in _objects(content) if b.get("type") in _TEXT_BLOCKS)
@@ -114,15 +120,15 @@ class Message(RootModel[dict[str, Any]]):
     def tool_calls(self) -> list[ToolCall]:
         """The calls that wait for an answer from us; calls the provider runs itself are not listed."""
         return [
-            *_chat_calls(self.root),
-            *_responses_calls(self.root),
-            *_anthropic_calls(self.root),
+            *_chat_calls(self.json_object),
+            *_responses_calls(self.json_object),
+            *_anthropic_calls(self.json_object),
         ]
 
     @property
     def answers(self) -> list[str]:
         """The ids of the tool calls whose results this message brings."""
-        root, found = self.root, []
+        root, found = self.json_object, []
         if root.get("role") == "tool":
             found.append(root.get("tool_call_id"))
         if str(root.get("type", "")).endswith("_output"):
@@ -131,6 +137,17 @@ class Message(RootModel[dict[str, Any]]):
         blocks = _objects(root.get("content"))
         found += [b.get("tool_use_id") for b in blocks if b.get("type") == "tool_result"]
         return [call_id for call_id in found if isinstance(call_id, str)]
+
+
+class _RootCopiedOut:
+    """``message.root`` is a copy, so that no reader can change a message that is already written."""
+
+    def __get__(self, instance: Message | None, owner: type[Message]) -> Any:
+        return self if instance is None else instance.to_dict()
+
+    def __set__(self, instance: Message, value: Any) -> None:
+        # Only pydantic comes here, to fill a new message: for others it is frozen.
+        instance.__dict__["root"] = value
 
 
 def _plain_object(value: Any) -> dict[str, Any]:
@@ -170,3 +187,7 @@ def _anthropic_calls(root: dict[str, Any]) -> Iterator[ToolCall]:
     for block in _objects(root.get("content")):
         if block.get("type") == "tool_use":
             yield from _call(block.get("id"), block.get("name"), block.get("input"))
+
+
+# Pydantic itself reads ``__dict__``. (A plain assignment is not for type checkers.)
+setattr(Message, "root", _RootCopiedOut())  # noqa: B010

@@ -6,6 +6,7 @@ that no use of a checkpoint can change it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC
 from typing import Annotated, Any, Self
 
@@ -34,6 +35,8 @@ RunId = Annotated[str, named("A run_id")]
 CheckpointId = Annotated[str, named("A checkpoint id")]
 State = Annotated[dict[str, Any], kept_exactly("state")]
 Metadata = Annotated[dict[str, str], kept_exactly("metadata")]
+#: Counts fit into the 64 bits that every store and reader has.
+Count = Annotated[int, Field(ge=0, lt=2**62)]
 Moment = Annotated[AwareDatetime, AfterValidator(lambda moment: moment.astimezone(UTC))]
 
 
@@ -60,24 +63,30 @@ def _copy(value: Any) -> Any:
     return value.copy() if isinstance(value, Conversation) else plain(value, "value")
 
 
-class Entry(BaseModel):
-    """Where an iteration began: the conversation and the state to enter it with again."""
+class Value(BaseModel):
+    """A model that never changes; what is made of it is checked like anything new."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same with some fields changed. Unlike pydantic's own, it looks at them."""
+        return type(self)(**{**self.__dict__, **(update or {})})
+
+
+class Entry(Value):
+    """Where an iteration began: the conversation and the state to enter it with again."""
 
     conversation: Conversation
     state: State = {}
 
 
-class Checkpoint(BaseModel):
+class Checkpoint(Value):
     """An immutable, complete snapshot of an agent; compared by value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: CheckpointId
     agent_id: AgentId
     conversation: Conversation
-    iteration: Annotated[int, Field(ge=0)]
+    iteration: Count
     metadata: Metadata = {}
     created_at: Moment
     #: What the agent keeps besides its conversation: any JSON object.
@@ -113,7 +122,7 @@ class Checkpoint(BaseModel):
 
     def with_metadata(self, key: str, value: str) -> Self:
         """The same checkpoint with one more piece of metadata."""
-        return type(self)(**{**self.__dict__, "metadata": {**self.metadata, key: value}})
+        return self.model_copy(update={"metadata": {**self.metadata, key: value}})
 
     def to_bytes(self) -> bytes:
         """The whole checkpoint as JSON, to be carried anywhere."""

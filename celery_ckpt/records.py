@@ -5,15 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.models import (
     AgentId,
     CheckpointId,
+    Count,
     Metadata,
     Moment,
     RunId,
+    Value,
     hand_out_copies,
     kept_exactly,
     named,
@@ -22,11 +24,7 @@ from celery_ckpt.models import (
 StepKey = Annotated[str, named("A step's key")]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Lease(_Record):
+class Lease(Value):
     """The right to write for an agent, for a while.
 
     The token only grows; whoever has an older one is fenced off. The nonce tells two leases apart
@@ -41,13 +39,13 @@ class Lease(_Record):
     expires_at: Moment
 
 
-class Step(_Record):
+class Step(Value):
     """A call whose result is recorded, so that a later attempt replays it instead of calling."""
 
     agent_id: AgentId
     run_id: RunId
     #: The iteration it belongs to; 0 is before the loop.
-    iteration: Annotated[int, Field(ge=0)] = 0
+    iteration: Count = 0
     #: Unique in its run: the tool call's id, or what the call's name and arguments make.
     key: StepKey
     #: What was called, for people.
@@ -71,7 +69,7 @@ class RunStatus(StrEnum):
         return self in (RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
-class RunRecord(_Record):
+class RunRecord(Value):
     """One Celery task working for an agent, over all its attempts."""
 
     agent_id: AgentId
@@ -79,16 +77,16 @@ class RunRecord(_Record):
     #: The Celery task's name.
     task: str = ""
     status: RunStatus = RunStatus.QUEUED
-    attempts: Annotated[int, Field(ge=0)] = 0
-    retries: Annotated[int, Field(ge=0)] = 0
+    attempts: Count = 0
+    retries: Count = 0
     #: What it takes to send the task again.
-    envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = {}
+    envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = Field(default_factory=dict)
     result: Annotated[Any, kept_exactly("result")] = None
     error: str | None = None
     created_at: Moment
 
 
-class CheckpointInfo(_Record):
+class CheckpointInfo(Value):
     """A checkpoint without its messages and its state: enough to list it and to judge its age."""
 
     id: CheckpointId
@@ -98,7 +96,7 @@ class CheckpointInfo(_Record):
     created_at: Moment
     event: CheckpointEvent | None = None
     run_id: RunId | None = None
-    metadata: Metadata = {}
+    metadata: Metadata = Field(default_factory=dict)
 
 
 hand_out_copies(Step, "value")

@@ -14,15 +14,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from celery_ckpt.errors import LeaseHeld, LeaseLost
+from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease
 
+#: A year, in seconds. A lease is renewed; it need not be long.
+MAX_TTL = 31_536_000
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def checked_ttl(ttl: float) -> timedelta:
-    """A lease's time as a span. Raises ``ValueError`` if it is not over 0."""
-    if not ttl > 0:
-        raise ValueError(f"A lease of {ttl} seconds: it must be over 0")
+    """A lease's time as a span. Raises ``ValueError`` if it is not over 0, or over a year."""
+    if not 0 < ttl <= MAX_TTL:
+        raise ValueError(f"A lease of {ttl} seconds: it must be over 0, and at most {MAX_TTL:,}")
     return timedelta(seconds=ttl)
 
 
@@ -63,6 +66,7 @@ class LeaseState:
     ) -> LeaseState:
         """The state after giving the lease to ``owner``. Raises ``LeaseHeld``."""
         span = checked_ttl(ttl)
+        checked_name(owner, "A lease's owner")
         if not (over and self.is_(over)):
             self.refuse_if_held(agent_id, now)
         return LeaseState(self.token + 1, new_nonce(), owner, now + span)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from celery_ckpt.errors import CheckpointTooLarge, StoreError
@@ -27,6 +28,14 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
             part_size=len(data),
         )
     return data
+
+
+def is_same(one: Step | RunRecord, other: Step | RunRecord) -> bool:
+    """Are two records the same JSON? Unlike in Python, 0 is not False then; keys have no order."""
+    if one != other:
+        return False
+    first, second = (json.dumps(each.model_dump(mode="json"), sort_keys=True) for each in (one, other))
+    return first == second
 
 
 def decoded_step(agent_id: str, run_id: str, data: bytes) -> Step:

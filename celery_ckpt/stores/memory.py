@@ -7,9 +7,11 @@ only. One lock makes every method one atomic step.
 from __future__ import annotations
 
 import builtins
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import is_same
@@ -20,6 +22,7 @@ from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Step
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
 from celery_ckpt.stores.leases import LeaseState
 from celery_ckpt.stores.limits import encoded
+from celery_ckpt.stores.limits import is_same as is_same_record
 from celery_ckpt.stores.log.drafts import Parts
 
 
@@ -48,6 +51,7 @@ class MemoryCheckpointStore(CheckpointStore):
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
         self._by_id: dict[str, Checkpoint] = {}
+        _OPEN.add(self)
 
     def _known(self, agent_id: str) -> _Agent:
         """The agent, or a blank one that is not kept."""
@@ -98,6 +102,8 @@ class MemoryCheckpointStore(CheckpointStore):
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         """See ``CheckpointStore``."""
+        for checkpoint_id in checkpoint_ids:
+            checked_name(checkpoint_id, "A checkpoint id")
         with self._lock:
             checkpoints = self._known(agent_id).checkpoints
             going = set(checkpoint_ids)
@@ -154,13 +160,14 @@ class MemoryCheckpointStore(CheckpointStore):
         encoded(step, self.max_checkpoint_bytes)
         with self._lock:
             stored = self._known(step.agent_id).steps.get((step.run_id, step.key))
-            if stored is not None and stored != step:
+            if stored is not None and not is_same_record(stored, step):
                 raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
             if stored is None:
                 self._writable(step.agent_id, lease).steps[step.run_id, step.key] = step
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         with self._lock:
             return [s for s in self._known(agent_id).steps.values() if s.run_id == run_id]
 
@@ -174,6 +181,7 @@ class MemoryCheckpointStore(CheckpointStore):
         lease: Lease | None = None,
     ) -> int:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         with self._lock:
             agent = self._known(agent_id)
             agent.lease.refuse(agent_id, lease, self._clock.now())
@@ -193,7 +201,7 @@ class MemoryCheckpointStore(CheckpointStore):
         encoded(run, self.max_checkpoint_bytes)
         with self._lock:
             agent = self._agents.setdefault(run.agent_id, _Agent())
-            return agent.runs.setdefault(run.run_id, run) == run
+            return is_same_record(agent.runs.setdefault(run.run_id, run), run)
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""
@@ -207,6 +215,7 @@ class MemoryCheckpointStore(CheckpointStore):
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         with self._lock:
             return self._known(agent_id).runs.get(run_id)
 
@@ -219,3 +228,15 @@ class MemoryCheckpointStore(CheckpointStore):
 def _info(seq: int, checkpoint: Checkpoint) -> CheckpointInfo:
     fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
     return CheckpointInfo(seq=seq, **{name: getattr(checkpoint, name) for name in fields})
+
+
+_OPEN: WeakSet[MemoryCheckpointStore] = WeakSet()
+
+
+def _renew_locks() -> None:
+    # A thread that was inside a store when the process forked does not exist in the child.
+    for store in list(_OPEN):
+        store._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -31,7 +31,8 @@ def make_checkpoint(
     agent_id: str = "agent", conversation: Conversation | None = None, iteration: int = 1, **fields: Any
 ) -> Checkpoint:
     """A new checkpoint; of a small new conversation, unless one is given."""
-    return Checkpoint.new(agent_id, conversation or make_conversation(), iteration, **fields)
+    conversation = make_conversation() if conversation is None else conversation
+    return Checkpoint.new(agent_id, conversation, iteration, **fields)
 
 
 def make_step(

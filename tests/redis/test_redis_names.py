@@ -22,13 +22,13 @@ def prefixed(request: pytest.FixtureRequest, redis_url: str) -> CheckpointStore:
 
 def test_agents_of_any_name_stay_apart(prefixed: CheckpointStore) -> None:
     saved = {name: work(prefixed, name, 2) for name in NAMES}
-    leases = {name: prefixed.acquire(name, f"owner of {name}", 30) for name in NAMES}
+    leases = {name: prefixed.acquire(name, f"owner of {name}"[:512], 30) for name in NAMES}
     for name in NAMES:
         prefixed.record_step(step(name, value=name), leases[name])
     for name in NAMES:
         assert prefixed.list(name) == saved[name][::-1]
         assert prefixed.load(saved[name][0].id) == saved[name][0]
-        assert prefixed.holder(name).owner == f"owner of {name}"
+        assert prefixed.holder(name).owner == f"owner of {name}"[:512]
         assert [each.value for each in prefixed.steps(name, "run-1")] == [name]
     assert sorted(prefixed.agents()) == sorted(NAMES)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import threading
 from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.errors import StoreDamaged
@@ -30,7 +32,7 @@ _FRAME = {"name", "lock"}
 class Agent:
     """One agent's directory, while its lock is held."""
 
-    def __init__(self, agent_id: str, directory: Path, journals: Journals, identity: int) -> None:
+    def __init__(self, agent_id: str, directory: Path, journals: Journals, identity: str) -> None:
         self.agent_id = agent_id
         self.directory = directory
         self._journals = journals
@@ -70,9 +72,9 @@ class Journals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[Path, int], Journal] = OrderedDict()
+        self._known: OrderedDict[tuple[Path, str], Journal] = OrderedDict()
 
-    def of(self, directory: Path, identity: int) -> Journal:
+    def of(self, directory: Path, identity: str) -> Journal:
         """The journal in a directory, read as far as it has grown. For one user at a time."""
         with self._lock:
             journal = self._known.pop((directory, identity), None)
@@ -125,9 +127,10 @@ class Agents:
         with (
             self._turn(agent_id),
             translated(directory),
-            locked(directory, exclusive=exclusive) as identity,
+            locked(directory, exclusive=exclusive) as is_there,
         ):
-            yield None if identity is None else Agent(agent_id, directory, self._journals, identity)
+            name = _name_in(directory) if is_there else None
+            yield name and Agent(agent_id, directory, self._journals, name.generation)
 
     def reading(self, agent_id: str) -> AbstractContextManager[Agent | None]:
         """Look at an agent; ``None`` if there is none."""
@@ -149,33 +152,68 @@ class Agents:
 
     def _make(self, agent_id: str) -> None:
         path = self.directory(checked_name(agent_id)) / "name"
+        generation = secrets.token_hex(8)
+        fields = {"format": FORMAT_VERSION, "agent_id": agent_id, "generation": generation}
         with translated(path):
-            if not path.exists():
-                make_directory(path.parent)
-                replace(path, encode({"format": FORMAT_VERSION, "agent_id": agent_id}))
+            # Another process may be deleting the directory while it is made: then it is made again.
+            while not path.exists():
+                with suppress(FileNotFoundError):
+                    make_directory(path.parent)
+                    replace(path, encode(fields))
 
     def names(self) -> Iterator[str]:
         """The names of all agents that have anything."""
         for directory in self._directories("*"):
-            if any(entry.name not in _FRAME for entry in directory.iterdir()):
-                yield self._name_in(directory)
+            with translated(directory):
+                name = _name_in(directory)
+                if name is not None and _has_data(directory):
+                    yield name.agent_id
 
     def with_locator(self, place: str) -> list[str]:
         """The names of the agents whose locator that is."""
-        is_one = len(place) == LOCATOR_LENGTH and place.isalnum()
-        return [self._name_in(found) for found in self._directories(f"{place}*")] if is_one else []
+        if len(place) != LOCATOR_LENGTH or not (place.isascii() and place.isalnum()):
+            return []
+        found = (_name_in(directory) for directory in self._directories(f"{place}*"))
+        return [name.agent_id for name in found if name is not None]
 
     def _directories(self, pattern: str) -> Iterator[Path]:
         parent = "*" if pattern == "*" else pattern[:2]
         return (self._root / "agents").glob(f"{parent}/{pattern}")
 
-    def _name_in(self, directory: Path) -> str:
-        try:
-            fields = decode(read(directory / "name") or b"")
-            refuse_newer(fields["format"], f"The agent in {directory}")
-            return str(fields["agent_id"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(where=f"{directory / 'name'}", reason=str(error)) from error
+
+class Name(NamedTuple):
+    """What the file ``name`` says: whose directory it is, and which one of that name."""
+
+    agent_id: str
+    generation: str
+
+
+def _name_in(directory: Path) -> Name | None:
+    """The name in a directory; ``None`` if it is being made or deleted.
+
+    Raises:
+        StoreDamaged: it is not the name that belongs there.
+        SchemaTooNew: a newer version made it.
+    """
+    path = directory / "name"
+    stored = read(path)
+    if stored is None:
+        return None
+    try:
+        fields = decode(stored)
+        refuse_newer(fields["format"], f"The agent in {directory}")
+        name = Name(fields["agent_id"], fields["generation"])
+        if _digest(name.agent_id) != directory.name:
+            raise ValueError("it is not the name of this directory")
+        return name
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreDamaged(where=str(path), reason=str(error)) from error
+
+
+def _has_data(directory: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return any(not e.name.startswith(".") and e.name not in _FRAME for e in directory.iterdir())
+    return False
 
 
 def _digest(name: str) -> str:

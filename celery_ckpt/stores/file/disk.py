@@ -42,6 +42,25 @@ def sync_directory(path: Path) -> None:
 
 def replace(path: Path, data: bytes) -> None:
     """Write a file so that others see the old content or the new one, also after a crash."""
+    temporary = _written_beside(path, data)
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def add(path: Path, data: bytes) -> bool:
+    """Write a file that is not there yet, whole or not at all; False if it is there."""
+    temporary = _written_beside(path, data)
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    sync_directory(path.parent)
+    return True
+
+
+def _written_beside(path: Path, data: bytes) -> Path:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
@@ -52,8 +71,7 @@ def replace(path: Path, data: bytes) -> None:
         raise
     finally:
         os.close(descriptor)
-    temporary.rename(path)
-    sync_directory(path.parent)
+    return temporary
 
 
 def append(path: Path, data: bytes, size: int) -> None:
@@ -95,24 +113,25 @@ def read(path: Path) -> bytes | None:
 
 
 @contextmanager
-def locked(directory: Path, *, exclusive: bool) -> Iterator[int | None]:
-    """Hold the lock of a directory; yields what tells this directory from a later one of that name,
-    or ``None`` if there is no such directory.
-    """
+def locked(directory: Path, *, exclusive: bool) -> Iterator[bool]:
+    """Hold the lock of a directory; yields whether there is such a directory."""
     path = directory / "lock"
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         except FileNotFoundError:
-            yield None
+            yield False
             return
+        _HELD.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-            inode = os.fstat(descriptor).st_ino
-            if _inode(path) == inode:  # else it was deleted while we waited
-                yield inode
+            if _inode(path) == os.fstat(descriptor).st_ino:  # else it was deleted while we waited
+                yield True
                 return
         finally:
+            # A child of a fork may have inherited the descriptor: to close ours would not unlock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            _HELD.discard(descriptor)
             os.close(descriptor)
 
 
@@ -120,3 +139,16 @@ def _inode(path: Path) -> int | None:
     with suppress(FileNotFoundError):
         return path.stat().st_ino
     return None
+
+
+#: The descriptors through which this process holds locks.
+_HELD: set[int] = set()
+
+
+def _forget_inherited_locks() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited_locks)

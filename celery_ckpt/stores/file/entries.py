@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 _UNREADABLE = b"(it is unreadable)"
+_LOST = b"(it is not there)"
 
 
 @dataclass
@@ -16,6 +17,7 @@ class Save:
 
     checkpoint_id: str
     record: bytes
+    seq: int
     base: int
     segment: int
     #: How many messages it should have; ``None`` if that cannot be read.
@@ -30,9 +32,9 @@ class Save:
         return self.count is None or len(self.messages) >= self.count
 
     @property
-    def is_nameless(self) -> bool:
-        """Is not even its id known?"""
-        return self.count is None and self.checkpoint_id.startswith("(")
+    def is_unreadable(self) -> bool:
+        """Is its line damaged, so that not even its id is certain?"""
+        return self.count is None
 
     @property
     def end(self) -> int:
@@ -46,7 +48,11 @@ class Scan:
     def __init__(self) -> None:
         self._saves: list[Save] = []
         self.live: dict[str, Save] = {}
-        self.seq = 0
+
+    @property
+    def seq(self) -> int:
+        """The number of the last save."""
+        return self._saves[-1].seq if self._saves else 0
 
     @property
     def end(self) -> int:
@@ -94,7 +100,7 @@ class Scan:
         return whole
 
     def _take_entry(self, segment: int, position: int, line: bytes) -> Save | None:
-        is_right = line[:1] == b"#" and line[1:9] == b"%08x" % zlib.crc32(line[10:])
+        is_right = line.startswith(b"#%08x " % zlib.crc32(line[10:]))
         kind, *words = line[10:].split(b" ")
         if kind == b"prune" and is_right:
             for name in words:
@@ -102,10 +108,13 @@ class Scan:
             return None
         if kind == b"save" and is_right:
             record = line.split(b" ", 4)[4]
-            seq, base = record.split(b" ", 3)[1:3]
-            self.seq = max(self.seq, int(seq))
+            seq, base = map(int, record.split(b" ", 3)[1:3])
+            if self._saves and seq > self.seq + 1:
+                self.add_unreadable(
+                    f"(lost, before seq {seq} in journal-{segment:08d})", segment, _LOST
+                )
             return self._add(
-                Save(unquote(words[1].decode()), record, int(base), segment, int(words[0]))
+                Save(unquote(words[1].decode()), record, seq, base, segment, int(words[0]))
             )
         checkpoint_id = f"(unreadable, in journal-{segment:08d} at byte {position})"
         if kind == b"save" and len(words) > 2:
@@ -115,7 +124,7 @@ class Scan:
     def add_unreadable(self, checkpoint_id: str, segment: int, record: bytes) -> Save:
         """A checkpoint is known to have been there, and cannot be read."""
         known = self.live.get(checkpoint_id)
-        return known or self._add(Save(checkpoint_id, record, self.end, segment, None))
+        return known or self._add(Save(checkpoint_id, record, self.seq + 1, self.end, segment, None))
 
     def _add(self, save: Save) -> Save:
         self._saves.append(save)

@@ -98,8 +98,8 @@ class Journal:
         return save is not None and save.record.split(b" ", 2)[-1].startswith(f"{mark} {{".encode())
 
     def is_incomplete(self) -> bool:
-        """Is there a record of which not even the id can be read?"""
-        return any(save.is_nameless for save in self.live.values())
+        """Is there a record of which not even the id is certain?"""
+        return any(save.is_unreadable for save in self.live.values())
 
     def lines(self) -> list[tuple[str, bytes]]:
         """The ids and records of all checkpoints, oldest first."""

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import AlreadyExists, LeaseLost, RunNotFound
+from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.file.agents import Agent, Agents
 from celery_ckpt.stores.file.table import Table
 from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded
+from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded, is_same
 
 
 class FileLedger(CheckpointStore):
@@ -63,7 +64,7 @@ class FileLedger(CheckpointStore):
             table = _steps(agent)
             key = _step_key(step.run_id, step.key)
             if (stored := table.values.get(key)) is not None:
-                if decoded_step(step.agent_id, step.run_id, stored) != step:
+                if not is_same(decoded_step(step.agent_id, step.run_id, stored), step):
                     raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
                 return
             agent.lease().refuse(step.agent_id, lease, self._clock.now())
@@ -71,6 +72,7 @@ class FileLedger(CheckpointStore):
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         with self._agents.reading(agent_id) as agent:
             return [] if agent is None else [step for _, step in _steps_of(agent, run_id)]
 
@@ -84,6 +86,7 @@ class FileLedger(CheckpointStore):
         lease: Lease | None = None,
     ) -> int:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         with self._agents.changing(agent_id) as agent:
             held = LeaseState() if agent is None else agent.lease()
             held.refuse(agent_id, lease, self._clock.now())
@@ -105,7 +108,7 @@ class FileLedger(CheckpointStore):
         with self._agents.writing(run.agent_id) as agent:
             table = _runs(agent)
             if (stored := table.values.get(run.run_id)) is not None:
-                return decoded_run(run.agent_id, run.run_id, stored) == run
+                return is_same(decoded_run(run.agent_id, run.run_id, stored), run)
             table.put(run.run_id, record)
             return True
 
@@ -120,6 +123,7 @@ class FileLedger(CheckpointStore):
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         return next((run for run in self.runs(agent_id) if run.run_id == run_id), None)
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:

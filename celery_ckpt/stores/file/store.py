@@ -15,16 +15,17 @@ import builtins
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import CheckpointDamaged, StoreDamaged
+from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, StoreDamaged
 from celery_ckpt.jsonvalues import decode, encode
 from celery_ckpt.names import checked_name, names_its_agent
 from celery_ckpt.records import Lease
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores.file.agents import Agent, Agents
-from celery_ckpt.stores.file.disk import make_directory, read, replace, translated
+from celery_ckpt.stores.file.disk import add, make_directory, read, translated
 from celery_ckpt.stores.file.ledger import FileLedger
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.record import Record
@@ -97,6 +98,8 @@ class FileCheckpointStore(FileLedger, LogStore):
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         """See ``CheckpointStore``."""
+        for checkpoint_id in checkpoint_ids:
+            checked_name(checkpoint_id, "A checkpoint id")
         with self._agents.changing(checked_name(agent_id)) as agent:
             if agent is None:
                 return 0
@@ -106,17 +109,26 @@ class FileCheckpointStore(FileLedger, LogStore):
 
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
-        trash = self._root / "trash"
+        trash = self._root / "trash" / secrets.token_hex(8)
         with self._agents.changing(checked_name(agent_id)) as agent:
             if agent is None:
                 return 0
             names = list(agent.journal.live)
-            make_directory(trash)
-            agent.directory.rename(trash / secrets.token_hex(8))
+            while agent.directory.exists():
+                with suppress(FileNotFoundError):  # another deletion may have emptied the trash
+                    make_directory(trash.parent)
+                    agent.directory.rename(trash)
         self._unregister(agent_id, names)
-        # Also what a deletion left that was cut off here.
         shutil.rmtree(trash, ignore_errors=True)
+        self._empty_trash()
         return len(names)
+
+    def _empty_trash(self) -> None:
+        """Remove what deletions left that were cut off."""
+        for left in (self._root / "trash").glob("*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):
+            (self._root / "trash").rmdir()
 
     def agents(self) -> Iterator[str]:
         """See ``CheckpointStore``."""
@@ -143,7 +155,9 @@ class FileCheckpointStore(FileLedger, LogStore):
         path = self._agents.id_file(checkpoint_id)
         with translated(path):
             make_directory(path.parent)
-            replace(path, encode({"id": checkpoint_id, "agent_id": agent_id}))
+            is_new = add(path, encode({"id": checkpoint_id, "agent_id": agent_id}))
+        if not is_new and self._registered(checkpoint_id) != agent_id:
+            raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
 
     def _unregister(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> None:
         for checkpoint_id in checkpoint_ids:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import locator, names_its_agent
 from celery_ckpt.stores.redis.keys import SHARDS, Keys
 from celery_ckpt.stores.redis.server import Server
@@ -78,8 +79,16 @@ class AgentIndex:
             yield owner.decode()
 
     def register(self, checkpoint_id: str, agent_id: str) -> None:
-        """Make an id findable that does not name its agent."""
-        self._server.command("HSET", self._keys.foreign_ids(checkpoint_id), checkpoint_id, agent_id)
+        """Make an id findable that does not name its agent.
+
+        Raises:
+            AlreadyExists: another agent has it, or is about to.
+        """
+        key = self._keys.foreign_ids(checkpoint_id)
+        if self._server.command("HSETNX", key, checkpoint_id, agent_id):
+            return
+        if self._server.command("HGET", key, checkpoint_id) != agent_id.encode():
+            raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
 
     def unregister(self, agent_id: str, checkpoint_ids: list[str]) -> None:
         """Ids of the agent went: drop the entries of those that had one."""

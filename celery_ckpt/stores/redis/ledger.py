@@ -6,12 +6,12 @@ import builtins
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_ckpt.errors import AlreadyExists, LeaseHeld, LeaseLost, RunNotFound
+from celery_ckpt.errors import AlreadyExists, LeaseHeld, LeaseLost, RunNotFound, StoreDamaged
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.leases import checked_ttl, new_nonce
-from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded
+from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded, is_same
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys
 from celery_ckpt.stores.redis.server import Server
@@ -22,12 +22,12 @@ def refuse(reply: list[Any], agent_id: str, lease: Lease | None) -> None:
     if reply[0] == b"lost":
         raise LeaseLost(agent_id=agent_id, token=lease.token if lease else 0)
     if reply[0] == b"held":
-        owner, token, nonce, left_ms = reply[1:]
+        owner, token, nonce, left_ms = (_text(fact) for fact in reply[1:])
         raise LeaseHeld(
             agent_id=agent_id,
-            owner=owner.decode(),
-            token=int(token),
-            nonce=nonce.decode(),
+            owner=owner,
+            token=int(token) if token.isdigit() else 0,
+            nonce=nonce,
             seconds_left=int(left_ms) / 1000,
         )
 
@@ -37,6 +37,10 @@ def fence(agent_id: str, lease: Lease | None) -> str:
     if lease is None:
         return ""
     return f"{lease.token}:{lease.nonce}" if lease.agent_id == agent_id else "0:"
+
+
+def _text(fact: bytes | int) -> str:
+    return str(fact) if isinstance(fact, int) else fact.decode(errors="replace")
 
 
 def _moment(milliseconds: bytes) -> datetime:
@@ -56,6 +60,7 @@ class RedisLedger(CheckpointStore):
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
         """See ``CheckpointStore``."""
         ttl_ms = _milliseconds(ttl)
+        checked_name(owner, "A lease's owner")
         self._index.ensure(checked_name(agent_id))
         nonce = new_nonce()
         old = fence(agent_id, over)
@@ -91,13 +96,17 @@ class RedisLedger(CheckpointStore):
         if not reply:
             return None
         owner, token, nonce, expires_ms = reply
-        return Lease(
-            agent_id=agent_id,
-            owner=owner.decode(),
-            token=int(token),
-            nonce=nonce.decode(),
-            expires_at=_moment(expires_ms),
-        )
+        try:
+            return Lease(
+                agent_id=agent_id,
+                owner=owner.decode(),
+                token=int(token),
+                nonce=nonce.decode(),
+                expires_at=_moment(expires_ms),
+            )
+        except (ValueError, OverflowError) as error:
+            where = f"{self._server.where}, lease of agent {agent_id!r}"
+            raise StoreDamaged(where=where, reason=str(error)) from error
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -115,7 +124,7 @@ class RedisLedger(CheckpointStore):
             value,
         )
         if reply[0] == b"exists":
-            if decoded_step(agent_id, step.run_id, _content(reply[1])) != step:
+            if not is_same(decoded_step(agent_id, step.run_id, _content(reply[1])), step):
                 raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
             return
         refuse(reply, agent_id, lease)
@@ -124,6 +133,7 @@ class RedisLedger(CheckpointStore):
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         flat = self._server.run("all", self._keys.of(checked_name(agent_id), "steps"))
         prefix = _run_prefix(run_id).encode()
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -142,6 +152,7 @@ class RedisLedger(CheckpointStore):
         lease: Lease | None = None,
     ) -> int:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         reply = self._server.run(
             "drop_steps",
             self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx"),
@@ -162,7 +173,7 @@ class RedisLedger(CheckpointStore):
         keys = self._keys.of(run.agent_id, "agent", "runs")
         reply = self._server.run("add_run", keys, run.run_id, record)
         if reply[0] == b"exists":
-            return decoded_run(run.agent_id, run.run_id, _content(reply[1])) == run
+            return is_same(decoded_run(run.agent_id, run.run_id, _content(reply[1])), run)
         if reply[1]:
             self._index.add(run.agent_id)
         return True
@@ -179,6 +190,7 @@ class RedisLedger(CheckpointStore):
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         [key] = self._keys.of(checked_name(agent_id), "runs")
         stored = self._server.command("HGET", key, run_id)
         return None if stored is None else decoded_run(agent_id, run_id, _content(stored))

@@ -145,6 +145,8 @@ class RedisCheckpointStore(RedisLedger, LogStore):
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         """See ``CheckpointStore``."""
+        for checkpoint_id in checkpoint_ids:
+            checked_name(checkpoint_id, "A checkpoint id")
         checked_name(agent_id)
         removed = 0
         for start in range(0, len(checkpoint_ids), _REMOVE_BATCH):

@@ -115,13 +115,28 @@ class Database:
         return Transaction(self, "BEGIN", "ROLLBACK")
 
     def begin(self, statement: str) -> None:
-        """Begin a transaction, when this thread's turn has come."""
-        self._lock.acquire()
+        """Begin a transaction, when this thread's turn has come.
+
+        An exception can come out of anywhere, a soft time limit for instance: then neither the lock
+        nor a transaction may stay behind.
+        """
         try:
-            self._connected().execute(statement)
-        except (sqlite3.Error, OSError) as error:
+            self._lock.acquire()
+            connection = self._connected()
+            if connection.in_transaction:  # one that was interrupted before its block began
+                connection.execute("ROLLBACK")
+            connection.execute(statement)
+        except BaseException as error:
+            self._abandon()
+            if isinstance(error, sqlite3.Error | OSError):
+                raise self.translate(error) from error
+            raise
+
+    def _abandon(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        with suppress(RuntimeError):  # interrupted before the lock was taken
             self._lock.release()
-            raise self.translate(error) from error
 
     def end(self, statement: str) -> None:
         """End a transaction."""

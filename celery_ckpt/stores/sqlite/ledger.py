@@ -11,7 +11,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded
+from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded, is_same
 from celery_ckpt.stores.sqlite.database import Database
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,7 +99,7 @@ class SqliteLedger(CheckpointStore):
         with self._database.writing():
             key = self._key_of(agent_id)
             if key and (found := self._database.one("step", key, run_id, step.key)):
-                if decoded_step(agent_id, run_id, found[0]) != step:
+                if not is_same(decoded_step(agent_id, run_id, found[0]), step):
                     raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
                 return
             key = self._writable(agent_id, lease)
@@ -107,6 +107,7 @@ class SqliteLedger(CheckpointStore):
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         with self._database.reading():
             key = self._key_of(checked_name(agent_id))
             rows = self._database.all("steps", key, run_id)
@@ -122,7 +123,8 @@ class SqliteLedger(CheckpointStore):
         lease: Lease | None = None,
     ) -> int:
         """See ``CheckpointStore``."""
-        last = _LAST_ITERATION if last is None else last
+        checked_name(run_id, "A run_id")
+        last = _LAST_ITERATION if last is None else min(last, _LAST_ITERATION)
         with self._database.writing():
             key, held = self._lease_of(agent_id)
             held.refuse(agent_id, lease, self._clock.now())
@@ -138,7 +140,7 @@ class SqliteLedger(CheckpointStore):
             key = self._add_agent(run.agent_id, None) if key is None else key
             found = self._database.one("run", key, run.run_id)
             if found is not None:
-                return decoded_run(run.agent_id, run.run_id, found[0]) == run
+                return is_same(decoded_run(run.agent_id, run.run_id, found[0]), run)
             self._database.add("add_run", key, run.run_id, record)
             return True
 
@@ -154,6 +156,7 @@ class SqliteLedger(CheckpointStore):
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
         with self._database.reading():
             key = self._key_of(checked_name(agent_id))
             found = self._database.one("run", key, run_id)

@@ -14,6 +14,7 @@ from typing import Self
 
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
@@ -105,6 +106,8 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
                     raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored.encode()).digest)
                 lease_state(*held).refuse(agent_id, lease, self._clock.now())
             self._refuse_without_basis(key, draft, based_on)
+            if self._database.one("agent_of_id", checkpoint_id) is not None:
+                raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
             self._database.add("add_save", (key << _SEQ_BITS) + (last or 0) + 1, base, *added)
         return int(base)
 
@@ -170,6 +173,8 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         """See ``CheckpointStore``."""
+        for checkpoint_id in checkpoint_ids:
+            checked_name(checkpoint_id, "A checkpoint id")
         with self._database.writing():
             key = self._key_of(checked_name(agent_id))
             if key is None:

@@ -10,7 +10,7 @@
       {"lost"}                                      the lease is not the newest one, or was released
       {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one
   lease_refusal(held, lease)  the same, given token, nonce, owner and expires_ms of the agent
-  tip(value)  the two parts of tip: seq, and the field of the latest checkpoint or nil
+  tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if not there
   texts(from, last)  the log's messages from index to index, a hundred joined by line feeds in each text:
                      to join thousands at once is slow
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
@@ -36,8 +36,7 @@ local function refusal(lease)
 end
 
 local function tip(value)
-  if not value then return 0, nil end
-  local seq, latest = string.match(value, '^(%d+) ?(.*)$')
+  local seq, latest = string.match(value or '', '^(%d+) ?(.*)$')
   return tonumber(seq), latest ~= '' and latest or nil
 end
 

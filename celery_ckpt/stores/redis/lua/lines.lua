@@ -8,7 +8,7 @@ for i = 1, #all, 2 do
     reply[#reply + 1] = all[i]
     reply[#reply + 1] = all[i + 1]
   elseif all[i] == 'tip' then
-    reply[1] = string.match(all[i + 1], '^%d+')
+    reply[1] = string.match(all[i + 1], '^%d+') or '0'
   end
 end
 return reply

@@ -16,7 +16,7 @@ end
 
 local agent = redis.call('HMGET', KEYS[1], 'tip', 'first')
 local seq, latest = tip(agent[1])
-local saved_since = seq ~= tonumber(ARGV[1])
+local saved_since = (seq or 0) ~= tonumber(ARGV[1])
 if not saved_since and ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 then
   return {0, 1}
 end

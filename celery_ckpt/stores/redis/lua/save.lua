@@ -24,7 +24,7 @@ if agent[7] then return {'exists', agent[7]} end
 local refused = lease_refusal(agent, ARGV[4])
 if refused then return refused end
 local seq, latest = tip(agent[5])
-if not agent[5] then seq, latest = newest() end
+if not seq then seq, latest = newest() end
 if ARGV[2] == '' then
   if latest then return {'stale'} end
 elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
