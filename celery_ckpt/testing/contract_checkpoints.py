@@ -73,6 +73,15 @@ class CheckpointContract(ContractFixtures):
             store.save(saved)
             assert store.load(checkpoint_id) == saved
 
+    def test_an_empty_conversation_is_a_conversation(self, store: CheckpointStore) -> None:
+        first, second = (make_checkpoint("agent", Conversation(), n) for n in (1, 2))
+        store.save(first)
+        store.save(second)
+
+        assert store.load_latest("agent") == second
+        assert store.list("agent") == [second, first]
+        assert store.prune("agent", 1) == 1
+
     def test_nothing_is_found_where_nothing_is(self, store: CheckpointStore) -> None:
         store.save(make_checkpoint("agent"))
 

@@ -195,3 +195,59 @@ class LeaseContract(ContractFixtures):
     def test_a_lease_needs_time(self, used_store: CheckpointStore, ttl: float) -> None:
         with pytest.raises(ValueError, match="must be over 0"):
             used_store.acquire("agent", "me", ttl)
+
+    @pytest.mark.parametrize("ttl", [float("inf"), 1e12])
+    def test_a_lease_ends_within_a_year(self, store: CheckpointStore, ttl: float) -> None:
+        with pytest.raises(ValueError, match="at most"):
+            store.acquire("agent", "me", ttl)
+        assert store.holder("agent") is None
+        lease = store.acquire("agent", "me", LONG_TTL)
+        with pytest.raises(ValueError, match="at most"):
+            store.renew(lease, ttl)
+        assert store.holder("agent") == lease
+
+    @pytest.mark.parametrize("owner", ["", "\ud800", 5, None])
+    def test_a_lease_has_an_owner(self, store: CheckpointStore, owner: str) -> None:
+        with pytest.raises(ValueError, match="A lease's owner"):
+            store.acquire("agent", owner, LONG_TTL)
+        assert store.holder("agent") is None
+
+    def test_the_end_alone_fences_no_step_and_no_run_either(
+        self, used_store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        lease = used_store.acquire("agent", "slow", SHORT_TTL)
+        pass_time(used_store, "agent", clock)
+
+        step = make_step("agent", "run")
+        used_store.record_step(step, lease)
+        used_store.update_run(make_run("agent", "run", task="late"), lease)
+
+        assert step in used_store.steps("agent", "run")
+        assert used_store.release(lease) is True
+
+    def test_only_the_very_lease_is_renewed_or_taken_over(self, store: CheckpointStore) -> None:
+        lease = store.acquire("agent", "me", LONG_TTL)
+        forged = lease.model_copy(update={"nonce": "forged"})
+
+        with pytest.raises(LeaseLost):
+            store.renew(forged, LONG_TTL)
+        with pytest.raises(LeaseHeld):
+            store.acquire("agent", "heir", LONG_TTL, over=forged)
+        assert store.holder("agent") == lease
+
+    def test_a_run_is_added_whoever_holds_the_lease(self, store: CheckpointStore) -> None:
+        store.acquire("agent", "me", LONG_TTL)
+
+        assert store.add_run(make_run("agent", "another")) is True
+
+    def test_a_step_that_is_repeated_after_the_lease_went_is_still_a_repetition(
+        self, used_store: CheckpointStore
+    ) -> None:
+        lease = used_store.acquire("agent", "me", LONG_TTL)
+        step = make_step("agent", "run")
+        used_store.record_step(step, lease)
+        used_store.release(lease)
+
+        used_store.record_step(step, lease)
+
+        assert used_store.steps("agent", "run").count(step) == 1

@@ -45,6 +45,29 @@ class LedgerContract(ContractFixtures):
                 store.record_step(step.model_copy(update=change))
         assert store.steps("agent", "run") == [step]
 
+    def test_equal_steps_are_equal_in_json(self, store: CheckpointStore) -> None:
+        step = make_step(value=[0, {"a": 1, "b": 2}])
+        store.record_step(step)
+
+        store.record_step(step.model_copy(update={"value": [0, {"b": 2, "a": 1}]}))
+        for value in ([False, {"a": 1, "b": 2}], [0.0, {"a": 1, "b": 2}]):
+            with pytest.raises(AlreadyExists):
+                store.record_step(step.model_copy(update={"value": value}))
+        assert str([s.value for s in store.steps("agent", "run")]) == str([step.value])
+
+    def test_a_step_of_a_far_iteration_is_dropped_like_any(self, store: CheckpointStore) -> None:
+        store.record_step(make_step(iteration=2**61))
+
+        assert store.drop_steps("agent", "run", first=1, last=2**70) == 1
+
+    @pytest.mark.parametrize("run_id", ["", "x" * 513, "\ud800"])
+    def test_a_run_that_cannot_have_that_name_is_a_value_error(
+        self, store: CheckpointStore, run_id: str
+    ) -> None:
+        for call in (store.steps, store.run, store.drop_steps):
+            with pytest.raises(ValueError, match="run_id"):
+                call("agent", run_id)
+
     def test_runs_and_keys_do_not_run_into_each_other(self, store: CheckpointStore) -> None:
         names = [("a:b", "c"), ("a", "b:c"), ("a b", "c"), ("a", "b c"), ("1:a", "x"), ("", "y")]
         steps = [make_step("agent", run or "\x00", key) for run, key in names]

@@ -45,3 +45,10 @@ class NamesContract(ContractFixtures):
             store.prune(name, 1)
         with pytest.raises(ValueError, match="agent_id"):
             make_checkpoint(name)
+
+    @pytest.mark.parametrize("checkpoint_id", ["", "x" * 513, "\ud800"])
+    def test_an_id_that_cannot_be_is_a_value_error(
+        self, store: CheckpointStore, checkpoint_id: str
+    ) -> None:
+        with pytest.raises(ValueError, match="checkpoint id"):
+            store.load(checkpoint_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from celery_ckpt.models import Checkpoint
@@ -28,6 +30,30 @@ class PruningContract(ContractFixtures):
         assert store.list("agent") == saved[:-4:-1]
         assert store.load(saved[0].id) is None
         assert store.prune("agent", 3) == 0
+
+    def test_pruning_goes_by_the_order_of_saving_not_by_the_clock(self, store: CheckpointStore) -> None:
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        saved = [
+            make_checkpoint().model_copy(update={"created_at": moment - timedelta(days=day)})
+            for day in range(3)
+        ]
+        for checkpoint in saved:
+            store.save(checkpoint)
+
+        store.prune("agent", 1)
+
+        assert store.list("agent") == [saved[-1]]
+
+    def test_nobody_keeps_less_than_nothing(self, store: CheckpointStore) -> None:
+        store.save(make_checkpoint())
+
+        with pytest.raises(ValueError, match="keep"):
+            store.prune("agent", -1)
+        with pytest.raises(ValueError, match="limit"):
+            store.list("agent", limit=-1)
+        with pytest.raises(ValueError, match="checkpoint id"):
+            store.remove("agent", ["\ud800"])
+        assert len(store.list("agent")) == 1
 
     def test_pruning_one_agent_leaves_the_others_alone(self, store: CheckpointStore) -> None:
         for iteration in range(5):

@@ -201,3 +201,32 @@ def test_a_record_that_names_billions_of_messages_is_damaged_and_costs_no_time(
     server.hset(AGENT, f"c:{saved[-1].id}", original.replace(b"0:4,", b"0:4000000000,"))
     assert server.hget(AGENT, f"c:{saved[-1].id}") != original
     assert_damaged(store, saved.pop(), saved)
+
+
+@pytest.mark.parametrize("tip", [b"", b"nonsense", b"\xff", b"-1 c:x", b"5"])
+def test_a_damaged_tip_is_noticed_and_healed_by_the_next_save(store, server, saved, tip: bytes) -> None:
+    server.hset(AGENT, "tip", tip)
+
+    with pytest.raises(CheckpointDamaged, match="'agent'"):
+        store.load_latest("agent")
+    assert store.list("agent") == saved[::-1]
+    after = checkpoint("agent", 6)
+    store.save(after)
+    assert store.load_latest("agent") == after
+    assert store.list("agent") == [after, *saved[::-1]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("owner", b"\xff"), ("token", b"x"), ("expires_ms", b"9" * 30)]
+)
+def test_a_damaged_lease_is_an_error_of_the_store(
+    store, server, saved, field: str, value: bytes
+) -> None:
+    store.acquire("agent", "me", 60)
+    server.hset(AGENT, field, value)
+
+    with pytest.raises(StoreError):
+        store.holder("agent")
+    with pytest.raises(StoreError):
+        store.save(checkpoint("agent", 6))
+    assert store.load_latest("agent") == saved[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from celery_ckpt import Checkpoint, FileCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.stores.file import journal as journal_module
-from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_step
 
 
 def history(store: FileCheckpointStore, saves: int = 4, agent_id: str = "agent") -> list[Checkpoint]:
@@ -148,6 +149,63 @@ def test_a_journal_that_is_gone_is_noticed(store: FileCheckpointStore, tmp_path:
 
     with pytest.raises(CheckpointDamaged, match=saved[3].id):
         cold(tmp_path).load_latest("agent")
+
+
+@pytest.mark.parametrize(
+    "what", ["the blank after the CRC", "a letter of the id", "the line feed before"]
+)
+def test_a_save_whose_line_is_damaged_is_missed(
+    store: FileCheckpointStore, tmp_path: Path, what: str
+) -> None:
+    saved = history(store)
+    whole = journal_of(tmp_path).read_bytes()
+    start = whole.rindex(b"#", 0, whole.index(saved[2].id.encode()))
+    at = {"the blank after the CRC": start + 9, "a letter of the id": start + 24}.get(what, start - 1)
+    journal_of(tmp_path).write_bytes(whole[:at] + b"~" + whole[at + 1 :])
+
+    with pytest.raises(CheckpointDamaged):
+        cold(tmp_path).list("agent")
+    with pytest.raises(CheckpointDamaged):
+        cold(tmp_path).load(saved[2].id)
+    assert cold(tmp_path).load(saved[0].id) == saved[0]
+
+
+def test_a_directory_that_is_only_half_made_is_no_agent(
+    store: FileCheckpointStore, tmp_path: Path
+) -> None:
+    saved = history(store)
+    half = tmp_path / "agents" / "ab" / "abcdefghijklmnopqrstuvwxyz234567"
+    half.mkdir(parents=True)
+    (half / ".name.1234").write_bytes(b"{")
+
+    assert list(store.agents()) == ["agent"]
+    assert store.load(saved[0].id) == saved[0]
+
+
+def test_a_name_in_the_wrong_directory_is_damage(store: FileCheckpointStore, tmp_path: Path) -> None:
+    history(store)
+    [name] = tmp_path.glob("agents/*/*/name")
+    name.write_bytes(name.read_bytes().replace(b'"agent"', b'"agenu"'))
+
+    with pytest.raises(StoreDamaged, match="it is not the name of this directory"):
+        list(store.agents())
+    with pytest.raises(StoreDamaged):
+        store.load_latest("agent")
+
+
+def test_agents_made_and_deleted_at_once_are_never_an_error(tmp_path: Path) -> None:
+    def make_and_delete(number: int) -> int:
+        own = FileCheckpointStore(tmp_path)
+        for _ in range(25):
+            own.save(make_checkpoint("agent"))
+            own.record_step(make_step("agent", f"run {number}"))
+            list(own.agents())
+            own.load(make_checkpoint("agent").id)
+            own.delete("agent")
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(make_and_delete, range(4))) == [0, 1, 2, 3]
 
 
 def test_a_torn_save_is_as_if_it_had_not_been_begun(store: FileCheckpointStore, tmp_path: Path) -> None:

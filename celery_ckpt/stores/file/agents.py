@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,11 +36,15 @@ class Agent:
         self.directory = directory
         self._journals = journals
         self._identity = identity
+        self._journal: Journal | None = None
 
-    @cached_property
+    @property
     def journal(self) -> Journal:
         """Its journal, as it is now."""
-        return self._journals.of(self.directory, self._identity)
+        # Not a cached_property: until Python 3.12 it has a lock, which a fork would carry over.
+        if self._journal is None:
+            self._journal = self._journals.of(self.directory, self._identity)
+        return self._journal
 
     def lease(self) -> LeaseState:
         """Its lease, as it is now."""
