@@ -9,15 +9,20 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import CheckpointError, SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
 from celery_ckpt.stores.resources import queries, schema
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound="UsesDatabase")
 
 #: How long a writer waits for another process before it gives up.
 BUSY_SECONDS = 30.0
@@ -31,8 +36,7 @@ class Database:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
-        with self.writing():
-            self._prepare()
+        self.transact("BEGIN IMMEDIATE", self._prepare, "COMMIT")
         _OPEN.add(self)
 
     @property
@@ -106,51 +110,27 @@ class Database:
             self._connection.close()
             self._connection = None
 
-    def writing(self) -> Transaction:
-        """One transaction: everything in the block, or nothing."""
-        return Transaction(self, "BEGIN IMMEDIATE", "COMMIT")
+    def transact(self, begin: str, work: Callable[[], R], end: str) -> R:
+        """Do something in a transaction, when this thread's turn has come: all of it, or nothing.
 
-    def reading(self) -> Transaction:
-        """One view of the data, whatever others write meanwhile."""
-        return Transaction(self, "BEGIN", "ROLLBACK")
-
-    def begin(self, statement: str) -> None:
-        """Begin a transaction, when this thread's turn has come.
-
-        An exception can come out of anywhere, a soft time limit for instance: then neither the lock
-        nor a transaction may stay behind.
+        An exception can come out of anywhere, a soft time limit for instance. The lock is one of C, so
+        that it cannot stay behind; a transaction that did is rolled back by the next one.
         """
-        try:
-            self._lock.acquire()
-            connection = self._connected()
-            if connection.in_transaction:  # one that was interrupted before its block began
-                connection.execute("ROLLBACK")
-            connection.execute(statement)
-        except BaseException as error:
-            self._abandon()
-            if isinstance(error, sqlite3.Error | OSError):
-                raise self.translate(error) from error
-            raise
-
-    def _abandon(self) -> None:
-        if self._connection is not None and self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        with suppress(RuntimeError):  # interrupted before the lock was taken
-            self._lock.release()
-
-    def end(self, statement: str) -> None:
-        """End a transaction."""
-        connection = self._connected()
-        try:
-            # An error may have ended it already.
-            if connection.in_transaction:
-                connection.execute(statement)
-        except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise self.translate(error) from error
-        finally:
-            self._lock.release()
+        with self._lock:
+            try:
+                connection = self._connected()
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                connection.execute(begin)
+                result = work()
+                connection.execute(end)
+                return result
+            except BaseException as error:
+                if self._connection is not None and self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error | OSError):
+                    raise self.translate(error) from error
+                raise
 
     def translate(self, error: sqlite3.Error | OSError) -> CheckpointError:
         """The error of ours that says what one of the driver's means."""
@@ -189,26 +169,30 @@ class Database:
         return key
 
 
-class Transaction:
-    """A transaction as a block; the driver's errors leave it as ours."""
+class UsesDatabase(Protocol):
+    """Something with a database."""
 
-    __slots__ = ("_begin", "_database", "_end")
+    _database: Database
 
-    def __init__(self, database: Database, begin: str, end: str) -> None:
-        self._database, self._begin, self._end = database, begin, end
 
-    def __enter__(self) -> None:
-        self._database.begin(self._begin)
+def writing(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Make a method one transaction that writes: everything in it, or nothing."""
+    return _in_transaction(method, "BEGIN IMMEDIATE", "COMMIT")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._database.end(self._end if error is None else "ROLLBACK")
-        if isinstance(error, sqlite3.Error):
-            raise self._database.translate(error) from error
+
+def reading(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Let a method see the data as it is when it begins, whatever others write meanwhile."""
+    return _in_transaction(method, "BEGIN", "ROLLBACK")
+
+
+def _in_transaction(
+    method: Callable[Concatenate[S, P], R], begin: str, end: str
+) -> Callable[Concatenate[S, P], R]:
+    @wraps(method)
+    def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._database.transact(begin, lambda: method(self, *args, **kwargs), end)
+
+    return transaction
 
 
 _QUERIES = queries()

@@ -12,7 +12,7 @@ from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.leases import LeaseState
 from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded, is_same
-from celery_ckpt.stores.sqlite.database import Database
+from celery_ckpt.stores.sqlite.database import Database, reading, writing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -59,60 +59,61 @@ class SqliteLedger(CheckpointStore):
 
     # -- leases --------------------------------------------------------------------------------------
 
+    @writing
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
         """See ``CheckpointStore``."""
-        with self._database.writing():
-            key, held = self._lease_of(agent_id)
-            granted = held.granted(agent_id, owner, ttl, self._clock.now(), over)
-            self._set_lease(self._add_agent(agent_id, None) if key is None else key, granted)
-            return granted.lease(agent_id)
+        key, held = self._lease_of(agent_id)
+        granted = held.granted(agent_id, owner, ttl, self._clock.now(), over)
+        self._set_lease(self._add_agent(agent_id, None) if key is None else key, granted)
+        return granted.lease(agent_id)
 
+    @writing
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """See ``CheckpointStore``."""
-        with self._database.writing():
-            key, held = self._lease_of(lease.agent_id)
-            renewed = held.renewed(lease, ttl, self._clock.now())
-            self._set_lease(key or 0, renewed)
-            return renewed.lease(lease.agent_id)
+        key, held = self._lease_of(lease.agent_id)
+        renewed = held.renewed(lease, ttl, self._clock.now())
+        self._set_lease(key or 0, renewed)
+        return renewed.lease(lease.agent_id)
 
+    @writing
     def release(self, lease: Lease) -> bool:
         """See ``CheckpointStore``."""
-        with self._database.writing():
-            key, held = self._lease_of(lease.agent_id)
-            if not held.is_(lease):
-                return False
-            self._set_lease(key or 0, held.released())
-            return True
+        key, held = self._lease_of(lease.agent_id)
+        if not held.is_(lease):
+            return False
+        self._set_lease(key or 0, held.released())
+        return True
 
+    @reading
     def holder(self, agent_id: str) -> Lease | None:
         """See ``CheckpointStore``."""
-        with self._database.reading():
-            _, held = self._lease_of(agent_id)
+        _, held = self._lease_of(agent_id)
         return held.lease(agent_id) if held.is_held(self._clock.now()) else None
 
     # -- steps ---------------------------------------------------------------------------------------
 
+    @writing
     def record_step(self, step: Step, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""
         value = encoded(step, self.max_checkpoint_bytes)
         agent_id, run_id = step.agent_id, step.run_id
-        with self._database.writing():
-            key = self._key_of(agent_id)
-            if key and (found := self._database.one("step", key, run_id, step.key)):
-                if not is_same(decoded_step(agent_id, run_id, found[0]), step):
-                    raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
-                return
-            key = self._writable(agent_id, lease)
-            self._database.add("add_step", key, run_id, step.key, step.iteration, value)
+        key = self._key_of(agent_id)
+        if key and (found := self._database.one("step", key, run_id, step.key)):
+            if not is_same(decoded_step(agent_id, run_id, found[0]), step):
+                raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
+            return
+        key = self._writable(agent_id, lease)
+        self._database.add("add_step", key, run_id, step.key, step.iteration, value)
 
+    @reading
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
-        with self._database.reading():
-            key = self._key_of(checked_name(agent_id))
-            rows = self._database.all("steps", key, run_id)
+        key = self._key_of(checked_name(agent_id))
+        rows = self._database.all("steps", key, run_id)
         return [decoded_step(agent_id, run_id, value) for (value,) in rows]
 
+    @writing
     def drop_steps(
         self,
         agent_id: str,
@@ -125,46 +126,45 @@ class SqliteLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
         last = _LAST_ITERATION if last is None else min(last, _LAST_ITERATION)
-        with self._database.writing():
-            key, held = self._lease_of(agent_id)
-            held.refuse(agent_id, lease, self._clock.now())
-            return self._database.run("drop_steps", key, run_id, first, last)
+        key, held = self._lease_of(agent_id)
+        held.refuse(agent_id, lease, self._clock.now())
+        return self._database.run("drop_steps", key, run_id, first, last)
 
     # -- runs ----------------------------------------------------------------------------------------
 
+    @writing
     def add_run(self, run: RunRecord) -> bool:
         """See ``CheckpointStore``."""
         record = encoded(run, self.max_checkpoint_bytes)
-        with self._database.writing():
-            key = self._key_of(run.agent_id)
-            key = self._add_agent(run.agent_id, None) if key is None else key
-            found = self._database.one("run", key, run.run_id)
-            if found is not None:
-                return is_same(decoded_run(run.agent_id, run.run_id, found[0]), run)
-            self._database.add("add_run", key, run.run_id, record)
-            return True
+        key = self._key_of(run.agent_id)
+        key = self._add_agent(run.agent_id, None) if key is None else key
+        found = self._database.one("run", key, run.run_id)
+        if found is not None:
+            return is_same(decoded_run(run.agent_id, run.run_id, found[0]), run)
+        self._database.add("add_run", key, run.run_id, record)
+        return True
 
+    @writing
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""
         record = encoded(run, self.max_checkpoint_bytes)
-        with self._database.writing():
-            key, held = self._lease_of(run.agent_id)
-            if self._database.one("run", key, run.run_id) is None:
-                raise RunNotFound(agent_id=run.agent_id, run_id=run.run_id)
-            held.refuse(run.agent_id, lease, self._clock.now())
-            self._database.run("update_run", key, run.run_id, record)
+        key, held = self._lease_of(run.agent_id)
+        if self._database.one("run", key, run.run_id) is None:
+            raise RunNotFound(agent_id=run.agent_id, run_id=run.run_id)
+        held.refuse(run.agent_id, lease, self._clock.now())
+        self._database.run("update_run", key, run.run_id, record)
 
+    @reading
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
-        with self._database.reading():
-            key = self._key_of(checked_name(agent_id))
-            found = self._database.one("run", key, run_id)
+        key = self._key_of(checked_name(agent_id))
+        found = self._database.one("run", key, run_id)
         return None if found is None else decoded_run(agent_id, run_id, found[0])
 
+    @reading
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """See ``CheckpointStore``."""
-        with self._database.reading():
-            key = self._key_of(checked_name(agent_id))
-            rows = self._database.all("runs", key)
+        key = self._key_of(checked_name(agent_id))
+        rows = self._database.all("runs", key)
         return [decoded_run(agent_id, run_id, record) for run_id, record in rows]

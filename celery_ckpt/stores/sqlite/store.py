@@ -22,7 +22,7 @@ from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import Record, low_of, stamp
 from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
-from celery_ckpt.stores.sqlite.database import Database
+from celery_ckpt.stores.sqlite.database import Database, reading, writing
 from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state, microseconds
 
 _PAGE = 500
@@ -86,6 +86,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
                 return at
         return self._append_or_say_why(agent_id, checkpoint_id, draft, lease, basis, added)
 
+    @writing
     def _append_or_say_why(
         self,
         agent_id: str,
@@ -96,19 +97,18 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         added: tuple[int, int, str, bytes, bytes],
     ) -> int:
         name, *where = basis or (None, None, None)
-        with self._database.writing():
-            state = self._database.one("save_state", checkpoint_id, name, agent_id, *where)
-            if state is None:
-                key, based_on, last, base = self._add_agent(agent_id, lease), None, None, 0
-            else:
-                key, *held, stored, based_on, last, base = state
-                if stored is not None:
-                    raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored.encode()).digest)
-                lease_state(*held).refuse(agent_id, lease, self._clock.now())
-            self._refuse_without_basis(key, draft, based_on)
-            if self._database.one("agent_of_id", checkpoint_id) is not None:
-                raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
-            self._database.add("add_save", (key << _SEQ_BITS) + (last or 0) + 1, base, *added)
+        state = self._database.one("save_state", checkpoint_id, name, agent_id, *where)
+        if state is None:
+            key, based_on, last, base = self._add_agent(agent_id, lease), None, None, 0
+        else:
+            key, *held, stored, based_on, last, base = state
+            if stored is not None:
+                raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored.encode()).digest)
+            lease_state(*held).refuse(agent_id, lease, self._clock.now())
+        self._refuse_without_basis(key, draft, based_on)
+        if self._database.one("agent_of_id", checkpoint_id) is not None:
+            raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
+        self._database.add("add_save", (key << _SEQ_BITS) + (last or 0) + 1, base, *added)
         return int(base)
 
     def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
@@ -118,31 +118,31 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         elif draft.basis is not Basis.ANY and based_on != key:
             raise BasisGone
 
+    @reading
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
-        with self._database.reading():
-            key = self._key_of(agent_id)
-            if key is None:
-                return None
-            if checkpoint_id is None:
-                found = self._database.one("latest", *_places(key))
-            else:
-                found = self._database.one("by_id", *_places(key), checkpoint_id)
-            if found is None:
-                return None
-            name, line = found[0], stamp(*found[1:])
-            return Stored(
-                agent_id, name, line, self._messages(key, Record.parse(agent_id, name, line).ranges)
-            )
+        key = self._key_of(agent_id)
+        if key is None:
+            return None
+        if checkpoint_id is None:
+            found = self._database.one("latest", *_places(key))
+        else:
+            found = self._database.one("by_id", *_places(key), checkpoint_id)
+        if found is None:
+            return None
+        name, line = found[0], stamp(*found[1:])
+        return Stored(
+            agent_id, name, line, self._messages(key, Record.parse(agent_id, name, line).ranges)
+        )
 
+    @reading
     def _read_many(
         self, agent_id: str, limit: int | None
     ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
-        with self._database.reading():
-            key = self._key_of(agent_id)
-            if key is None:
-                return [], {}
-            lines = self._newest(key, -1 if limit is None else limit)
-            return lines, self._messages(key, ranges_of_all(agent_id, lines))
+        key = self._key_of(agent_id)
+        if key is None:
+            return [], {}
+        lines = self._newest(key, -1 if limit is None else limit)
+        return lines, self._messages(key, ranges_of_all(agent_id, lines))
 
     def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
         messages: dict[int, bytes] = {}
@@ -154,49 +154,49 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
                     messages.update(zip(range(base, base + added), lines, strict=True))
         return messages
 
+    @reading
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
-        with self._database.reading():
-            key = self._key_of(agent_id)
-            return [] if key is None else self._newest(key)
+        key = self._key_of(agent_id)
+        return [] if key is None else self._newest(key)
 
     def _newest(self, key: int, limit: int = -1) -> builtins.list[tuple[str, bytes]]:
         rows = self._database.all("newest", *_places(key), limit)
         return [(name, stamp(*stored)) for name, *stored in rows]
 
+    @reading
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
-        with self._database.reading():
-            found = self._database.one("agent_of_id", checkpoint_id)
+        found = self._database.one("agent_of_id", checkpoint_id)
         return found or ()
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         """Every id is in the table's own index."""
 
+    @writing
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         """See ``CheckpointStore``."""
         for checkpoint_id in checkpoint_ids:
             checked_name(checkpoint_id, "A checkpoint id")
-        with self._database.writing():
-            key = self._key_of(checked_name(agent_id))
-            if key is None:
-                return 0
-            places = _places(key)
-            removed = sum(self._database.run("forget", *places, name) for name in checkpoint_ids)
-            staying = self._newest(key)
-            keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
-            self._database.run("trim", *places, keep_from)
-            return removed
+        key = self._key_of(checked_name(agent_id))
+        if key is None:
+            return 0
+        places = _places(key)
+        removed = sum(self._database.run("forget", *places, name) for name in checkpoint_ids)
+        staying = self._newest(key)
+        keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
+        self._database.run("trim", *places, keep_from)
+        return removed
 
+    @writing
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
-        with self._database.writing():
-            key = self._key_of(checked_name(agent_id))
-            if key is None:
-                return 0
-            [removed] = self._database.one("count_checkpoints", *_places(key))
-            self._database.run("delete_saves", *_places(key))
-            for table in ("delete_steps", "delete_runs", "delete_agent"):
-                self._database.run(table, key)
-            return int(removed)
+        key = self._key_of(checked_name(agent_id))
+        if key is None:
+            return 0
+        [removed] = self._database.one("count_checkpoints", *_places(key))
+        self._database.run("delete_saves", *_places(key))
+        for table in ("delete_steps", "delete_runs", "delete_agent"):
+            self._database.run(table, key)
+        return int(removed)
 
     def agents(self) -> Iterator[str]:
         """See ``CheckpointStore``."""
@@ -205,9 +205,9 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             yield from (agent_id for _, agent_id in page)
             after = page[-1][0]
 
+    @reading
     def _page(self, after: int) -> builtins.list[tuple[int, str]]:
-        with self._database.reading():
-            return self._database.all("agents_page", after, _PAGE)
+        return self._database.all("agents_page", after, _PAGE)
 
 
 def _places(key: int) -> tuple[int, int]:
