@@ -94,6 +94,11 @@ class Ranges:
 
     def at(self, base: int) -> Ranges:
         """The same with the new messages at their place."""
+        if len(self.spans) == 2:
+            # Nearly every save: what there was, and what is new behind it.
+            (first, before, is_new), (start, count, new) = self.spans
+            if new and not is_new and first + before == base + start:
+                return Ranges(((first, before + count, False),))
         return Ranges.of(self.placed(base))
 
     def placed(self, base: int) -> list[Span]:
@@ -123,8 +128,11 @@ class Ranges:
     @property
     def low(self) -> str:
         """The smallest offset that the log must keep for these; ``-`` if all are new."""
-        starts = [start for start, _, new in self.spans if not new]
-        return str(min(starts)) if starts else "-"
+        low = -1
+        for start, _, new in self.spans:
+            if not new and (low < 0 or start < low):
+                low = start
+        return "-" if low < 0 else str(low)
 
 
 def _parse_span(text: str) -> Span:

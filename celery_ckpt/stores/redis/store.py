@@ -186,13 +186,9 @@ def _id(field: bytes) -> str:
     return field.decode().removeprefix(_FIELD)
 
 
-def _by_offset(spans: Iterable[Span], texts: builtins.list[builtins.list[bytes]]) -> dict[int, bytes]:
-    """The messages by their offsets. A log that ends too early lacks its last ones; of a text with too
-    many lines nobody can tell which is which.
-    """
+def _by_offset(spans: Iterable[Span], parts: builtins.list[builtins.list[bytes]]) -> dict[int, bytes]:
+    """The messages by their offsets. A log that ends too early lacks its last ones."""
     messages: dict[int, bytes] = {}
-    for (start, count, _), parts in zip(spans, texts, strict=False):
-        lines = b"\n".join(parts).split(b"\n") if parts else []
-        if len(lines) <= count:
-            messages.update(enumerate(lines, start))
+    for (start, _, _), lines in zip(spans, parts, strict=False):
+        messages.update(enumerate(lines, start))
     return messages

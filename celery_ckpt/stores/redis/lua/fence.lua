@@ -11,8 +11,7 @@
       {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one
   lease_refusal(held, lease)  the same, given token, nonce, owner and expires_ms of the agent
   tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if not there
-  texts(from, last)  the log's messages from index to index, a hundred joined by line feeds in each text:
-                     to join thousands at once is slow
+  messages(from, last)  the log's messages from index to index; none before the first
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
 ]]
@@ -40,14 +39,9 @@ local function tip(value)
   return tonumber(seq), latest ~= '' and latest or nil
 end
 
-local function texts(from, last)
-  local found = {}
-  for start = math.max(from, 0), last, 100 do
-    local lines = redis.call('LRANGE', KEYS[2], start, math.min(start + 99, last))
-    if #lines == 0 then break end
-    found[#found + 1] = table.concat(lines, '\n')
-  end
-  return found
+local function messages(from, last)
+  if last < 0 then return {} end
+  return redis.call('LRANGE', KEYS[2], math.max(from, 0), last)
 end
 
 local function each(items, first, size, action)

@@ -2,7 +2,7 @@
   KEYS[1]  hash of the agent    KEYS[2]  the log (see save.lua)
   ARGV[1]  how many ids         ARGV[2...]  "c:" and id of each, then start and count of each part
   returns  {offset at which the log begins, 1 or 0 for each id,
-            then {texts} of each part as far as the log has it (see fence.lua)}
+            then {messages} of each part as far as the log has it}
 ]]
 local first = tonumber(redis.call('HGET', KEYS[1], 'first') or 0)
 local ids, reply = tonumber(ARGV[1]), {first}
@@ -11,6 +11,6 @@ for i = 2, ids + 1 do
 end
 for i = ids + 2, #ARGV, 2 do
   local from = tonumber(ARGV[i]) - first
-  reply[#reply + 1] = texts(from, from + ARGV[i + 1] - 1)
+  reply[#reply + 1] = messages(from, from + ARGV[i + 1] - 1)
 end
 return reply
