@@ -56,6 +56,6 @@ class Reading:
 
 def _decoded(lines: list[bytes]) -> list[Message]:
     objects = decode(b"[%b]" % b",".join(lines))
-    if len(objects) != len(lines) or not all(isinstance(item, dict) for item in objects):
+    if len(objects) != len(lines) or not set(map(type, objects)) <= {dict}:
         raise ValueError("one of its messages is not a JSON object")
     return [Message.decoded(item) for item in objects]
