@@ -14,17 +14,14 @@ SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
 UPDATE ckpt_agents SET token = ?2, nonce = ?3, owner = ?4, expires_at = ?5
 WHERE key = ?1
 
--- append (agent_id, lease token, lease nonce, now, basis, its base, its place, format, count, id, record, messages)
+-- append (agent_id, lease token, lease nonce, basis, its base, its place, format, count, id, record, messages)
 INSERT INTO ckpt_saves (place, base, format, count, id, record, messages)
-SELECT last.place + 1, last.base + last.count, ?8, ?9, ?10, ?11, ?12
-FROM ckpt_saves AS basis
-    JOIN ckpt_agents AS a ON a.key = basis.place >> 32
-    JOIN ckpt_saves AS last ON last.place = (
-        SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
-WHERE basis.id = ?5 AND basis.base = ?6 AND substr(basis.record, 1, length(?7)) = ?7
-    AND a.agent_id = ?1 AND CASE
-    WHEN ?2 IS NULL THEN a.nonce = '' OR a.expires_at <= ?4
-    ELSE a.token = ?2 AND a.nonce = ?3 AND a.nonce <> '' END
+SELECT last.place + 1, last.base + last.count, ?7, ?8, ?9, ?10, ?11
+FROM ckpt_agents AS a JOIN ckpt_saves AS last ON last.place = (
+    SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
+WHERE a.agent_id = ?1
+    AND last.id = ?4 AND last.base = ?5 AND substr(last.record, 1, length(?6)) = ?6
+    AND CASE WHEN ?2 IS NULL THEN a.nonce = '' ELSE a.token = ?2 AND a.nonce = ?3 AND a.nonce <> '' END
 ON CONFLICT DO NOTHING
 RETURNING base
 

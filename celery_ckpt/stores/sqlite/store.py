@@ -23,7 +23,7 @@ from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import Record, low_of, stamp
 from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
-from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state, microseconds
+from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state
 
 _PAGE = 500
 #: An agent's saves have the places from its key shifted by this to just below the next agent's.
@@ -78,10 +78,10 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         base, _, place = draft.mark.partition(" ")
         basis = (draft.basis, base, place.encode()) if isinstance(draft.basis, str) else None
         if basis is not None and (lease is None or lease.agent_id == agent_id):
-            # Nearly every save: one statement, which does nothing if anything at all is in its way.
+            # Nearly every save: one statement, which does nothing if anything at all is in its way,
+            # be it an expired lease or a checkpoint behind the basis. Then it is looked at in detail.
             token, nonce = (lease.token, lease.nonce) if lease else (None, None)
-            now = microseconds(self._clock.now())
-            at = self._database.write("append", agent_id, token, nonce, now, *basis, *added)
+            at = self._database.write("append", agent_id, token, nonce, *basis, *added)
             if at is not None:
                 return at
         return self._append_or_say_why(agent_id, checkpoint_id, draft, lease, basis, added)
