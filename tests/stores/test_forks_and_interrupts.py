@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import threading
@@ -23,6 +24,8 @@ URLS = {"file": "file://{}/store", "sqlite": "sqlite:///{}/store.db"}
 def fork_while_saving(url: str, said: Connection) -> None:
     """Fork again and again while threads save; parent and children must all get through."""
     store, done = open_store(url), threading.Event()
+    # Python itself cannot fork while a thread imports something for the first time.
+    store.save(make_checkpoint("parent"))
 
     def save_until_done() -> None:
         while not done.is_set():
@@ -34,7 +37,7 @@ def fork_while_saving(url: str, said: Connection) -> None:
     for _ in range(15):
         child = os.fork()
         if child == 0:
-            signal.alarm(20)  # a child that hangs is killed, and that is seen
+            faulthandler.dump_traceback_later(20, exit=True)  # a child that hangs says where
             store.save(make_checkpoint("child"))
             os._exit(0)
         said.send(os.waitpid(child, 0)[1])
