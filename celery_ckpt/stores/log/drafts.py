@@ -47,7 +47,7 @@ class Draft(NamedTuple):
     messages: list[bytes]
     #: All messages of the checkpoint; the new ones relative to the base.
     ranges: Ranges
-    #: The record without its stamp: low, ranges and digest, and then the header.
+    #: Low, ranges and digest, as the record has them before the header.
     place: str
     header: bytes
 
