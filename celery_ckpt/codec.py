@@ -102,10 +102,13 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
         "iteration": own["iteration"],
     }
     if own["event"]:
-        fields["event"] = own["event"].value
-    for name in ("run_id", "metadata", "state"):
-        if own[name]:
-            fields[name] = own[name]
+        fields["event"] = str(own["event"])
+    if own["run_id"]:
+        fields["run_id"] = own["run_id"]
+    if own["metadata"]:
+        fields["metadata"] = own["metadata"]
+    if own["state"]:
+        fields["state"] = own["state"]
     if conversation.max_tokens != DEFAULT_MAX_TOKENS:
         fields["max_tokens"] = conversation.max_tokens
     if own["entry"] is not None:

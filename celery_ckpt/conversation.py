@@ -79,20 +79,25 @@ class Spine:
         """
         with self._lock:
             behind = len(self.messages) - length
-            if behind < max(1, len(self._recent)):
-                hasher, size = self._recent[-1 - behind][1:] if behind else (self._hasher, self._size)
-                hasher = hasher.copy()
-                hasher.update(more)
-                return hasher.hexdigest(), size
-        # Others have gone on far since.
-        return Spine(self.messages[:length]).digest(length, more)
+            if not behind:
+                hasher, size = self._hasher.copy(), self._size
+            elif behind < len(self._recent):
+                _, then, size = self._recent[-1 - behind]
+                hasher = then.copy()
+            else:
+                hasher = None
+        if hasher is None:
+            # Others have gone on far since.
+            return Spine(self.messages[:length]).digest(length, more)
+        hasher.update(more)
+        return hasher.hexdigest(), size
 
     def lines(self, start: int, stop: int) -> list[bytes]:
         """Messages ``start`` to ``stop - 1``, one JSON line each."""
         with self._lock:
             first = len(self.messages) - len(self._recent)
             if start >= first:
-                return [line for line, _, _ in self._recent[start - first : stop - first]]
+                return [recent[0] for recent in self._recent[start - first : stop - first]]
             return [message.to_json() for message in self.messages[start:stop]]
 
 

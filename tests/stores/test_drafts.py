@@ -39,7 +39,8 @@ class Log:
         self.lines += draft.messages
         line = stamp(1, len(self.records) + 1, base, draft.rest)
         self.records.append(Record.parse(AGENT, checkpoint.id, line))
-        self.memory.remember(checkpoint, f"{base} {draft.place}", draft.ranges.at(base))
+        mark, end = f"{base} {draft.place}", len(self.lines)
+        self.memory.remember(checkpoint, mark, end, draft.ranges.at(base))
         return self.records[-1]
 
     def save_first(self, *texts: str, entered: Conversation | None = None) -> Conversation:
@@ -84,6 +85,18 @@ def test_a_save_of_nothing_new_writes_no_message() -> None:
     draft = log.by_memory(taken(live))
     assert draft is not None
     assert (draft.messages, str(draft.ranges)) == ([], "0:1")
+
+
+@pytest.mark.parametrize("new", [0, 2])
+def test_a_draft_expects_its_messages_where_the_log_ended_with_its_basis(new: int) -> None:
+    log = Log()
+    live = log.save_first("a", "b", "c")
+    shorter = taken(Conversation(messages=[*live.messages[:1], *said("x", "y")[:new]]))
+    log.write(shorter, log.by_search(shorter))
+    assert log.records[-1].end == len(log.lines) == 3 + new
+    for draft in (log.by_memory(taken(shorter.conversation)), log.by_search(taken(live))):
+        assert draft is not None
+        assert draft.end == len(log.lines)
 
 
 def test_nothing_is_remembered_for_another_agent_or_another_store() -> None:

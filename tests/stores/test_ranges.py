@@ -89,7 +89,9 @@ def _edges(ranges: Ranges) -> list[tuple[int, int]]:
 @given(SPANS)
 def test_the_low_end_is_the_smallest_old_offset(spans: list[Span]) -> None:
     old = [start for start, _, new in spans if not new]
-    assert Ranges.of(spans).low == (str(min(old)) if old else "-")
+    ranges = Ranges.of(spans)
+    assert ranges.low == (str(min(old)) if old else "-")
+    assert ranges.place == f"{ranges.low} {ranges}"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,14 @@ from pathlib import Path
 import pytest
 from crashing import started
 
-from celery_ckpt import Checkpoint, SqliteCheckpointStore
-from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreDamaged, StoreUnavailable
+from celery_ckpt import Checkpoint, Conversation, SqliteCheckpointStore
+from celery_ckpt.errors import (
+    CheckpointDamaged,
+    LeaseLost,
+    SchemaTooNew,
+    StoreDamaged,
+    StoreUnavailable,
+)
 from celery_ckpt.stores.resources import queries, schema
 from celery_ckpt.stores.sqlite import database as database_module
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
@@ -67,6 +73,47 @@ def test_a_save_is_one_row_with_the_new_messages(store: SqliteCheckpointStore, p
         ).fetchall()
     connection.close()
     assert rows[1] == (51, 1, b'{"role":"user","content":"the new one"}')
+
+
+def test_the_usual_save_is_one_statement(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A compaction is looked at in detail, and all that follows it is usual again.
+    compacted = Conversation(messages=saved[-1].conversation.messages[:2])
+    store.save(make_checkpoint("agent", compacted))
+    monkeypatch.setattr(SqliteCheckpointStore, "_append_or_say_why", None)
+
+    store.save(make_checkpoint("agent", compacted))
+    compacted.append(make_message())
+    store.save(make_checkpoint("agent", compacted))
+    lease = store.acquire("agent", "me", 60)
+    latest = store.load_latest("agent")
+    assert latest is not None
+    store.save(make_checkpoint("agent", latest.conversation), lease)
+    assert len(store.list("agent")) == 8
+
+
+def test_a_released_lease_without_a_nonce_covers_nothing(
+    store: SqliteCheckpointStore, saved: list[Checkpoint]
+) -> None:
+    lease = store.acquire("agent", "me", 60)
+    store.release(lease)
+    forged = lease.model_copy(update={"nonce": ""})
+
+    with pytest.raises(LeaseLost):
+        store.save(make_checkpoint("agent", saved[-1].conversation), forged)
+    assert len(store.list("agent")) == 4
+
+
+def test_a_save_does_not_join_a_transaction_that_was_left_behind(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    store._database._connected().execute("BEGIN IMMEDIATE")
+    checkpoint = make_checkpoint("agent", saved[-1].conversation, 9)
+    store.save(checkpoint)
+
+    with SqliteCheckpointStore.open(path) as other:
+        assert other.load_latest("agent") == checkpoint
 
 
 def test_a_damaged_record_costs_its_checkpoint(

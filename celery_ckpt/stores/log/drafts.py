@@ -43,6 +43,8 @@ class Draft(NamedTuple):
     basis: str | Basis
     #: What the basis must say of itself: base, low, ranges and digest.
     mark: str
+    #: Where the log ended with the basis: the base of this save, if nobody came between.
+    end: int
     #: The messages to append to the log, one JSON line each.
     messages: list[bytes]
     #: All messages of the checkpoint; the new ones relative to the base.
@@ -62,6 +64,8 @@ class Place(NamedTuple):
 
     basis: str
     mark: str
+    #: Where the log ended with the basis.
+    end: int
     ranges: Ranges
 
 
@@ -102,15 +106,17 @@ class Parts:
             part_size=sizes[part],
         )
 
-    def draft(self, basis: str | Basis, mark: str, ranges: Ranges, messages: list[bytes]) -> Draft:
+    def draft(
+        self, basis: str | Basis, mark: str, end: int, ranges: Ranges, messages: list[bytes]
+    ) -> Draft:
         """Put the pieces together."""
-        place = f"{ranges.low} {ranges} {self.digest}"
-        return Draft(basis, mark, messages, ranges, place, self.header)
+        place = f"{ranges.place} {self.digest}"
+        return Draft(basis, mark, end, messages, ranges, place, self.header)
 
     def draft_of_all(self, basis: Basis) -> Draft:
         """Write every message."""
         lines = self._all_lines()
-        return self.draft(basis, "", Ranges.all_new(len(lines)), lines)
+        return self.draft(basis, "", 0, Ranges.all_new(len(lines)), lines)
 
     def _all_lines(self) -> list[bytes]:
         own = self.conversation.spine.lines(0, len(self.conversation))
@@ -128,7 +134,7 @@ class Parts:
                 return None
             more, more_lines = _continued(entered, self.entered, self.kept)
             ranges, lines = ranges + more.after(len(lines)), lines + more_lines
-        return self.draft(place.basis, place.mark, ranges, lines)
+        return self.draft(place.basis, place.mark, place.end, ranges, lines)
 
     def draft_by_search(self, basis: Record, stored: Mapping[int, bytes]) -> Draft:
         """Write what is not among the messages of a stored checkpoint."""
@@ -138,18 +144,20 @@ class Parts:
         lines = [line for line, at in zip(wanted, offsets, strict=True) if at is None]
         number = count()
         spans = ((next(number), 1, True) if at is None else (at, 1, False) for at in offsets)
-        return self.draft(basis.checkpoint_id, basis.mark, Ranges.of(spans), lines)
+        return self.draft(basis.checkpoint_id, basis.mark, basis.end, Ranges.of(spans), lines)
 
 
 def _continued(place: Place, conversation: Conversation, start: int) -> tuple[Ranges, list[bytes]]:
     """The ranges of a conversation from ``start`` on, and the lines of what is not in its place."""
     spine, total = conversation.extent
-    known = place.ranges.count
+    ranges = place.ranges
+    known = ranges.count
     if known >= total:
-        return place.ranges.cut(start, total), []
-    known = max(start, known)
-    kept = place.ranges.cut(start, known)
-    return kept.with_new(total - known), spine.lines(known, total)
+        return ranges.cut(start, total), []
+    if start:
+        known = max(start, known)
+        ranges = ranges.cut(start, known)
+    return ranges.with_new(total - known), spine.lines(known, total)
 
 
 def _search(wanted: list[bytes], stored: list[bytes], offsets: list[int]) -> list[int | None]:
@@ -178,13 +186,13 @@ class Memory:
         place: Place | None = spine.notes.get((self, agent_id))
         return place
 
-    def remember(self, checkpoint: Checkpoint, mark: str, located: Ranges) -> None:
+    def remember(self, checkpoint: Checkpoint, mark: str, end: int, located: Ranges) -> None:
         """A checkpoint was saved or read, it says that of itself, and its messages lie there."""
         fields = checkpoint.__dict__
         spine, own = fields["conversation"].extent
         key = (self, checkpoint.agent_id)
-        spine.notes[key] = Place(checkpoint.id, mark, located.cut(0, own))
+        spine.notes[key] = Place(checkpoint.id, mark, end, located.cut(0, own))
         if located.count > own:
             kept, rest = codec.shared_with_entry(checkpoint)
             entered = located.cut(0, kept) + located.cut(own, own + len(rest))
-            fields["entry"].conversation.spine.notes[key] = Place(checkpoint.id, mark, entered)
+            fields["entry"].conversation.spine.notes[key] = Place(checkpoint.id, mark, end, entered)

@@ -73,7 +73,8 @@ class Ranges:
         return cls(tuple(_parse_span(part) for part in text.split(","))) if text != "-" else cls()
 
     def __str__(self) -> str:
-        return ",".join([f"{'+' * new}{start}:{count}" for start, count, new in self.spans]) or "-"
+        spans = [f"+{start}:{n}" if new else f"{start}:{n}" for start, n, new in self.spans]
+        return ",".join(spans) or "-"
 
     def __repr__(self) -> str:
         return f"Ranges({self})"
@@ -124,6 +125,16 @@ class Ranges:
                 cut.append((offset + low, high - low, new))
             position += count
         return Ranges(tuple(cut))
+
+    @property
+    def place(self) -> str:
+        """Low and ranges, as a record has them."""
+        if len(self.spans) == 2:
+            # Nearly every save, see ``at``.
+            (first, before, is_new), (start, count, new) = self.spans
+            if new and not is_new:
+                return f"{first} {first}:{before},+{start}:{count}"
+        return f"{self.low} {self}"
 
     @property
     def low(self) -> str:

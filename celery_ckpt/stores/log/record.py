@@ -84,6 +84,11 @@ class Record:
                 agent_id=agent_id, checkpoint_id=checkpoint_id, reason=f"its record says {error}"
             ) from error
 
+    @property
+    def end(self) -> int:
+        """Where the log ended with this save."""
+        return max([self.base, *(start + count for start, count, _ in self.spans)])
+
     def damaged(self, reason: str) -> CheckpointDamaged:
         """The error that names this checkpoint."""
         return CheckpointDamaged(

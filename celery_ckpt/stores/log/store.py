@@ -111,7 +111,8 @@ class LogStore(CheckpointStore):
                 draft = self._draft_on_latest(agent_id, parts, last_try=race + 1 >= _MAX_RACES)
             else:
                 mark = f"{base} {draft.place}"
-                return self._memory.remember(checkpoint, mark, draft.ranges.at(base))
+                end = base + len(draft.messages)
+                return self._memory.remember(checkpoint, mark, end, draft.ranges.at(base))
         raise AssertionError("a save that rests on nothing cannot be refused for its basis")
 
     def _make_findable(self, checkpoint_id: str, agent_id: str) -> None:
@@ -161,7 +162,7 @@ class LogStore(CheckpointStore):
             return None
         record = stored.record()
         checkpoint = Reading().checkpoint(record, stored.messages)
-        self._memory.remember(checkpoint, record.mark, record.ranges)
+        self._memory.remember(checkpoint, record.mark, record.end, record.ranges)
         return checkpoint
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:

@@ -14,16 +14,19 @@ SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
 UPDATE ckpt_agents SET token = ?2, nonce = ?3, owner = ?4, expires_at = ?5
 WHERE key = ?1
 
--- append (agent_id, lease token, lease nonce, basis, its base, its place, format, count, id, record, messages)
+-- append (agent_id, lease token, lease nonce or empty, basis, its base, its place, base, format, count, id, record, messages)
+-- The row is refused if its place is no number: that is how the sub-select says no. INSERT ... SELECT and
+-- RETURNING would each copy the row into a table of their own first.
 INSERT INTO ckpt_saves (place, base, format, count, id, record, messages)
-SELECT last.place + 1, last.base + last.count, ?7, ?8, ?9, ?10, ?11
-FROM ckpt_agents AS a JOIN ckpt_saves AS last ON last.place = (
-    SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
-WHERE a.agent_id = ?1
-    AND last.id = ?4 AND last.base = ?5 AND substr(last.record, 1, length(?6)) = ?6
-    AND CASE WHEN ?2 IS NULL THEN a.nonce = '' ELSE a.token = ?2 AND a.nonce = ?3 AND a.nonce <> '' END
-ON CONFLICT DO NOTHING
-RETURNING base
+VALUES (ifnull((
+    SELECT last.place + 1
+    FROM ckpt_agents AS a JOIN ckpt_saves AS last ON last.place = (
+        SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
+    WHERE a.agent_id = ?1
+        AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
+        AND last.id = ?4 AND last.base = ?5 AND last.base + last.count = ?7
+        AND substr(last.record, 1, length(?6)) = ?6
+), 'no place'), ?7, ?8, ?9, ?10, ?11, ?12)
 
 -- save_state (id, basis, agent_id, base of the basis, place of the basis)
 SELECT a.key, a.token, a.nonce, a.owner, a.expires_at,

@@ -76,14 +76,14 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         messages = b"\n".join(draft.messages)
         added = (FORMAT_VERSION, len(draft.messages), checkpoint_id, draft.rest, messages)
         base, _, place = draft.mark.partition(" ")
-        basis = (draft.basis, base, place.encode()) if isinstance(draft.basis, str) else None
-        if basis is not None and (lease is None or lease.agent_id == agent_id):
+        basis = (draft.basis, int(base), place.encode()) if isinstance(draft.basis, str) else None
+        if basis is not None and (lease is None or (lease.agent_id == agent_id and lease.nonce)):
             # Nearly every save: one statement, which does nothing if anything at all is in its way,
             # be it an expired lease or a checkpoint behind the basis. Then it is looked at in detail.
-            token, nonce = (lease.token, lease.nonce) if lease else (None, None)
-            at = self._database.write("append", agent_id, token, nonce, *basis, *added)
-            if at is not None:
-                return at
+            token, nonce = (lease.token, lease.nonce) if lease else (None, "")
+            values = (agent_id, token, nonce, *basis, draft.end, *added)
+            if self._database.insert("append", values):
+                return draft.end
         return self._append_or_say_why(agent_id, checkpoint_id, draft, lease, basis, added)
 
     @writing
@@ -93,7 +93,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         checkpoint_id: str,
         draft: Draft,
         lease: Lease | None,
-        basis: tuple[str, str, bytes] | None,
+        basis: tuple[str, int, bytes] | None,
         added: tuple[int, int, str, bytes, bytes],
     ) -> int:
         name, *where = basis or (None, None, None)
