@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from celery_ckpt.messages import Message, ToolCall
     from celery_ckpt.models import Checkpoint, Entry
     from celery_ckpt.retention import RetentionPolicy
+    from celery_ckpt.run import AgentRun
     from celery_ckpt.store import CheckpointStore
     from celery_ckpt.stores.file import FileCheckpointStore
     from celery_ckpt.stores.memory import MemoryCheckpointStore
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    # What a body works with
+    "AgentRun",
     # Vocabulary
     "Checkpoint",
     "CheckpointEvent",
@@ -65,6 +68,7 @@ _MODULES = {
     "messages": ("Message", "ToolCall"),
     "models": ("Checkpoint", "Entry"),
     "retention": ("RetentionPolicy",),
+    "run": ("AgentRun",),
     "store": ("CheckpointStore",),
     "stores.file": ("FileCheckpointStore",),
     "stores.memory": ("MemoryCheckpointStore",),

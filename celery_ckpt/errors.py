@@ -4,7 +4,9 @@
     ├── ConfigurationError      a URL, a setting or an option is wrong                  (a ValueError)
     ├── InvalidName             an agent, run or checkpoint name nobody can store       (a ValueError)
     ├── NotJson                 a value that JSON cannot hold exactly; names the path   (a ValueError)
+    │   └── StepResultNotJson   what a step returned cannot be recorded; names the step
     ├── NotACheckpoint          bytes that no checkpoint was written as                 (a ValueError)
+    ├── RunMisused              a body used its run in a way that no resume could repeat
     └── StoreError              the store refused, or could not do, what was asked
         ├── StoreUnavailable    no answer; nothing is known to be wrong with the data
         ├── StoreDamaged        the store as a whole cannot be read
@@ -74,6 +76,16 @@ class NotJson(CheckpointError, ValueError):
     reason: str
 
 
+class StepResultNotJson(NotJson):
+    """A step returned what cannot be recorded, or not be read back. Nothing was recorded."""
+
+    template = (
+        "Step {step!r}: {path} {reason}. A step returns JSON, or what its declared type can be read "
+        "back from: return that, or give returns=..."
+    )
+    step: str
+
+
 class NotACheckpoint(CheckpointError, ValueError):
     """Bytes that ``Checkpoint.to_bytes`` never wrote."""
 
@@ -81,6 +93,10 @@ class NotACheckpoint(CheckpointError, ValueError):
         "These bytes are no checkpoint: {reason}. Only what Checkpoint.to_bytes wrote can be read."
     )
     reason: str
+
+
+class RunMisused(CheckpointError):
+    """A body used its run in a way that a later attempt could not repeat."""
 
 
 class StoreError(CheckpointError):

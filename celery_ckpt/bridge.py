@@ -1,0 +1,130 @@
+"""One implementation for sync and async bodies.
+
+What a run does is written once, as ``async def``. A bridge turns it into what the body sees:
+
+              run(coroutine)             io(fn), the store's          call(fn), the user's
+    sync      drives it to its end       called directly              called; must not be async
+    async     hands it to the body       in a thread, never torn      called, awaited if it wants
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
+
+from celery_ckpt.control import found
+
+T = TypeVar("T")
+#: Gives the next iteration, or ``None`` at the end.
+Advance = Callable[[], Coroutine[Any, Any, int | None]]
+
+
+class Bridge(Protocol):
+    """How the coroutines of a run meet its body."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> Any:
+        """What a method of the run returns to the body."""
+        ...
+
+    async def io(self, fn: Callable[..., T], *args: Any) -> T:
+        """Do blocking I/O. What was begun is finished, whatever happens to the body."""
+        ...
+
+    async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the user's and return its result."""
+        ...
+
+    async def pause(self) -> None:
+        """Let calls that were started side by side with this one begin."""
+        ...
+
+    def loop(self, advance: Advance) -> Any:
+        """What the body iterates over."""
+        ...
+
+
+class SyncBridge:
+    """For bodies that are plain functions."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Drive a coroutine that never really suspends, and return its result."""
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        coroutine.close()
+        raise RuntimeError("a coroutine of a sync body has suspended: nobody could wake it")
+
+    async def io(self, fn: Callable[..., T], *args: Any) -> T:
+        """Call it."""
+        return fn(*args)
+
+    async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call it. Raises ``TypeError`` for an async function: nobody would await it."""
+        result = fn(*args, **kwargs)
+        if not inspect.isawaitable(result):
+            return result
+        if inspect.iscoroutine(result):
+            result.close()
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        raise TypeError(
+            f"an async function in a sync body: {name} returned something to be awaited. "
+            "Make the body `async def`, or give it a plain function."
+        )
+
+    async def pause(self) -> None:
+        """There is nobody to wait for."""
+
+    def loop(self, advance: Advance) -> Iterator[int]:
+        """A generator of iterations."""
+        while (iteration := self.run(advance())) is not None:
+            yield iteration
+
+
+class AsyncBridge:
+    """For bodies that are coroutines."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """The coroutine itself, for the body to await."""
+        return coroutine
+
+    async def io(self, fn: Callable[..., T], *args: Any) -> T:
+        """Call it in a thread, in this context. If the body is cancelled meanwhile, the call is waited
+        for first: nobody could know otherwise whether it has written.
+        """
+        work = asyncio.ensure_future(asyncio.to_thread(fn, *args))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await _finished(work)
+            # That the run must stop is more than that somebody no longer waits for it.
+            error = None if work.cancelled() else work.exception()
+            if error is not None and (stop := found(error)) is not None:
+                raise stop from None
+            raise
+
+    async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call it here, on the loop, and await what it returns if that can be awaited."""
+        result = fn(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    async def pause(self) -> None:
+        """Let the other tasks of the loop go on once."""
+        await asyncio.sleep(0)
+
+    async def loop(self, advance: Advance) -> AsyncIterator[int]:
+        """An async generator of iterations."""
+        while (iteration := await advance()) is not None:
+            yield iteration
+
+
+async def _finished(work: asyncio.Future[Any]) -> None:
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            # Cancelled once more; the caller raises one for all of them.
+            continue

@@ -1,0 +1,269 @@
+"""The calls of a run: recorded when they are made, replayed when they were made before.
+
+    recorded? ── yes ──> replay: add again what it added, call nothing, tell nobody
+        └── no ──> check ─> call ─> record and add ─> tell the host
+
+To record a result and to add it to the conversation is one piece of work, which no cancellation can
+tear: otherwise a body that goes on after a timeout would lack what its replay will have.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from celery_ckpt.answers import Answers
+from celery_ckpt.bridge import Bridge
+from celery_ckpt.errors import RunMisused
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.jsonvalues import encode
+from celery_ckpt.messages import ToolCall
+from celery_ckpt.position import Position
+from celery_ckpt.records import Step
+from celery_ckpt.replies import Reply, recorded_reply
+from celery_ckpt.results import declared, dumped, loaded
+from celery_ckpt.steps import BY_HAND, StepBook, call_key, fingerprint, step_key
+
+if TYPE_CHECKING:
+    from celery_ckpt.conversation import Conversation
+    from celery_ckpt.run import AgentRun, RunHost
+
+#: How far back a conversation is looked at for what a recorded call was given.
+_LOOK_BACK = 64
+
+Coro = Coroutine[Any, Any, Any]
+
+
+class _Inside:
+    """The step whose function is running: idempotency keys that are made there are named by it."""
+
+    def __init__(self, run: AgentRun, key: str) -> None:
+        self.run, self.key = run, key
+        self.keys: Counter[str] = Counter()
+
+
+_inside: ContextVar[_Inside | None] = ContextVar("celery_ckpt_inside", default=None)
+
+
+class Calls:
+    """Makes and replays the calls of one attempt."""
+
+    def __init__(
+        self, run: AgentRun, host: RunHost, bridge: Bridge, position: Position, book: StepBook
+    ) -> None:
+        self._run, self._host, self._bridge, self._at, self._book = run, host, bridge, position, book
+        self._answers = Answers()
+        self._lock = threading.Lock()
+        #: One event at a time: of two that are told at once, the older must not be saved last.
+        self._telling = threading.RLock()
+
+    def flush(self) -> None:
+        """Append the answers that are held."""
+        self._answers.flush(self._run.conversation)
+
+    async def tell(self, told: Callable[..., None], what: Any) -> None:
+        """Let the host know of an event, or of a checkpoint."""
+        await self._bridge.io(self._told, told, what)
+
+    def _told(self, told: Callable[..., None], what: Any) -> None:
+        with self._telling:
+            told(self._run, what)
+
+    async def mark_by_hand(self) -> None:
+        """Record that the body counts its iterations itself, so that a later attempt knows from its
+        start which iteration its steps belong to.
+        """
+        if not self._book.by_hand:
+            await self._bridge.io(self._record, self._new_step(BY_HAND, 0, "", None), None)
+
+    async def step(
+        self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], returns: Any
+    ) -> Any:
+        """See ``AgentRun.step``."""
+        returns = returns or declared(fn)
+        key, step = await self._claim(name, args, kwargs)
+        if step is None:
+            call = functools.partial(self._bridge.call, fn, *args, **kwargs)
+            step = await self._make(key, name, call, lambda result: dumped(result, returns, name))
+        return loaded(step.value, returns, name)
+
+    async def llm(self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """See ``AgentRun.llm``."""
+        self._refuse_inside_a_step("run.llm")
+        self.flush()
+        name = f"llm:{_name_of(fn)}"
+        key, step = await self._claim(name, args, kwargs)
+        if step is not None:
+            self._add_reply(step)
+            return Reply(step.value).value
+        call = functools.partial(self._bridge.call, fn, *args, **kwargs)
+        step = await self._make(
+            key, name, call, lambda result: self._reply(result, name), self._add_reply
+        )
+        await self.tell(self._host.emit, CheckpointEvent.LLM_RESPONSE)
+        return Reply(step.value).value
+
+    async def tool(self, call: ToolCall, fn: Callable[..., Any], returns: Any) -> Any:
+        """See ``AgentRun.tool``."""
+        self._refuse_inside_a_step("run.tool")
+        returns, name = returns or declared(fn), call.name
+        asked = self._at.asked[call.id]
+        if not asked:
+            # The body has appended the question itself, and no replay would append it.
+            self._at.is_own_hand = True
+        key, step = self._book.claim_call(call_key(self._at.steps, call.id), max(asked, 1))
+        add = functools.partial(self._add_answer, call)
+        if step is not None:
+            add(step)
+            return loaded(step.value, returns, name)
+        step = await self._make(
+            key,
+            name,
+            lambda: self._bridge.call(fn, **call.arguments),
+            lambda result: dumped(result, returns, name),
+            add,
+        )
+        await self.tell(self._host.emit, CheckpointEvent.TOOL_CALL_COMPLETE)
+        return loaded(step.value, returns, name)
+
+    def _reply(self, result: Any, name: str) -> dict[str, Any]:
+        return recorded_reply(result, len(self._run.conversation), name)
+
+    def _add_reply(self, step: Step) -> None:
+        reply = Reply(step.value)
+        self._at.asked.update(reply.call_ids)
+        if not self._at.is_past:
+            reply.append_to(self._run.conversation)
+
+    def _add_answer(self, call: ToolCall, step: Step) -> None:
+        if not self._at.is_past:
+            self._answers.add(self._run.conversation, call, step.value)
+
+    # -- recognising -----------------------------------------------------------------------------------
+
+    async def _claim(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[str, Step | None]:
+        at = self._at
+        if at.is_past:
+            # All of them were recorded, whatever the conversation and the state they are given now.
+            base = self._base(name, args, kwargs)
+            key, step = self._book.claim_named(at.steps, name, base)
+        else:
+            key, step = self._book.claim(*self._bases(name, args, kwargs))
+        if step is None and at.exact != at.steps and self._book.looks_changed(at.steps, name):
+            await self._tell_changed(name)
+        return key, step
+
+    async def _tell_changed(self, name: str) -> None:
+        # Calls that were started side by side with this one may be what was recorded.
+        await self._bridge.pause()
+        if self._book.looks_changed(self._at.steps, name):
+            await self.tell(self._host.changed, name)
+
+    def _bases(self, name: str, args: Any, kwargs: dict[str, Any]) -> list[str]:
+        """What a call may be recorded as. In an iteration that was restored exactly, the conversation
+        may have grown since the call was made: then any shorter one that it was given counts too.
+        """
+        base = self._base(name, args, kwargs)
+        if self._at.exact != self._at.steps or base == self._base(name, args, kwargs, lambda _: ""):
+            return [base]
+        spine, length = self._run.conversation.extent
+        shorter = range(length - 1, max(-1, length - 1 - _LOOK_BACK), -1)
+        digests = [spine.digest(n)[0] for n in shorter]
+        others = [self._base(name, args, kwargs, lambda _, own=own: own) for own in digests]  # type: ignore[misc]
+        return [base, *others]
+
+    def _base(
+        self,
+        name: str,
+        args: Any,
+        kwargs: dict[str, Any],
+        digest: Callable[[Conversation], str] | None = None,
+    ) -> str:
+        def digest_of(conversation: Conversation) -> str:
+            is_own = conversation is self._run.conversation
+            return digest(conversation) if digest and is_own else conversation.digest
+
+        inside = self._step_under_way()
+        given = [*args, inside.key] if inside else args
+        return step_key(self._at.steps, name, fingerprint(given, kwargs, digest_of))
+
+    # -- making ----------------------------------------------------------------------------------------
+
+    async def _make(
+        self,
+        key: str,
+        name: str,
+        call: Callable[[], Coro],
+        value_of: Callable[[Any], Any],
+        add: Callable[[Step], None] | None = None,
+    ) -> Step:
+        iteration = self._at.steps
+        try:
+            if not self._at.is_own_hand:
+                self._host.check(self._run)
+            with self._under_way(key):
+                result = await call()
+            step = self._new_step(key, iteration, name, value_of(result))
+            await self._bridge.io(self._record, step, add)
+        except BaseException:
+            self._book.release(key)
+            raise
+        return step
+
+    def _new_step(self, key: str, iteration: int, name: str, value: Any) -> Step:
+        run = self._run
+        readable = name.encode(errors="replace").decode()
+        return Step(
+            agent_id=run.agent_id,
+            run_id=run.run_id,
+            iteration=iteration,
+            key=key,
+            name=readable,
+            value=value,
+        )
+
+    def _record(self, step: Step, add: Callable[[Step], None] | None) -> None:
+        self._host.record(step)
+        self._book.keep(step)
+        if add is not None:
+            add(step)
+
+    @contextmanager
+    def _under_way(self, key: str) -> Iterator[None]:
+        token = _inside.set(_Inside(self._run, key))
+        try:
+            yield
+        finally:
+            _inside.reset(token)
+
+    def _step_under_way(self) -> _Inside | None:
+        inside = _inside.get()
+        return inside if inside is not None and inside.run is self._run else None
+
+    def _refuse_inside_a_step(self, what: str) -> None:
+        if self._step_under_way():
+            raise RunMisused(
+                reason=f"{what} inside of a step: what it adds to the conversation would be missing "
+                "when that step is replayed. Call it from the body."
+            )
+
+    def idempotency_key(self, name: str) -> str:
+        """See ``AgentRun.idempotency_key``."""
+        run, inside = self._run, self._step_under_way()
+        where, keys = (inside.key, inside.keys) if inside else (self._at.steps, self._at.keys)
+        with self._lock:
+            n = keys[name]
+            keys[name] += 1
+        return hashlib.sha256(encode([run.agent_id, run.run_id, where, name, n])).hexdigest()[:32]
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))

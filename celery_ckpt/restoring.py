@@ -1,0 +1,71 @@
+"""Where a run goes on: decided by the latest checkpoint alone, never by how often it was tried.
+
+    latest checkpoint                       restored            enters      resumed
+    none, or of another run                 all of it           1           no
+    of this run
+      with an entry, before the loop        the entry           1           no
+      with an entry, in iteration i         the entry           i           yes
+      after ITERATION i, without entry      all of it           i + 1       yes
+      else (taken by the body's own hand)   all of it           i           yes
+
+An entry is where an iteration began: its recorded steps replay from there and add again what they
+added. Without one the checkpoint is exact, and steps find there what they have added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_ckpt.conversation import Conversation
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.models import Checkpoint
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What an attempt begins with."""
+
+    conversation: Conversation
+    state: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+    #: Was a checkpoint of this very run restored?
+    resumed: bool = False
+    #: The iteration of that checkpoint.
+    iteration: int = 0
+    #: The iteration to enter, 0 for the beginning of the body.
+    enters: int = 0
+    #: Does the conversation hold already what steps of that iteration have added?
+    exact: bool = False
+
+
+def restored(latest: Checkpoint | None, run_id: str, max_tokens: int) -> Restored:
+    """What an attempt of this run begins with."""
+    if latest is None:
+        return Restored(Conversation(max_tokens))
+    if latest.run_id != run_id:
+        return Restored(latest.conversation, latest.state)
+    if latest.entry is None:
+        return _exact(latest)
+    i = latest.iteration
+    entry = latest.entry
+    return Restored(entry.conversation, entry.state, latest.metadata, i > 0, i, i)
+
+
+def _exact(latest: Checkpoint) -> Restored:
+    i = latest.iteration
+    ended = is_end_of_iteration(latest)
+    return Restored(
+        latest.conversation,
+        latest.state,
+        latest.metadata,
+        resumed=True,
+        iteration=i,
+        enters=i + 1 if ended else i,
+        exact=not ended,
+    )
+
+
+def is_end_of_iteration(checkpoint: Checkpoint) -> bool:
+    """Was it taken when its iteration was over?"""
+    return checkpoint.entry is None and checkpoint.event == CheckpointEvent.ITERATION

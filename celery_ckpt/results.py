@@ -1,0 +1,115 @@
+"""What a step may return: JSON, or whatever its declared type can be written as and read from.
+
+The body gets what was *read back*, in the first attempt too, so that a replay cannot differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from celery_ckpt.errors import NotJson, StepResultNotJson
+from celery_ckpt.jsonvalues import encode, kind_of, plain
+
+
+def declared(fn: Callable[..., Any]) -> Any:
+    """The type a function says it returns, if there are pydantic models in it; else ``None``.
+
+    Other annotations are not looked at: plain JSON needs none, and they need not be true.
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if not hasattr(fn, "__annotations__"):
+        fn = getattr(fn, "__call__", fn)  # noqa: B004  (an object that can be called)
+    if "return" not in getattr(fn, "__annotations__", ()):
+        return None
+    try:
+        found = get_type_hints(fn).get("return")
+    except (NameError, TypeError, AttributeError):
+        # It names something that exists for type checkers only.
+        return None
+    if get_origin(found) in (Awaitable, Coroutine):
+        found = get_args(found)[-1]
+    return found if _has_model(found) else None
+
+
+def _has_model(annotation: Any) -> bool:
+    if isinstance(annotation, type) and not get_args(annotation):
+        return issubclass(annotation, BaseModel)
+    return any(_has_model(part) for part in get_args(annotation))
+
+
+def dumped(value: Any, returns: Any, step: str) -> Any:
+    """The JSON to record of a result: ``loaded`` can read it.
+
+    Raises:
+        StepResultNotJson: there is none; the error names the step and the path.
+    """
+    recorded = _dumped(value, returns, step)
+    loaded(recorded, returns, step)
+    return recorded
+
+
+def _dumped(value: Any, returns: Any, step: str) -> Any:
+    try:
+        if returns is not None:
+            adapter = _adapter(returns)
+            value = adapter.dump_python(
+                adapter.validate_python(value, by_alias=True, by_name=True),
+                mode="json",
+                by_alias=False,
+                round_trip=True,
+                warnings=False,
+            )
+        return plain(value, "result")
+    except NotJson as error:
+        reason = error.reason + _hint(value)
+        raise StepResultNotJson(step=step, path=error.path, reason=reason) from None
+    except ValidationError as error:
+        raise _misfit(error, returns, step) from error
+    except PydanticSerializationError as error:
+        raise StepResultNotJson(step=step, path="result", reason=f"has no JSON: {error}") from error
+
+
+def loaded(value: Any, returns: Any, step: str) -> Any:
+    """The result that was recorded as this JSON.
+
+    Raises:
+        StepResultNotJson: the declared type does not accept it (any more).
+    """
+    if returns is None:
+        return value
+    try:
+        return _adapter(returns).validate_json(encode(value), by_alias=False, by_name=True)
+    except ValidationError as error:
+        raise _misfit(error, returns, step) from error
+
+
+def _misfit(error: ValidationError, returns: Any, step: str) -> StepResultNotJson:
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
+    reason = f"does not fit {returns!r}: {first['msg']}"
+    return StepResultNotJson(step=step, path=f"result{path}", reason=reason)
+
+
+def _hint(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return f" (say returns={kind_of(value).rsplit('.')[-1]}, or annotate the function's result)"
+    return ""
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_adapter(returns: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(returns)
+
+
+def _adapter(returns: Any) -> TypeAdapter[Any]:
+    try:
+        return _cached_adapter(returns)
+    except TypeError:
+        # An annotation that cannot be hashed.
+        return TypeAdapter(returns)

@@ -1,0 +1,249 @@
+"""AgentRun: what a body works with. It records, replays and tells; what is saved, its host decides.
+
+    body ── llm, tool, step ────> Calls: replay what is recorded, else call, record, add, tell
+    body ── iterations ─────────> flush answers ─> tell the host ─> may hand off ─> the next
+    body ── emit, checkpoint ───> by its own hand: for the rest of the iteration checkpoints are exact
+
+All of it is written once, as coroutines; a bridge makes of it what sync and async bodies see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from celery_ckpt.bridge import Bridge
+from celery_ckpt.calls import Calls
+from celery_ckpt.clock import Clock, system_clock
+from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.messages import Message, ToolCall
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.position import Position
+from celery_ckpt.records import Step
+from celery_ckpt.restoring import is_end_of_iteration, restored
+from celery_ckpt.steps import StepBook
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RunHost(Protocol):
+    """What a run needs from the world. Each may raise ``Fenced`` or ``HandOff``."""
+
+    def record(self, step: Step) -> None:
+        """Keep a step. Blocking I/O."""
+        ...
+
+    def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
+        """Tell the world; the strategy decides whether ``run.snapshot(event)`` is saved. Blocking."""
+        ...
+
+    def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        """Save this now. Blocking I/O."""
+        ...
+
+    def check(self, run: AgentRun) -> None:
+        """Raise if the run must stop now. Cheap: no I/O."""
+        ...
+
+    def iteration_ended(self, run: AgentRun) -> None:
+        """An iteration is over and its event was told; the run may be handed off here. Blocking."""
+        ...
+
+    def changed(self, run: AgentRun, name: str) -> None:
+        """A step of that name no longer matches what was recorded. Blocking; may raise."""
+        ...
+
+
+class Iterations(Protocol):
+    """The loop of a body: ``for`` in a plain one, ``async for`` in an async one."""
+
+    def __iter__(self) -> Iterator[int]: ...
+    def __aiter__(self) -> AsyncIterator[int]: ...
+
+
+class AgentRun:
+    """One attempt at a run, as its body sees it.
+
+    In ``async def`` bodies ``llm``, ``tool``, ``step``, ``emit`` and ``checkpoint`` return awaitables,
+    and the loop is ``async for``.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        run_id: str,
+        attempt: int,
+        host: RunHost,
+        bridge: Bridge,
+        latest: Checkpoint | None,
+        steps: list[Step],
+        task: Any = None,
+        clock: Clock = system_clock,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+    ) -> None:
+        begin, book = restored(latest, run_id, max_tokens), StepBook(steps)
+        self.agent_id, self.run_id, self.attempt = agent_id, run_id, attempt
+        #: The Celery task, if the run is one.
+        self.task = task
+        #: Was a checkpoint of this very run restored?
+        self.resumed = begin.resumed
+        self.conversation: Conversation = begin.conversation
+        #: What the agent keeps besides its conversation: any JSON object.
+        self.state: dict[str, Any] = begin.state
+        #: Goes into every checkpoint of the run.
+        self.metadata: dict[str, str] = begin.metadata
+        self._host, self._bridge, self._clock = host, bridge, clock
+        self._at = Position(begin, book.by_hand)
+        self._calls = Calls(self, host, bridge, self._at, book)
+
+    @property
+    def iteration(self) -> int:
+        """The iteration under way, or the one that ended last; 0 before the first."""
+        return self._at.iteration
+
+    # -- the body's ------------------------------------------------------------------------------------
+
+    def iterations(self, limit: int | None = None) -> Iterations:
+        """The loop: iterations from 1, or from where the run was, up to and including ``limit``.
+
+        Raises:
+            RunMisused: it is the second loop of this run.
+        """
+        self._at.begin_loop()
+        loop: Iterations = self._bridge.loop(lambda: self._advance(limit))
+        return loop
+
+    @overload
+    def step(
+        self, name: str, fn: Callable[..., Awaitable[Any]], *args: Any, returns: type[T], **kwargs: Any
+    ) -> Awaitable[T]: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[..., Any], *args: Any, returns: type[T], **kwargs: Any
+    ) -> T: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+    @overload
+    def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(
+        self, name: str, fn: Callable[..., Any], *args: Any, returns: Any = None, **kwargs: Any
+    ) -> Any:
+        """Call ``fn(*args, **kwargs)`` and record its result; if that is recorded, only return it.
+
+        A result is JSON, or what ``returns`` (or the pydantic models in the function's annotation) can
+        be read back from.
+
+        Raises:
+            StepResultNotJson: it is neither; nothing was recorded.
+        """
+        return self._bridge.run(self._calls.step(name, fn, args, kwargs, returns))
+
+    @overload
+    def llm(
+        self, fn: Callable[P, Awaitable[list[Any]]], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[list[Message]]: ...
+    @overload
+    def llm(
+        self, fn: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[Message]: ...
+    @overload
+    def llm(self, fn: Callable[P, list[Any]], *args: P.args, **kwargs: P.kwargs) -> list[Message]: ...
+    @overload
+    def llm(self, fn: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Message: ...
+    def llm(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a model, record what it returns, append it to the conversation; emits LLM_RESPONSE.
+
+        It returns a dict, a ``Message`` or an SDK's object, or a list of those, which are all appended.
+        """
+        return self._bridge.run(self._calls.llm(fn, args, kwargs))
+
+    @overload
+    def tool(
+        self, call: ToolCall, fn: Callable[..., Awaitable[T]], *, returns: Any = None
+    ) -> Awaitable[T]: ...
+    @overload
+    def tool(self, call: ToolCall, fn: Callable[..., T], *, returns: Any = None) -> T: ...
+    def tool(self, call: ToolCall, fn: Callable[..., Any], *, returns: Any = None) -> Any:
+        """Call ``fn(**call.arguments)``, record it under the call's id and append the result in the
+        shape its provider wants; emits TOOL_CALL_COMPLETE. Tools may run side by side: their results
+        are appended in the order of the calls.
+        """
+        return self._bridge.run(self._calls.tool(call, fn, returns))
+
+    def emit(self, event: CheckpointEvent) -> Any:
+        """Say by hand that something happened; outside of a loop, ITERATION counts iterations."""
+        return self._bridge.run(self._emit(CheckpointEvent(event)))
+
+    def checkpoint(self, **metadata: Any) -> Any:
+        """Save now, exactly this, with more metadata for this one checkpoint; returns it."""
+        return self._bridge.run(self._checkpoint(metadata))
+
+    def idempotency_key(self, name: str) -> str:
+        """A key for a service that does the same request only once: the same in every attempt.
+
+        It differs by run, iteration, name and how often it was asked for; inside of a step, by step.
+        """
+        return self._calls.idempotency_key(name)
+
+    async def _advance(self, limit: int | None) -> int | None:
+        self._calls.flush()
+        if self._at.is_turning:
+            with self._at.ending():
+                await self._calls.tell(self._host.emit, CheckpointEvent.ITERATION)
+                self._host.check(self)
+                await self._bridge.io(self._host.iteration_ended, self)
+        return self._at.advance(limit, self.conversation, self.state)
+
+    async def _emit(self, event: CheckpointEvent) -> None:
+        is_end = event is CheckpointEvent.ITERATION
+        if is_end and not self._at.has_loop:
+            await self._calls.mark_by_hand()
+            self._at.count_by_hand()
+        self._at.is_own_hand = True
+        with self._at.ending(is_end):
+            await self._calls.tell(self._host.emit, event)
+            self._host.check(self)
+
+    async def _checkpoint(self, metadata: dict[str, Any]) -> Checkpoint:
+        self._at.is_own_hand = True
+        checkpoint = self.snapshot(metadata={key: str(value) for key, value in metadata.items()})
+        await self._calls.tell(self._host.save, checkpoint)
+        self._host.check(self)
+        return checkpoint
+
+    # -- the host's ------------------------------------------------------------------------------------
+
+    @property
+    def is_own_hand(self) -> bool:
+        """Has the body done by hand, in this iteration, what only an exact checkpoint can hold?"""
+        return self._at.is_own_hand
+
+    def snapshot(
+        self, event: CheckpointEvent | None = None, metadata: dict[str, str] | None = None
+    ) -> Checkpoint:
+        """A checkpoint of this moment, from which a later attempt can go on."""
+        conversation = self.conversation.copy()
+        return Checkpoint.new(
+            self.agent_id,
+            conversation,
+            clock=self._clock,
+            run_id=self.run_id,
+            state=self.state,
+            metadata={**self.metadata, **(metadata or {})},
+            **self._at.of_snapshot(conversation, self.state, event),
+        )
+
+    def settle(self) -> None:
+        """Append the answers that are still held. To be called when the body has returned."""
+        self._calls.flush()
+
+    def resumes_beyond(self, checkpoint: Checkpoint) -> int:
+        """The largest k >= 1 whose steps nobody needs once this is the latest checkpoint; else 0."""
+        if checkpoint.run_id != self.run_id:
+            return 0
+        is_over = is_end_of_iteration(checkpoint) and self._at.has_loop
+        return checkpoint.iteration if is_over else max(0, checkpoint.iteration - 1)

@@ -1,0 +1,165 @@
+"""Recorded steps: how a call is recognised, and the book that knows which ones were made.
+
+A tool call is known by its id, any other call by its name, the fingerprint of its arguments and which
+of the equal ones it is. Positions would not do: parallel calls finish in any order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from pydantic import BaseModel
+
+from celery_ckpt.conversation import Conversation
+from celery_ckpt.jsonvalues import MAX_DEPTH, kind_of
+from celery_ckpt.messages import Message
+from celery_ckpt.records import Step
+
+#: Says that the body counts its iterations itself. It is no call's key: those have a second colon.
+BY_HAND = "0:by hand"
+_LONGEST_PART = 200
+_HUGE_BITS = 14_000
+
+Digest = Callable[[Conversation], str]
+
+
+def fingerprint(
+    args: Sequence[Any], kwargs: dict[str, Any], digest: Digest = lambda own: own.digest
+) -> str:
+    """A digest of arguments, equal in every process for arguments that are equal as JSON.
+
+    What is not JSON counts by its type's name, since a ``repr`` may hold an address.
+    """
+    canonical = _canonical([list(args), kwargs], digest, 0)
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _canonical(value: Any, digest: Digest, depth: int) -> Any:
+    if value is None or isinstance(value, str | bool | float):
+        return value
+    if isinstance(value, int) and value.bit_length() < _HUGE_BITS:
+        return value
+    if isinstance(value, Conversation):
+        return {"conversation": digest(value)}
+    if isinstance(value, Message):
+        return _canonical(value.json_object, digest, depth)
+    if depth < MAX_DEPTH:
+        if isinstance(value, list | tuple):
+            return [_canonical(item, digest, depth + 1) for item in value]
+        if isinstance(value, dict):
+            return {_key(k): _canonical(v, digest, depth + 1) for k, v in value.items()}
+        if isinstance(value, BaseModel):
+            return {"type": kind_of(value), "json": _dump(value, digest, depth)}
+    return {"type": kind_of(value)}
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else f"{kind_of(key)} {_canonical(key, str, MAX_DEPTH)}"
+
+
+def _dump(model: BaseModel, digest: Digest, depth: int) -> Any:
+    try:
+        return _canonical(model.model_dump(mode="json", warnings=False), digest, depth + 1)
+    except ValueError:
+        # Some field of it has no JSON; then its type must do.
+        return None
+
+
+def call_key(iteration: int, call_id: str) -> str:
+    """The key of a tool call. Some providers number their calls anew in every answer."""
+    return f"{iteration}:call:{_short(call_id)}"
+
+
+def step_key(iteration: int, name: str, print_: str) -> str:
+    """The key of any other call, but for which of the equal ones it is."""
+    return f"{iteration}:{_short(name)}:{print_}"
+
+
+def _short(part: str) -> str:
+    """Keys have a limit, and must be Unicode; a digest stands for what is neither."""
+    if len(part) <= _LONGEST_PART and part.isprintable():
+        return part
+    return hashlib.sha256(part.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class StepBook:
+    """The recorded steps of a run, and which of them this attempt has met again. Thread-safe."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._lock = threading.Lock()
+        #: In the order in which they were recorded.
+        self._steps = {step.key: step for step in steps}
+        self._before = list(self._steps.values())
+        self._taken: set[str] = set()
+
+    @property
+    def by_hand(self) -> bool:
+        """Has the body counted its iterations itself?"""
+        return BY_HAND in self._steps
+
+    def claim_call(self, key: str, times: int) -> tuple[str, Step | None]:
+        """The next key for a tool call that was asked for so many times, and its record if any.
+
+        One more time than that is the same call again: it has the same result.
+        """
+        with self._lock:
+            keys = [key, *(f"{key}#{n}" for n in range(1, times))]
+            own = next((k for k in keys if k not in self._taken), keys[-1])
+            return self._take(own)
+
+    def claim(self, *bases: str) -> tuple[str, Step | None]:
+        """The next key for a call, and its record if there is one.
+
+        With several bases, it is the call that was recorded first of all that fit.
+        """
+        with self._lock:
+            free = [next(self._free(base)) for base in bases]
+            fitting = [key for key in free if key in self._steps]
+            return self._take(min(fitting, key=list(self._steps).index) if fitting else free[0])
+
+    def claim_named(self, iteration: int, name: str, base: str) -> tuple[str, Step | None]:
+        """Like ``claim``, but if it fits none, take the first of that name that nobody has met."""
+        with self._lock:
+            key = next(self._free(base))
+            if key not in self._steps:
+                key = next((step.key for step in self._unmet(iteration, name)), key)
+            return self._take(key)
+
+    def release(self, key: str) -> None:
+        """The call failed: whoever makes it again is the same one."""
+        with self._lock:
+            self._taken.discard(key)
+
+    def keep(self, step: Step) -> None:
+        """Remember a step that was just recorded."""
+        with self._lock:
+            self._steps[step.key] = step
+
+    def looks_changed(self, iteration: int, name: str) -> bool:
+        """Were steps of that name recorded there by an earlier attempt that no call has met?
+
+        Asked after a miss: then the code, or what it was given, is probably another than it was.
+        """
+        with self._lock:
+            return any(self._unmet(iteration, name))
+
+    def _take(self, key: str) -> tuple[str, Step | None]:
+        self._taken.add(key)
+        return key, self._steps.get(key)
+
+    def _free(self, base: str) -> Iterator[str]:
+        keys = (f"{base}:{n}" for n in count())
+        return (key for key in keys if key not in self._taken)
+
+    def _unmet(self, iteration: int, name: str) -> Iterator[Step]:
+        return (
+            step
+            for step in self._before
+            if (step.iteration, step.name) == (iteration, name) and step.key not in self._taken
+        )

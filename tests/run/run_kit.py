@@ -1,0 +1,156 @@
+"""A host over a store in memory, attempts that can be killed at any write, and models that cost."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from celery_ckpt import (
+    AgentRun,
+    Checkpoint,
+    CheckpointEvent,
+    CheckpointStrategy,
+    Conversation,
+    MemoryCheckpointStore,
+    Never,
+)
+from celery_ckpt.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.control import HandOff, found
+from celery_ckpt.records import Step
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Host:
+    """Does what the runtime does: records, saves when the strategy says so, drops old steps."""
+
+    def __init__(
+        self, store: MemoryCheckpointStore, strategy: CheckpointStrategy, kill_at: int | None = None
+    ) -> None:
+        self.store, self.strategy = store, strategy
+        self.events: list[tuple[int, CheckpointEvent]] = []
+        self.changes: list[str] = []
+        self.checks = 0
+        self.stop_at_check: int | None = None
+        self.stop_after_iteration: int | None = None
+        self._left = kill_at
+        self.writes = 0
+
+    def _gate(self) -> None:
+        """Every write has two places to die: just before it and just after."""
+        if self._left is not None:
+            if self._left <= 0:
+                raise Killed
+            self._left -= 1
+
+    def _write(self, write: Callable[[], Any]) -> None:
+        self._gate()
+        write()
+        self.writes += 1
+        self._gate()
+
+    def record(self, step: Step) -> None:
+        self._write(lambda: self.store.record_step(step))
+
+    def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
+        self.events.append((run.iteration, event))
+        if self.strategy.should_checkpoint(run.iteration, event):
+            self.save(run, run.snapshot(event))
+
+    def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        self._write(lambda: self.store.save(checkpoint))
+        if last := run.resumes_beyond(checkpoint):
+            self._write(lambda: self.store.drop_steps(run.agent_id, run.run_id, first=1, last=last))
+
+    def check(self, run: AgentRun) -> None:
+        self.checks += 1
+        if self.checks == self.stop_at_check:
+            raise HandOff
+
+    def iteration_ended(self, run: AgentRun) -> None:
+        if run.iteration == self.stop_after_iteration:
+            raise HandOff
+
+    def changed(self, run: AgentRun, name: str) -> None:
+        self.changes.append(name)
+
+
+class Attempts:
+    """One run of one agent, tried as often as it takes."""
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        strategy: CheckpointStrategy | None = None,
+        *,
+        store: MemoryCheckpointStore | None = None,
+        run_id: str = "run",
+    ) -> None:
+        self.body, self.run_id = body, run_id
+        self.strategy = strategy or Never()
+        self.store = store or MemoryCheckpointStore()
+        self.number = 0
+
+    def attempt(self, kill_at: int | None = None) -> AgentRun:
+        """A run as it is at the start of an attempt; ``self.host`` is its host."""
+        self.number += 1
+        self.host = Host(self.store, self.strategy, kill_at)
+        bridge = AsyncBridge() if inspect.iscoroutinefunction(self.body) else SyncBridge()
+        latest = self.store.load_latest("a")
+        steps = self.store.steps("a", self.run_id)
+        return AgentRun("a", self.run_id, self.number, self.host, bridge, latest, steps)
+
+    def go(self, run: AgentRun | None = None) -> tuple[Any, AgentRun]:
+        """Run the body to its end, which saves the last state as the runtime does."""
+        run = run or self.attempt()
+        try:
+            result = self.body(run)
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
+        except BaseException as error:
+            if isinstance(found(error), HandOff):
+                self.host.save(run, run.snapshot())
+            raise
+        run.settle()
+        if self.strategy != Never():
+            self.host.save(run, run.snapshot())
+        return result, run
+
+    def killed(self, kill_at: int) -> bool:
+        """Make an attempt that is killed at that place; False if it ended before."""
+        try:
+            self.go(self.attempt(kill_at))
+        except BaseException as error:
+            if not was_killed(error):
+                raise
+            return True
+        return False
+
+    @property
+    def latest(self) -> Checkpoint:
+        latest = self.store.load_latest("a")
+        assert latest is not None
+        return latest
+
+
+def was_killed(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(was_killed(inner) for inner in error.exceptions)
+    return isinstance(error, Killed)
+
+
+def chat_reply(text: str | None, *calls: tuple[str, str, str]) -> dict[str, Any]:
+    """An answer in OpenAI's chat shape; a call is (id, name, arguments as JSON)."""
+    asked = [
+        {"id": i, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for i, name, arguments in calls
+    ]
+    return {"role": "assistant", "content": text, **({"tool_calls": asked} if asked else {})}
+
+
+def roles(conversation: Conversation) -> list[Any]:
+    return [message.role or message.json_object.get("type") for message in conversation]

@@ -1,0 +1,113 @@
+"""Killed at any write whatever, as often as you like: the end is the same, and nothing is paid twice."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from agents import AGENTS, SHAPES, World
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from run_kit import Attempts
+
+from celery_ckpt import AfterLlmResponse, AfterToolCall, CheckpointStrategy, EveryN, Never
+from celery_ckpt.control import found
+from celery_ckpt.records import Step
+
+STRATEGIES: dict[str, CheckpointStrategy] = {
+    "after tools": AfterToolCall(),
+    "after answers": AfterLlmResponse(),
+    "every": EveryN(1),
+    "every second": EveryN(2),
+    "never": Never(),
+    "after both": AfterToolCall() | AfterLlmResponse(),
+}
+#: How the loop ends: by its limit, by break.
+ENDS: dict[str, tuple[int | None, int | None]] = {
+    "limit": (4, None),
+    "break": (None, 3),
+    "no loop": (0, None),
+}
+
+
+class Tried(Attempts):
+    """Attempts whose world knows what was recorded."""
+
+    def __init__(self, kind: str, shape: str, strategy: str, end: str) -> None:
+        self.world = World(shape)
+        super().__init__(AGENTS[kind](self.world, *ENDS[end]), STRATEGIES[strategy])
+        record = self.store.record_step
+
+        def noting(step: Step, lease: Any = None) -> None:
+            record(step, lease)
+            self.world.note(step)
+
+        self.store.record_step = noting  # type: ignore[method-assign]
+
+    def outcome(self) -> Any:
+        result, run = self.go()
+        return result, run.conversation.to_dict(), copy.deepcopy(run.state), run.metadata
+
+
+def gates(kind: str, shape: str, strategy: str, end: str) -> tuple[int, Any, int]:
+    """How many places to die an uninterrupted run has, what it ends with, and how many calls it makes."""
+    tried = Tried(kind, shape, strategy, end)
+    outcome = tried.outcome()
+    return 2 * tried.host.writes, outcome, len(tried.world.calls)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("kind", AGENTS)
+def test_a_run_killed_once_at_any_place_ends_the_same(kind: str, strategy: str, end: str) -> None:
+    places, expected, calls = gates(kind, "chat", strategy, end)
+    assert places > 10
+    for place in range(places):
+        tried = Tried(kind, "chat", strategy, end)
+        assert tried.killed(place)
+        assert tried.outcome() == expected
+        # The steps in flight may run twice: at most three tools at once.
+        assert calls <= len(tried.world.calls) <= calls + 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", AGENTS)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    places=st.lists(st.integers(0, 80), max_size=12),
+    strategy=st.sampled_from(sorted(STRATEGIES)),
+    end=st.sampled_from(sorted(ENDS)),
+)
+def test_a_run_killed_again_and_again_ends_the_same(
+    kind: str, shape: str, places: list[int], strategy: str, end: str
+) -> None:
+    _, expected, _ = gates(kind, shape, strategy, end)
+    tried = Tried(kind, shape, strategy, end)
+    for place in places:
+        if not tried.killed(place):
+            break
+    assert tried.outcome() == expected
+    assert tried.host.changes == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", AGENTS)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(stops=st.lists(st.integers(1, 12), max_size=8), strategy=st.sampled_from(sorted(STRATEGIES)))
+def test_a_run_handed_off_again_and_again_ends_the_same(
+    kind: str, shape: str, stops: list[int], strategy: str
+) -> None:
+    _, expected, calls = gates(kind, shape, strategy, "limit")
+    tried = Tried(kind, shape, strategy, "limit")
+    for stop in stops:
+        run = tried.attempt()
+        tried.host.stop_at_check = stop
+        try:
+            tried.go(run)
+        except BaseException as error:
+            if found(error) is None:
+                raise
+    assert tried.outcome() == expected
+    if kind == "sync":
+        assert len(tried.world.calls) == calls
