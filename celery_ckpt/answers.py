@@ -14,8 +14,8 @@ from celery_ckpt.conversation import Conversation
 from celery_ckpt.jsonvalues import encode
 from celery_ckpt.messages import Message, ToolCall
 
-#: Calls that have no answer yet, in order, each with the message that asks for it.
-Waiting = list[tuple[str, Message]]
+#: A call's id, and the message that asks for it: some providers number their calls anew every time.
+Question = tuple[str, Message]
 
 
 def text_of(result: Any) -> str:
@@ -51,8 +51,11 @@ def _is_anthropic(asking: Message) -> bool:
 class _Held:
     call_id: str
     text: str
-    #: The message that asked, as it was when the result came: a compaction may take it away.
     asking: Message
+
+    @property
+    def question(self) -> Question:
+        return self.call_id, self.asking
 
 
 class Answers:
@@ -65,27 +68,35 @@ class Answers:
         self._lock = threading.Lock()
         self._held: list[_Held] = []
 
-    def add(self, conversation: Conversation, call: ToolCall, result: Any) -> None:
-        """Take a result; append what can be appended now."""
+    def add(
+        self, conversation: Conversation, call: ToolCall, result: Any, asking: Message | None = None
+    ) -> None:
+        """Take a result; append what can be appended now.
+
+        ``asking`` is the message that asked; without it, the last one that asks for that id.
+        """
         with self._lock:
             messages = conversation.messages
-            waiting = waiting_calls(messages, call.id)
-            if waiting is None:
+            asking = asking or next((m for m in reversed(messages) if _asks(m, call.id)), None)
+            waiting = waiting_calls(messages, asking)
+            if asking is None or waiting is None:
                 if not any(call.id in message.answers for message in messages):
-                    conversation.append(answer(None, call, result))
+                    conversation.append(answer(asking, call, result))
                 return
-            asked = [asking for call_id, asking in waiting if call_id == call.id]
-            already = sum(held.call_id == call.id for held in self._held)
-            if already < len(asked):
-                self._held.append(_Held(call.id, text_of(result), asked[already]))
+            held = _Held(call.id, text_of(result), asking)
+            if self._count(held.question) < waiting.count(held.question):
+                self._held.append(held)
                 self._append_in_turn(conversation, waiting)
+
+    def _count(self, question: Question) -> int:
+        return sum(held.question == question for held in self._held)
 
     def flush(self, conversation: Conversation) -> None:
         """Append all that is held, in order, with gaps where no result has come."""
         with self._lock:
             while self._held:
                 first = self._held[0]
-                waiting = waiting_calls(conversation.messages, first.call_id)
+                waiting = waiting_calls(conversation.messages, first.asking)
                 if waiting is None:
                     # A compaction took the question away; the answer is kept all the same.
                     self._append(conversation, [first])
@@ -95,16 +106,16 @@ class Answers:
                     # Somebody else has answered it meanwhile.
                     self._held.remove(first)
 
-    def _append_in_turn(self, conversation: Conversation, waiting: Waiting) -> None:
+    def _append_in_turn(self, conversation: Conversation, waiting: list[Question]) -> None:
         ready = self._ready(waiting, gaps=False)
         if not _is_anthropic(waiting[0][1]) or len(ready) == len(waiting):
             self._append(conversation, ready)
 
-    def _ready(self, waiting: Waiting, *, gaps: bool) -> list[_Held]:
+    def _ready(self, waiting: list[Question], *, gaps: bool) -> list[_Held]:
         """What is held of these calls, in their order: all of it, or what comes before a gap."""
         left, ready = list(self._held), []
-        for call_id, _ in waiting:
-            held = next((held for held in left if held.call_id == call_id), None)
+        for question in waiting:
+            held = next((held for held in left if held.question == question), None)
             if held is not None:
                 left.remove(held)
                 ready.append(held)
@@ -122,25 +133,34 @@ class Answers:
             self._held.remove(held)
 
 
-def waiting_calls(messages: list[Message], call_id: str) -> Waiting | None:
-    """The unanswered calls of the model's turn that asked for this one last, each with its message.
+def waiting_calls(messages: list[Message], asking: Message | None) -> list[Question] | None:
+    """The unanswered calls of the model's turn that this message belongs to, in order.
 
-    ``None`` if no message asks for it. A turn is several messages in OpenAI's Responses API.
+    ``None`` if there is no such message. A turn is several messages in OpenAI's Responses API.
     """
-    last = next((n for n in reversed(range(len(messages))) if _asks(messages[n], call_id)), None)
-    if last is None:
+    own = next((n for n in reversed(range(len(messages))) if messages[n] == asking), None)
+    if own is None:
         return None
-    begin = end = last
+    begin = end = own
     while begin > 0 and _is_the_models(messages[begin - 1]):
         begin -= 1
     while end < len(messages) and _is_the_models(messages[end]):
         end += 1
     asked = [(call.id, message) for message in messages[begin:end] for call in message.tool_calls]
-    answered = [one for message in messages[end:] for one in message.answers]
-    return _without(asked, answered)
+    return _without(asked, _answered(messages[end:], {call_id for call_id, _ in asked}))
 
 
-def _without(asked: Waiting, answered: list[str]) -> Waiting:
+def _answered(messages: list[Message], asked: set[str]) -> list[str]:
+    """The answers to these calls in what follows, up to where one of the ids is used anew."""
+    answered: list[str] = []
+    for message in messages:
+        if any(call.id in asked for call in message.tool_calls):
+            break
+        answered += message.answers
+    return answered
+
+
+def _without(asked: list[Question], answered: list[str]) -> list[Question]:
     waiting = []
     for call_id, message in asked:
         if call_id in answered:

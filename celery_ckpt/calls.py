@@ -23,7 +23,7 @@ from celery_ckpt.bridge import Bridge
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.jsonvalues import encode
-from celery_ckpt.messages import ToolCall
+from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.position import Position
 from celery_ckpt.records import Step
 from celery_ckpt.replies import Reply, recorded_reply
@@ -113,12 +113,12 @@ class Calls:
         """See ``AgentRun.tool``."""
         self._refuse_inside_a_step("run.tool")
         returns, name = returns or declared(fn), call.name
-        asked = self._at.asked[call.id]
-        if not asked:
+        asking = self._at.asked.get(call.id, [None])
+        if asking == [None]:
             # The body has appended the question itself, and no replay would append it.
             self._at.is_own_hand = True
-        key, step = self._book.claim_call(call_key(self._at.steps, call.id), max(asked, 1))
-        add = functools.partial(self._add_answer, call)
+        n, key, step = self._book.claim_call(call_key(self._at.steps, call.id), len(asking))
+        add = functools.partial(self._add_answer, call, asking[n])
         if step is not None:
             add(step)
             return loaded(step.value, returns, name)
@@ -137,13 +137,13 @@ class Calls:
 
     def _add_reply(self, step: Step) -> None:
         reply = Reply(step.value)
-        self._at.asked.update(reply.call_ids)
+        self._at.note_questions(reply.messages)
         if not self._at.is_past:
             reply.append_to(self._run.conversation)
 
-    def _add_answer(self, call: ToolCall, step: Step) -> None:
+    def _add_answer(self, call: ToolCall, asking: Message | None, step: Step) -> None:
         if not self._at.is_past:
-            self._answers.add(self._run.conversation, call, step.value)
+            self._answers.add(self._run.conversation, call, step.value, asking)
 
     # -- recognising -----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from celery_ckpt.control import found
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.messages import Message
 from celery_ckpt.models import Entry
 from celery_ckpt.restoring import Restored
 
@@ -41,8 +42,8 @@ class Position:
         self.exact = begin.iteration if begin.exact or self.by_hand else None
         #: Is the iteration over and the next one not begun?
         self.ended = False
-        #: How often each tool call was asked for by ``run.llm`` in this iteration.
-        self.asked: Counter[str] = Counter()
+        #: The messages of ``run.llm`` in this iteration that ask for a tool call, by its id.
+        self.asked: dict[str, list[Message]] = {}
         #: How often each name was asked an idempotency key for in this iteration.
         self.keys: Counter[str] = Counter()
         self._next = max(begin.enters, 1)
@@ -79,6 +80,12 @@ class Position:
             )
         self._has_loop = True
 
+    def note_questions(self, messages: list[Message]) -> None:
+        """The model has asked for the tool calls in these."""
+        for message in messages:
+            for call in message.tool_calls:
+                self.asked.setdefault(call.id, []).append(message)
+
     def advance(
         self, limit: int | None, conversation: Conversation, state: dict[str, Any]
     ) -> int | None:
@@ -97,7 +104,7 @@ class Position:
         self.steps = self.stands = iteration
         self.entry = entry or self.entry
         self.is_own_hand = self.ended = False
-        self.asked, self.keys = Counter(), Counter()
+        self.asked, self.keys = {}, Counter()
 
     @contextmanager
     def ending(self, is_end: bool = True) -> Iterator[None]:

@@ -48,11 +48,6 @@ class Reply:
         """What the body gets."""
         return list(self.messages) if self._many else self.messages[0]
 
-    @property
-    def call_ids(self) -> list[str]:
-        """The tool calls it asks for."""
-        return [call.id for message in self.messages for call in message.tool_calls]
-
     def append_to(self, conversation: Conversation) -> None:
         """Append it, unless these very messages are at their place already."""
         there = conversation.messages[self._at : self._at + len(self.messages)]

@@ -103,15 +103,15 @@ class StepBook:
         """Has the body counted its iterations itself?"""
         return BY_HAND in self._steps
 
-    def claim_call(self, key: str, times: int) -> tuple[str, Step | None]:
-        """The next key for a tool call that was asked for so many times, and its record if any.
+    def claim_call(self, key: str, times: int) -> tuple[int, str, Step | None]:
+        """Which one of equal tool calls this is, its key, and its record if there is one.
 
-        One more time than that is the same call again: it has the same result.
+        It was asked for so many times; one time more is the last one again, with its result.
         """
         with self._lock:
             keys = [key, *(f"{key}#{n}" for n in range(1, times))]
-            own = next((k for k in keys if k not in self._taken), keys[-1])
-            return self._take(own)
+            n = next((n for n, own in enumerate(keys) if own not in self._taken), len(keys) - 1)
+            return n, *self._take(keys[n])
 
     def claim(self, *bases: str) -> tuple[str, Step | None]:
         """The next key for a call, and its record if there is one.

@@ -1,4 +1,4 @@
-"""Killed at any write whatever, as often as you like: the end is the same, and nothing is paid twice."""
+"""Killed at any write, as often as you like: the end is the same, and nothing is paid twice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Tried(Attempts):
 
 
 def gates(kind: str, shape: str, strategy: str, end: str) -> tuple[int, Any, int]:
-    """How many places to die an uninterrupted run has, what it ends with, and how many calls it makes."""
+    """Of an uninterrupted run: how many places to die it has, how it ends, how many calls it makes."""
     tried = Tried(kind, shape, strategy, end)
     outcome = tried.outcome()
     return 2 * tried.host.writes, outcome, len(tried.world.calls)
