@@ -1,0 +1,138 @@
+"""Control flow is found wherever it hides, and one coroutine serves sync and async bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from celery_ckpt.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.control import Fenced, HandOff, found
+
+
+def test_control_flow_is_found_however_deep_in_groups() -> None:
+    hand_off = HandOff()
+    inner = BaseExceptionGroup("inner", [KeyError(), hand_off])
+    assert found(BaseExceptionGroup("outer", [ValueError(), inner])) is hand_off
+    assert found(hand_off) is hand_off
+
+
+def test_being_fenced_counts_more_than_handing_off() -> None:
+    fenced = Fenced()
+    assert found(BaseExceptionGroup("", [HandOff(), BaseExceptionGroup("", [fenced])])) is fenced
+
+
+def test_other_errors_are_no_control_flow() -> None:
+    assert found(ExceptionGroup("", [ValueError()])) is None
+    assert found(KeyboardInterrupt()) is None
+
+
+def test_an_except_of_the_body_does_not_catch_control_flow() -> None:
+    assert not issubclass(HandOff, Exception)
+    assert not issubclass(Fenced, Exception)
+
+
+async def answer(bridge: Any) -> int:
+    first = await bridge.io(lambda a: a + 1, 40)
+    await bridge.pause()
+    return int(await bridge.call(lambda a, b: a + b, first, b=1))
+
+
+def test_the_same_coroutine_serves_both_kinds_of_body() -> None:
+    assert SyncBridge().run(answer(SyncBridge())) == 42
+    assert asyncio.run(AsyncBridge().run(answer(AsyncBridge()))) == 42
+
+
+def test_an_async_function_in_a_sync_body_is_refused() -> None:
+    async def fetch() -> None: ...
+
+    bridge = SyncBridge()
+    with pytest.raises(TypeError, match=r"an async function in a sync body: .*fetch"):
+        bridge.run(bridge.call(fetch))
+
+
+def test_a_coroutine_that_really_suspends_is_an_error_in_a_sync_body() -> None:
+    with pytest.raises(RuntimeError, match="suspended"):
+        SyncBridge().run(asyncio.sleep(0))
+
+
+def test_an_async_body_awaits_what_an_async_function_returns() -> None:
+    async def fetch(a: int) -> int:
+        await asyncio.sleep(0)
+        return a
+
+    assert asyncio.run(AsyncBridge().call(fetch, 5)) == 5
+
+
+def test_io_of_an_async_body_runs_in_a_thread_in_the_same_context() -> None:
+    var: ContextVar[int] = ContextVar("var")
+
+    async def body() -> tuple[int, bool]:
+        var.set(7)
+        seen = await AsyncBridge().io(lambda: (var.get(), threading.current_thread()))
+        return seen[0], seen[1] is threading.current_thread()
+
+    assert asyncio.run(body()) == (7, False)
+
+
+def test_io_that_was_begun_is_finished_although_the_body_is_cancelled_twice() -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def write() -> None:
+        begun.set()
+        go_on.wait(10)
+        done.append(True)
+
+    async def body() -> None:
+        task = asyncio.ensure_future(AsyncBridge().io(write))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == [True]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("raised", "seen"), [(Fenced, Fenced), (OSError, asyncio.CancelledError)])
+def test_a_cancelled_body_hears_that_it_must_stop(raised: Any, seen: Any) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        go_on.wait(10)
+        raise raised
+
+    async def body() -> None:
+        task = asyncio.ensure_future(AsyncBridge().io(write))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(seen):
+            await task
+
+    asyncio.run(body())
+
+
+def test_loops_end_with_none() -> None:
+    def counter() -> Any:
+        numbers = iter([1, 2, None])
+
+        async def advance() -> int | None:
+            return next(numbers)
+
+        return advance
+
+    async def collect() -> list[int]:
+        return [i async for i in AsyncBridge().loop(counter())]
+
+    assert list(SyncBridge().loop(counter())) == [1, 2] == asyncio.run(collect())

@@ -1,0 +1,118 @@
+"""Idempotency keys that last, and code that is another than it was."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from run_kit import Attempts, Host, chat_reply
+
+from celery_ckpt import AgentRun
+
+
+def test_idempotency_keys_are_the_same_in_every_attempt_and_never_twice() -> None:
+    keys: list[str] = []
+
+    def body(run: AgentRun) -> None:
+        keys.append(run.idempotency_key("pay"))
+        for _ in run.iterations(limit=2):
+            keys.extend(run.idempotency_key(name) for name in ("pay", "pay", "mail"))
+
+    attempts = Attempts(body)
+    attempts.go()
+    first = list(keys)
+    assert len(set(first)) == len(first) == 7
+    keys.clear()
+    attempts.go()
+    assert keys == first
+    keys.clear()
+    Attempts(body, run_id="other").go()
+    assert not set(keys) & set(first)
+
+
+def test_a_key_made_inside_of_a_step_does_not_depend_on_what_was_replayed() -> None:
+    paid: list[str] = []
+
+    def body(run: AgentRun) -> None:
+        for _ in range(2):
+            run.step("pay", lambda: paid.append(run.idempotency_key("pay")))
+
+    attempts = Attempts(body)
+    assert attempts.killed(2)
+    attempts.go()
+    assert len(paid) == 3
+    assert paid[0] != paid[1] == paid[2]
+
+
+class Strict(Host):
+    def changed(self, run: AgentRun, name: str) -> None:
+        raise LookupError(name)
+
+
+def changing(prompts: list[str]) -> Any:
+    def body(run: AgentRun) -> str:
+        for _ in run.iterations(limit=1):
+            return run.llm(lambda prompt: chat_reply(prompt), prompts[0]).text
+        raise AssertionError
+
+    return body
+
+
+def test_a_call_that_no_longer_matches_is_made_and_told() -> None:
+    prompts = ["old"]
+    attempts = Attempts(changing(prompts))
+    attempts.go()
+    prompts[0] = "new"
+    assert attempts.go()[0] == "new"
+    assert attempts.host.changes == ["llm:<lambda>"]
+
+
+def test_a_host_may_refuse_changed_code() -> None:
+    prompts = ["old"]
+    attempts = Attempts(changing(prompts))
+    attempts.go()
+    prompts[0] = "new"
+    run = attempts.attempt()
+    run._host.__class__ = Strict
+    with pytest.raises(LookupError, match="llm:"):
+        attempts.go(run)
+    assert len(attempts.store.steps("a", "run")) == 1
+
+
+def test_a_new_call_after_all_that_was_recorded_is_no_change() -> None:
+    prompts = ["a"]
+
+    def body(run: AgentRun) -> None:
+        for prompt in prompts:
+            run.step("ask", lambda prompt: prompt, prompt)
+
+    attempts = Attempts(body)
+    attempts.go()
+    prompts.append("b")
+    attempts.go()
+    assert attempts.host.changes == []
+
+
+def test_calls_side_by_side_that_were_not_all_recorded_are_no_change() -> None:
+    async def body(run: AgentRun) -> Any:
+        return await asyncio.gather(*(run.step("f", work, n) for n in range(5)))
+
+    async def work(n: int) -> int:
+        for _ in range(5 - n):
+            await asyncio.sleep(0.001)
+        return n
+
+    attempts = Attempts(body)
+    assert attempts.killed(3)
+    assert attempts.store.steps("a", "run")
+    assert attempts.go()[0] == [0, 1, 2, 3, 4]
+    assert attempts.host.changes == []
+
+
+def test_equal_calls_of_different_iterations_are_different_calls() -> None:
+    def body(run: AgentRun) -> list[int]:
+        return [run.step("n", lambda: run.iteration) for _ in run.iterations(limit=3)]
+
+    attempts = Attempts(body)
+    assert attempts.go()[0] == attempts.go()[0] == [1, 2, 3]

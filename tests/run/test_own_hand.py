@@ -1,0 +1,202 @@
+"""Bodies that emit, save, append and count by their own hand: their checkpoints are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from agents import World, calls_of
+from run_kit import Attempts, chat_reply
+
+from celery_ckpt import AfterToolCall, AgentRun, Checkpoint, CheckpointEvent, EveryN, Message, Never
+from celery_ckpt.control import HandOff
+from celery_ckpt.errors import RunMisused
+
+ITERATION = CheckpointEvent.ITERATION
+
+
+def checkpointing(world: World) -> Callable[[AgentRun], Any]:
+    """Works with the helpers, and saves in between: before the loop, in it and after it."""
+
+    def body(run: AgentRun) -> Any:
+        if not run.resumed:
+            run.conversation.append(Message.user("why?"))
+            run.checkpoint(note="asked")
+        run.llm(world.model, run.conversation, 99)
+        for turn in run.iterations(limit=3):
+            reply = run.llm(world.model, run.conversation, turn)
+            run.checkpoint(note="answered")
+            for call in calls_of(reply):
+                run.tool(call, world.tool)
+                run.checkpoint()
+            run.llm(world.model, run.conversation, turn + 200)
+        run.llm(world.model, run.conversation, 300)
+        run.checkpoint()
+        return run.iteration
+
+    return body
+
+
+def counting(world: World) -> Callable[[AgentRun], Any]:
+    """Has no loop of ours, and steps with equal arguments in each of its own iterations."""
+
+    def body(run: AgentRun) -> Any:
+        while run.iteration < 4:
+            seen = run.step("look", world.look, 0, "x")
+            if len(run.conversation) == run.iteration:
+                run.conversation.append(Message.user(f"{run.iteration} {seen}"))
+            run.step("look", world.look, 0, "y")
+            run.emit(ITERATION)
+        return run.iteration
+
+    return body
+
+
+BODIES = {"checkpointing": checkpointing, "counting": counting}
+STRATEGIES = {"never": Never(), "tools": AfterToolCall(), "every": EveryN(1), "second": EveryN(2)}
+
+
+def tried(body: str, strategy: str) -> Attempts:
+    world = World("chat")
+    attempts = Attempts(BODIES[body](world), STRATEGIES[strategy])
+    record = attempts.store.record_step
+
+    def noting(step: Any, lease: Any = None) -> None:
+        record(step, lease)
+        world.note(step)
+
+    attempts.store.record_step = noting  # type: ignore[method-assign]
+    return attempts
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("body", BODIES)
+def test_killed_once_or_twice_at_any_place_it_ends_the_same(body: str, strategy: str) -> None:
+    attempts = tried(body, strategy)
+    result, run = attempts.go()
+    expected = result, run.conversation.to_dict()
+    for place in range(2 * attempts.host.writes):
+        for again in ([], [0], [1], [5]):
+            attempts = tried(body, strategy)
+            assert attempts.killed(place)
+            for second in again:
+                attempts.killed(second)
+            result, run = attempts.go()
+            assert (result, run.conversation.to_dict()) == expected, (place, again)
+            assert attempts.host.changes == []
+
+
+def exact(checkpoint: Checkpoint) -> tuple[Any, ...]:
+    return checkpoint.iteration, checkpoint.event, checkpoint.entry, len(checkpoint.conversation)
+
+
+def test_after_a_checkpoint_by_hand_all_of_that_iteration_are_exact() -> None:
+    run = Attempts(lambda run: None).attempt()
+    for iteration in run.iterations(limit=2):
+        assert not run.is_own_hand
+        assert run.snapshot().entry is not None
+        run.checkpoint()
+        run.llm(lambda: chat_reply("x"))
+        assert run.is_own_hand
+        assert exact(run.snapshot()) == (iteration, None, None, iteration)
+
+
+def test_an_event_by_hand_makes_them_exact_too() -> None:
+    run = Attempts(lambda run: None).attempt()
+    run.emit(CheckpointEvent.LLM_RESPONSE)
+    assert exact(run.snapshot(CheckpointEvent.LLM_RESPONSE)) == (0, "llm_response", None, 0)
+
+
+def test_a_tool_for_a_question_that_the_body_appended_makes_them_exact() -> None:
+    run = Attempts(lambda run: None).attempt()
+    for _ in run.iterations(limit=1):
+        run.tool(run.llm(lambda: chat_reply(None, ("mine", "f", "{}"))).tool_calls[0], lambda: 1)
+        assert not run.is_own_hand
+        run.conversation.append(chat_reply(None, ("c", "f", "{}")))
+        [call] = run.conversation.pending_tool_calls()
+        run.tool(call, lambda: 1)
+        assert run.is_own_hand
+
+
+def test_by_its_own_hand_a_run_is_stopped_only_where_the_body_has_said_so() -> None:
+    attempts = Attempts(lambda run: None)
+    run = attempts.attempt()
+    for _ in run.iterations(limit=1):
+        run.step("a", lambda: 1)
+        assert attempts.host.checks == 1
+        run.checkpoint()
+        assert attempts.host.checks == 2
+        run.step("b", lambda: 1)
+        run.llm(lambda: chat_reply("x"))
+        assert attempts.host.checks == 2
+        run.emit(CheckpointEvent.LLM_RESPONSE)
+        assert attempts.host.checks == 3
+    assert attempts.host.checks == 4
+
+
+def test_iterations_are_counted_by_events_where_there_is_no_loop() -> None:
+    def body(run: AgentRun) -> int:
+        while run.iteration < 5:
+            run.conversation.append(Message.user(str(run.iteration)))
+            run.emit(ITERATION)
+        return run.iteration
+
+    attempts = Attempts(body, EveryN(2))
+    assert attempts.killed(4)
+    assert exact(attempts.latest) == (2, ITERATION, None, 2)
+    result, run = attempts.go()
+    assert result == 5
+    assert [message.text for message in run.conversation] == list("01234")
+    assert attempts.host.events == [(n, ITERATION) for n in (3, 4, 5)]
+
+
+def test_a_run_that_counts_by_hand_has_no_loop() -> None:
+    run = Attempts(lambda run: None).attempt()
+    run.emit(ITERATION)
+    with pytest.raises(RunMisused, match="one of both"):
+        run.iterations()
+
+
+def test_an_iteration_that_the_body_ends_by_hand_is_over() -> None:
+    turns: list[int] = []
+
+    def body(run: AgentRun) -> None:
+        for iteration in run.iterations(limit=3):
+            turns.append(iteration)
+            run.conversation.append(Message.user(str(iteration)))
+            run.emit(ITERATION)
+
+    attempts = Attempts(body)
+    run = attempts.attempt()
+    attempts.host.stop_at_check = 1
+    with pytest.raises(HandOff):
+        attempts.go(run)
+    assert exact(attempts.latest) == (1, ITERATION, None, 1)
+    attempts.go()
+    assert turns == [1, 2, 3]
+
+
+def test_an_error_of_the_store_does_not_end_an_iteration() -> None:
+    run = Attempts(lambda run: None).attempt()
+
+    def broken(run: AgentRun, event: CheckpointEvent) -> None:
+        raise OSError
+
+    run._host.emit = broken  # type: ignore[method-assign]
+    for _ in run.iterations(limit=1):
+        with pytest.raises(OSError, match=r"^$"):
+            run.emit(ITERATION)
+        assert run.snapshot().event is None
+        break
+
+
+def test_an_async_body_saves_and_emits_by_hand() -> None:
+    async def body(run: AgentRun) -> int:
+        made = await run.checkpoint(note=1)
+        await run.emit(ITERATION)
+        return len(made.metadata)
+
+    attempts = Attempts(body, EveryN(1))
+    assert attempts.go()[0] == 1
+    assert attempts.latest.iteration == 1

@@ -1,0 +1,171 @@
+"""How a call is recognised: fingerprints that are the same in every process, keys, counting."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from celery_ckpt import Conversation, Message, ToolCall
+from celery_ckpt.names import MAX_NAME_LENGTH
+from celery_ckpt.records import Step
+from celery_ckpt.steps import StepBook, call_key, fingerprint, step_key
+
+
+class Query(BaseModel):
+    text: str
+
+
+class Other(BaseModel):
+    text: str
+
+
+def of(*args: Any, **kwargs: Any) -> str:
+    return fingerprint(args, kwargs)
+
+
+def talk(*texts: str) -> Conversation:
+    return Conversation(messages=[Message.user(text) for text in texts])
+
+
+SAME = {
+    "keys in another order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "a tuple for a list": ((1, [2]), [1, (2,)]),
+    "an equal conversation": ([talk("a", "b")], [talk("a", "b")]),
+    "a message and its JSON": (Message.user("x"), {"role": "user", "content": "x"}),
+    "an equal model": (Query(text="a"), Query(text="a")),
+    "objects of one type": (object(), object()),
+    "functions": (lambda: 1, lambda: 2),
+    "deep inside": ({"a": [(object(), talk("x"))]}, {"a": [(object(), talk("x"))]}),
+}
+DIFFERENT = {
+    "another number": (1, 2),
+    "a number and its text": (1, "1"),
+    "true and one": (True, 1),
+    "another conversation": (talk("a"), talk("a", "b")),
+    "a model of another type": (Query(text="a"), Other(text="a")),
+    "another model": (Query(text="a"), Query(text="b")),
+    "objects of other types": (object(), ValueError()),
+    "a key and its text": ({1: 0}, {"1": 0}),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_equal_arguments_have_the_same_fingerprint(case: str) -> None:
+    one, other = SAME[case]
+    assert of(one) == of(other)
+    assert of(x=one) == of(x=other)
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_different_arguments_have_different_fingerprints(case: str) -> None:
+    one, other = DIFFERENT[case]
+    assert of(one) != of(other)
+    assert of(x=[one]) != of(x=[other])
+
+
+def test_a_name_makes_a_difference() -> None:
+    assert len({of(1), of(a=1), of(b=1), of()}) == 4
+
+
+ODD = [float("nan"), float("inf"), "\ud800", 10**5000, b"x", {1, 2}, {b"k": 1}]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_everything_has_a_fingerprint(odd: Any) -> None:
+    assert of(odd) == of(odd) != of()
+
+
+def test_what_contains_itself_has_a_fingerprint() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert of(loop)
+
+
+def test_a_fingerprint_is_the_same_in_another_process() -> None:
+    code = (
+        "from celery_ckpt.steps import fingerprint; print(fingerprint([{'b': object(), 'a': {3}}], {}))"
+    )
+    runs = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+        for _ in range(2)
+    }
+    assert runs == {fingerprint([{"a": {4}, "b": object()}], {}) + "\n"}
+
+
+@given(st.text(min_size=0, max_size=2000), st.integers(0, 2**61))
+def test_keys_can_always_be_stored(name: str, iteration: int) -> None:
+    for key in (call_key(iteration, name), step_key(iteration, name, of(1))):
+        key = f"{key}:1000000"
+        assert len(key) <= MAX_NAME_LENGTH
+        Step(agent_id="a", run_id="r", key=key)
+
+
+def test_keys_say_what_they_are() -> None:
+    assert call_key(3, "call_1") == "3:call:call_1"
+    assert step_key(3, "fetch", "abc") == "3:fetch:abc"
+    assert call_key(1, "x" * 300) != call_key(1, "x" * 301)
+
+
+def step(key: str, iteration: int = 1, name: str = "f") -> Step:
+    return Step(agent_id="a", run_id="r", iteration=iteration, key=key, name=name, value=key)
+
+
+def test_equal_calls_are_counted() -> None:
+    book = StepBook([step("b:0"), step("b:1")])
+    claimed = [book.claim("b") for _ in range(3)]
+    assert [(key, found and found.value) for key, found in claimed] == [
+        ("b:0", "b:0"),
+        ("b:1", "b:1"),
+        ("b:2", None),
+    ]
+
+
+def test_a_call_that_failed_is_the_same_one_when_it_is_made_again() -> None:
+    book = StepBook([])
+    key, _ = book.claim("b")
+    book.release(key)
+    assert book.claim("b") == (key, None)
+
+
+def test_a_tool_call_is_made_as_often_as_it_was_asked_for() -> None:
+    book = StepBook([step("1:call:x")])
+    assert [book.claim_call("1:call:x", 2)[:2] for _ in range(3)] == [
+        (0, "1:call:x"),
+        (1, "1:call:x#1"),
+        (1, "1:call:x#1"),
+    ]
+
+
+def test_of_several_that_fit_the_one_recorded_first_is_taken() -> None:
+    book = StepBook([step("old:0"), step("new:0")])
+    assert [book.claim("new", "old", "none")[0] for _ in range(3)] == ["old:0", "new:0", "new:1"]
+
+
+def test_a_miss_beside_unmet_steps_of_that_name_looks_like_changed_code() -> None:
+    book = StepBook([step("1:f:aaa:0"), step("2:f:aaa:0", 2), step("1:g:aaa:0", 1, "g")])
+    book.claim("1:f:bbb")
+    assert book.looks_changed(1, "f")
+    assert not book.looks_changed(3, "f")
+    assert not book.looks_changed(1, "h")
+    book.claim("1:f:aaa")
+    assert not book.looks_changed(1, "f")
+
+
+def test_steps_of_this_attempt_are_no_sign_of_changed_code() -> None:
+    book = StepBook([])
+    book.keep(step("1:f:aaa:0"))
+    assert not book.looks_changed(1, "f")
+
+
+def test_a_tool_call_counts_by_what_it_asks_for() -> None:
+    assert (
+        of(ToolCall(id="1", name="f"))
+        == of(ToolCall(id="1", name="f"))
+        != of(ToolCall(id="2", name="f"))
+    )
