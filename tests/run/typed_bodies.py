@@ -1,0 +1,57 @@
+"""Bodies for the type checker; the comments are what it must say. Nothing here is run."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+
+from celery_ckpt import AgentRun, CheckpointEvent, Conversation, Message
+
+
+class Page(BaseModel):
+    title: str
+
+
+def number(a: int, b: str = "") -> float:
+    return a / 2
+
+
+async def page(title: str) -> Page:
+    return Page(title=title)
+
+
+def chat(conversation: Conversation) -> dict[str, Any]:
+    return {}
+
+
+def items(conversation: Conversation) -> list[dict[str, Any]]:
+    return []
+
+
+async def async_chat(conversation: Conversation) -> dict[str, Any]:
+    return {}
+
+
+def body(run: AgentRun) -> None:
+    assert_type(run.step("number", number, 1, b="x"), float)
+    assert_type(run.step("page", number, 1, returns=Page), Page)
+    run.step("number", number, "1")  # type: ignore[call-overload]
+    run.step("number", number)  # type: ignore[call-overload]
+    reply = run.llm(chat, run.conversation)
+    assert_type(reply, Message)
+    for item in run.llm(items, run.conversation):
+        assert item.tool_calls == []
+    assert_type(run.tool(reply.tool_calls[0], number), float)
+    for iteration in run.iterations(limit=3):
+        assert_type(iteration, int)
+    run.emit(CheckpointEvent.ITERATION)
+
+
+async def async_body(run: AgentRun) -> None:
+    assert_type(await run.step("page", page, "x"), Page)
+    reply = await run.llm(async_chat, run.conversation)
+    assert_type(await run.tool(reply.tool_calls[0], page), Page)
+    async for iteration in run.iterations():
+        assert_type(iteration, int)
+    await run.checkpoint(note="x")
