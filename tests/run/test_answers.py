@@ -137,6 +137,14 @@ def test_an_answer_goes_to_the_message_that_asked() -> None:
     assert conversation.messages[-1].text == "2"
 
 
+def test_the_answer_to_a_later_question_is_none_to_an_earlier_one() -> None:
+    first, second = (SHAPES["chat"](text, [("a", "{}")]) for text in ("one", "two"))
+    messages = [first, Message.user("well?"), second, Message.tool("2", "a")]
+    conversation, answers = Conversation(messages=messages), Answers()
+    answers.add(conversation, call("a"), "1", Message.of(first))
+    assert conversation.messages[-1].text == "1"
+
+
 def test_an_id_that_one_message_uses_twice_is_answered_twice() -> None:
     conversation, answers = asked("chat", ["", ""]), Answers()
     for text in ("1", "2", "3"):

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 from run_kit import Attempts, chat_reply, roles
 
-from celery_ckpt import AfterToolCall, AgentRun, CheckpointEvent, Message, ToolCall
+from celery_ckpt import AfterToolCall, AgentRun, CheckpointEvent, EveryN, Message, ToolCall
 from celery_ckpt.control import Fenced
 from celery_ckpt.errors import RunMisused, StepResultNotJson
 
@@ -157,6 +157,29 @@ def test_parallel_tools_in_threads_are_answered_in_the_order_of_the_calls() -> N
     assert [message.text for message in run.conversation.messages[1:]] == ["0", "1", "2", "3"]
 
 
+def test_events_of_parallel_tools_are_told_one_at_a_time() -> None:
+    both_at_once = threading.Barrier(2)
+    met: list[bool] = []
+
+    def emit(run: AgentRun, event: CheckpointEvent) -> None:
+        try:
+            both_at_once.wait(0.1)
+            met.append(True)
+        except threading.BrokenBarrierError:
+            both_at_once.reset()
+
+    def body(run: AgentRun) -> None:
+        reply = run.llm(lambda: chat_reply(None, *CALLS[:2]))
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda call: run.tool(call, lambda n: n), reply.tool_calls))
+
+    attempts = Attempts(body)
+    run = attempts.attempt()
+    attempts.host.emit = emit  # type: ignore[method-assign]
+    attempts.go(run)
+    assert met == []
+
+
 def test_parallel_tools_in_tasks_are_answered_in_the_order_of_the_calls() -> None:
     ended: list[int] = []
 
@@ -178,16 +201,36 @@ def test_parallel_tools_in_tasks_are_answered_in_the_order_of_the_calls() -> Non
     assert [message.text for message in run.conversation.messages[1:]] == ["0", "1", "2", "3"]
 
 
-def test_what_is_held_is_appended_before_the_next_model_call_and_at_the_end() -> None:
+def late(run: AgentRun) -> None:
+    """Ask for four tools and call only the third: its result is held."""
+    run.tool(run.llm(lambda: chat_reply(None, *CALLS)).tool_calls[2], lambda n: n)
+    assert roles(run.conversation)[-1] == "assistant"
+
+
+def test_what_is_held_is_there_when_the_model_is_called_next() -> None:
     def body(run: AgentRun) -> None:
-        for turn in run.iterations(limit=2):
-            reply = run.llm(lambda turn=turn: chat_reply(None, *CALLS))
-            run.tool(reply.tool_calls[2], lambda n: n)
-            assert roles(run.conversation)[-1] == "assistant"
-        run.tool(run.llm(lambda: chat_reply("z", *CALLS)).tool_calls[1], lambda n: n)
+        late(run)
+        run.llm(lambda own: chat_reply(str(roles(own))), run.conversation)
 
     _, run = Attempts(body).go()
-    assert roles(run.conversation) == ["assistant", "tool"] * 3
+    assert roles(run.conversation) == ["assistant", "tool", "assistant"]
+    assert run.conversation.messages[-1].text == "['assistant', 'tool']"
+
+
+def test_what_is_held_is_there_when_an_iteration_ends() -> None:
+    def body(run: AgentRun) -> None:
+        for _ in run.iterations(limit=1):
+            late(run)
+
+    attempts = Attempts(body, EveryN(1))
+    attempts.go()
+    at_the_end = [one for one in attempts.store.list("a") if one.event == CheckpointEvent.ITERATION]
+    assert [roles(one.conversation) for one in at_the_end] == [["assistant", "tool"]] * 2
+
+
+def test_what_is_held_is_there_when_the_body_has_returned() -> None:
+    _, run = Attempts(late).go()
+    assert roles(run.conversation) == ["assistant", "tool"]
 
 
 def test_the_same_tool_call_again_has_the_same_result() -> None:

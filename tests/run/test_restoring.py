@@ -209,6 +209,12 @@ def test_events_go_out_in_order() -> None:
     assert attempts.host.events == [(1, LLM), (1, ITERATION), (2, LLM), (2, ITERATION)]
 
 
+def test_a_checkpoint_at_the_end_of_an_iteration_has_no_entry() -> None:
+    attempts = Attempts(lambda run: list(run.iterations(limit=2)), EveryN(1))
+    attempts.go()
+    assert {(one.event, one.entry) for one in attempts.store.list("a")} == {(ITERATION, None)}
+
+
 def test_a_state_that_json_cannot_hold_is_an_error_that_names_it() -> None:
     def body(run: AgentRun) -> None:
         for _ in run.iterations(limit=2):
