@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from celery_workers.fixtures import *  # noqa: F403

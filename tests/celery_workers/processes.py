@@ -1,0 +1,252 @@
+"""A Celery worker as a real process, and the things that happen to one.
+
+It runs in a session of its own, writes its log to a file, and dies with the tests whatever becomes
+of them. Signals to shut down go to the main process, as a process manager sends them; kills and
+freezes go to the whole tree, as they do when a machine fails or a container is paused.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import psutil
+
+from celery_workers.ledger import Ledger
+from celery_workers.waiting import until
+
+Pool = Literal["prefork", "threads", "solo", "gevent"]
+
+TESTS = Path(__file__).resolve().parent.parent
+APP = "celery_workers.app"
+#: A worker is ready in a third of the time, and the tests need none of these.
+FAST = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+#: Celery logs this once for each start.
+READY = " ready."
+START_DEADLINE = 30.0
+_KILL_DEADLINE = 10.0
+_PR_SET_PDEATHSIG = 1
+#: Becomes the worker, having asked to die with its parent. (A preexec_fn is unsafe beside threads.)
+_LAUNCHER = f"""
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the tests ended before the worker began")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Worker:
+    """One ``celery worker``, which can be started again after its end under the same name and log."""
+
+    def __init__(
+        self,
+        directory: Path,
+        environment: Mapping[str, str],
+        *,
+        ledger: Ledger | None = None,
+        app: str = APP,
+        pool: Pool = "prefork",
+        concurrency: int = 1,
+        name: str = "worker",
+        options: Sequence[str] = FAST,
+    ) -> None:
+        self.name, self._app, self._ledger = name, app, ledger
+        self._directory, self._environment = directory, dict(environment)
+        self._arguments = [
+            "-P",
+            pool,
+            "-c",
+            str(concurrency),
+            "-n",
+            f"{name}@%h",
+            "-l",
+            "INFO",
+            *options,
+        ]
+        self._log = directory / f"{name}.log"
+        self._log.touch()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready_seen = 0
+
+    # Its life
+
+    def start(self) -> Self:
+        """Start it, without waiting: several become ready side by side."""
+        assert not self.is_running(), f"worker {self.name} runs already"
+        self._ready_seen = self._ready_count()
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+        # Not "python -m celery": on SIGHUP Celery executes its argv[0], and only the script bears that.
+        celery = [
+            sys.executable,
+            str(Path(sys.executable).with_name("celery")),
+            "-A",
+            self._app,
+            "worker",
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*launcher, *celery, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env=self._full_environment(),
+                start_new_session=True,
+            )
+        return self
+
+    def _full_environment(self) -> dict[str, str]:
+        paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, paths))
+        return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **self._environment}
+
+    def wait_ready(self, deadline: float = START_DEADLINE) -> Self:
+        """Wait until it has said that it is ready once more than it had before."""
+        until(self._has_become_ready, deadline, f"worker {self.name} is ready")
+        self._ready_seen += 1
+        return self
+
+    def _has_become_ready(self) -> bool:
+        is_running = self.is_running()
+        if self._ready_count() > self._ready_seen:
+            return True
+        assert is_running, f"worker {self.name} ended before it was ready:\n{self.log()}"
+        return False
+
+    def _ready_count(self) -> int:
+        return sum(line.endswith(READY) for line in self.log().splitlines())
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait_exit(self, deadline: float) -> int:
+        """Wait until the main process has ended; returns its exit status."""
+        until(lambda: not self.is_running(), deadline, f"worker {self.name} exits")
+        return self._started.returncode
+
+    def close(self) -> None:
+        """End it and all that it started, at once."""
+        if self._process is not None:
+            self._signal_tree(signal.SIGKILL, self.tree())
+            self._process.wait(_KILL_DEADLINE)
+
+    def __enter__(self) -> Self:
+        return self.start().wait_ready()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What it is
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, f"worker {self.name} was never started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The main process."""
+        return self._started.pid
+
+    def children(self) -> list[int]:
+        """The processes of the pool; none in the pools that have one process only."""
+        return [process.pid for process in _children(self.pid, recursive=False)]
+
+    def tree(self) -> list[int]:
+        """The main process, if it is there, and all that descend from it."""
+        if not self.is_running():
+            return []
+        return [self.pid, *(process.pid for process in _children(self.pid, recursive=True))]
+
+    def log(self) -> str:
+        """All that it has written, over all its starts."""
+        return self._log.read_text(errors="replace")
+
+    # What happens to it
+
+    def term(self) -> None:
+        """SIGTERM: Celery's warm shutdown, which waits for the tasks."""
+        self._started.send_signal(signal.SIGTERM)
+
+    def quit(self) -> None:
+        """SIGQUIT: Celery's cold shutdown."""
+        self._started.send_signal(signal.SIGQUIT)
+
+    def int_(self) -> None:
+        """SIGINT, as Ctrl-C: warm at first, cold the second time."""
+        self._started.send_signal(signal.SIGINT)
+
+    def hup(self) -> None:
+        """SIGHUP: it ends warm and executes itself again, with the same pid; ``wait_ready`` sees it."""
+        self._started.send_signal(signal.SIGHUP)
+
+    def kill_tree(self) -> None:
+        """SIGKILL of all its processes, as a machine that fails; returns when they are gone."""
+        pids = self.tree()
+        if self._ledger:
+            self._ledger.killed(*pids)
+        self._signal_tree(signal.SIGKILL, pids)
+        self._started.wait(_KILL_DEADLINE)
+        until(lambda: not any(map(_is_alive, pids)), _KILL_DEADLINE, f"worker {self.name} is dead")
+
+    def kill_child(self, pid: int) -> None:
+        """SIGKILL of one process of the pool, as the kernel does when memory is short."""
+        assert pid in self.children(), f"{pid} is no child of worker {self.name}: {self.children()}"
+        if self._ledger:
+            self._ledger.killed(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP of all its processes, as a paused machine; returns when none of them moves."""
+        pids = self.tree()
+        self._signal_tree(signal.SIGSTOP, pids)
+        until(lambda: all(map(_is_stopped, pids)), _KILL_DEADLINE, f"worker {self.name} is frozen")
+        if self._ledger:
+            self._ledger.frozen(*pids)
+
+    def thaw(self) -> None:
+        """SIGCONT of all its processes."""
+        pids = self.tree()
+        if self._ledger:
+            self._ledger.thawed(*pids)
+        self._signal_tree(signal.SIGCONT, pids)
+
+    def _signal_tree(self, number: int, pids: Sequence[int]) -> None:
+        # The group has what was forked since the list was made, the list what has left the group.
+        for send, target in [(os.killpg, self.pid), *((os.kill, pid) for pid in pids)]:
+            try:
+                send(target, number)
+            except ProcessLookupError:
+                continue
+
+
+def _children(pid: int, *, recursive: bool) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=recursive)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _status(pid: int) -> str:
+    try:
+        return psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+
+
+def _is_alive(pid: int) -> bool:
+    return _status(pid) not in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
+
+
+def _is_stopped(pid: int) -> bool:
+    return _status(pid) == psutil.STATUS_STOPPED or not _is_alive(pid)

@@ -1,0 +1,24 @@
+"""Waiting for a condition with a deadline, which is what tests do instead of sleeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+
+#: Seconds between two looks.
+POLL = 0.01
+
+
+def until(condition: Callable[[], Answer], deadline: float, what: str) -> Answer:
+    """Ask every 10 ms until the answer is true, and return it.
+
+    After ``deadline`` seconds it fails, saying what was awaited and what the last answer was.
+    """
+    end = time.monotonic() + deadline
+    while not (answer := condition()):
+        assert time.monotonic() < end, f"waited {deadline} s in vain: {what} (last: {answer!r})"
+        time.sleep(POLL)
+    return answer
