@@ -135,8 +135,7 @@ class Worker:
     def close(self) -> None:
         """End it and all that it started, at once."""
         if self._process is not None:
-            self._signal_tree(signal.SIGKILL, self.tree())
-            self._process.wait(_KILL_DEADLINE)
+            self._kill(self.tree())
 
     def __enter__(self) -> Self:
         return self.start().wait_ready()
@@ -144,6 +143,8 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        if error is not None:
+            error.add_note(f"log of {self.name}:\n{self.log()}")
         self.close()
 
     # What it is
@@ -160,13 +161,14 @@ class Worker:
 
     def children(self) -> list[int]:
         """The processes of the pool; none in the pools that have one process only."""
-        return [process.pid for process in _children(self.pid, recursive=False)]
+        try:
+            return [child.pid for child in psutil.Process(self.pid).children()]
+        except psutil.NoSuchProcess:
+            return []
 
     def tree(self) -> list[int]:
-        """The main process, if it is there, and all that descend from it."""
-        if not self.is_running():
-            return []
-        return [self.pid, *(process.pid for process in _children(self.pid, recursive=True))]
+        """All processes of its session: the main one, its children, and orphans if it has died."""
+        return [pid for pid in psutil.pids() if _session(pid) == self.pid and _is_alive(pid)]
 
     def log(self) -> str:
         """All that it has written, over all its starts."""
@@ -195,6 +197,9 @@ class Worker:
         pids = self.tree()
         if self._ledger:
             self._ledger.killed(*pids)
+        self._kill(pids)
+
+    def _kill(self, pids: Sequence[int]) -> None:
         self._signal_tree(signal.SIGKILL, pids)
         self._started.wait(_KILL_DEADLINE)
         until(lambda: not any(map(_is_alive, pids)), _KILL_DEADLINE, f"worker {self.name} is dead")
@@ -230,11 +235,11 @@ class Worker:
                 continue
 
 
-def _children(pid: int, *, recursive: bool) -> list[psutil.Process]:
+def _session(pid: int) -> int | None:
     try:
-        return psutil.Process(pid).children(recursive=recursive)
-    except psutil.NoSuchProcess:
-        return []
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _status(pid: int) -> str:

@@ -1,0 +1,149 @@
+"""The harness itself, shown with plain Celery tasks: what it can do to a worker, and what it sees."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from celery_workers.broker import Broker
+from celery_workers.configuration import FAST_REDELIVERY
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger, names
+from celery_workers.processes import Pool
+from celery_workers.tasks import slow, who
+
+pytestmark = pytest.mark.usefixtures("celery_app")
+
+redelivered_fast = pytest.mark.configured(transport_options=FAST_REDELIVERY)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+def test_a_task_runs_on_each_pool(start_worker: StartWorker, broker: Broker, pool: Pool) -> None:
+    worker = start_worker(pool=pool)
+
+    assert who.delay().get(timeout=10) in (worker.children() or [worker.pid])
+    broker.assert_clean(5)
+
+
+def test_the_app_of_the_tests_is_the_current_one(celery_app: Celery, broker: Broker) -> None:
+    assert slow.app is celery_app
+
+    slow.delay(1, 0)
+    assert broker.queue_length() == 1
+    with pytest.raises(AssertionError, match=r"the broker is clean.*\{'celery': 1\}"):
+        broker.assert_clean(0.05)
+
+
+def test_a_killed_child_is_replaced_and_its_task_redelivered(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    result = slow.delay(2, 0.3)
+    killed = ledger.wait_for_call("step 0", 5).pid
+
+    worker.kill_child(killed)
+
+    assert result.get(timeout=10) == 2
+    assert [body.how for body in ledger.bodies(result.id)] == ["killed", "returned"]
+    ledger.never_two_bodies_at_once(result.id)
+    assert killed not in worker.children()
+    broker.assert_clean(5)
+
+
+@redelivered_fast
+def test_a_killed_worker_s_task_comes_back_to_another(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    doomed = start_worker()
+    result = slow.delay(2, 0.2)
+    ledger.wait_for_call("step 0", 5)
+
+    doomed.kill_tree()
+    assert (doomed.tree(), len(broker.unacked())) == ([], 1)
+    start_worker()
+
+    assert result.get(timeout=10) == 2
+    ledger.never_two_bodies_at_once(result.id)
+    assert ledger.repeated() == {(result.id, "step 0"): 2}
+    broker.assert_clean(5)
+
+
+def test_a_worker_that_is_told_to_end_finishes_its_task(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    result = slow.delay(5, 0.1)
+    ledger.wait_for_call("step 0", 5)
+
+    worker.term()
+
+    assert worker.wait_exit(10) == 0
+    assert len(ledger.calls(run_id=result.id)) == 5
+    broker.assert_clean(0.05)
+
+
+def test_a_frozen_worker_does_nothing_until_it_is_thawed(
+    start_worker: StartWorker, ledger: Ledger
+) -> None:
+    worker = start_worker(pool="threads")
+    result = slow.delay(20, 0.02)
+    ledger.wait_for_call("step 0", 5)
+
+    worker.freeze()
+    before = names(ledger.calls())
+    with pytest.raises(AssertionError, match="in vain"):
+        ledger.wait_for(lambda note: note.what == "end", 0.6)
+    assert names(ledger.calls()) == before
+    worker.thaw()
+
+    assert result.get(timeout=10) == 20
+    ((stop, go),) = ledger.bodies(result.id)[0].frozen
+    assert go - stop > 0.5
+
+
+def test_a_cut_connection_makes_celery_run_a_task_twice_at_once(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker(concurrency=2)
+    result = slow.delay(10, 0.2)
+    ledger.wait_for_call("step 1", 5)
+
+    assert broker.cut_connections() > 0
+
+    ledger.wait_for(lambda note: note.what == "end", 10, count=2)
+    with pytest.raises(AssertionError, match="two bodies"):
+        ledger.never_two_bodies_at_once(result.id)
+
+
+def test_a_restarted_server_has_what_it_had_and_workers_return_to_it(
+    start_worker: StartWorker, broker: Broker
+) -> None:
+    waiting = who.delay()
+    broker.restart()
+    assert broker.queue_length() == 1
+
+    worker = start_worker()
+    assert waiting.get(timeout=10)
+    broker.restart()
+
+    assert who.delay().get(timeout=10) in worker.children()
+
+
+def test_a_worker_restarts_in_place_and_is_waited_for_again(start_worker: StartWorker) -> None:
+    worker = start_worker(pool="solo")
+    pid = who.delay().get(timeout=10)
+
+    worker.hup()
+    worker.wait_ready()
+
+    assert who.delay().get(timeout=10) == pid
+    assert worker.log().count("ready.") == 2
+
+
+def test_a_worker_can_be_started_again_after_its_death(start_worker: StartWorker) -> None:
+    worker = start_worker(pool="solo")
+    worker.kill_tree()
+
+    worker.start().wait_ready()
+
+    assert who.delay().get(timeout=10) == worker.pid
