@@ -110,6 +110,9 @@ class Valkey:
         """Send a signal: SIGSTOP makes a server that is there and does not answer."""
         self._process.send_signal(number)
 
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         """Kill -9, as a machine that fails."""
         if self._process is not None:

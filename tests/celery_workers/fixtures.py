@@ -7,7 +7,7 @@ must not get ours.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import kombu.pools
 import pytest
-from celery import Celery, current_app
-from celery._state import _set_current_app
+from celery import Celery
+from celery._state import _set_current_app, _tls
 from redis.exceptions import RedisError
 from servers import Valkey
 
@@ -104,14 +104,23 @@ def configuration(request: pytest.FixtureRequest, broker: Broker, ledger: Ledger
 @pytest.fixture
 def celery_app(configuration: Configuration) -> Iterator[Celery]:
     """The app of the test's own process, current while the test runs."""
-    before = current_app._get_current_object()
-    app = configuration.make_app()
-    yield app
-    app.backend.result_consumer.stop()
-    app.backend.client.connection_pool.disconnect()
-    app.close()
-    kombu.pools.reset()
-    _set_current_app(before)
+    with current_app_kept():
+        app = configuration.make_app()
+        yield app
+        app.backend.result_consumer.stop()
+        app.backend.client.connection_pool.disconnect()
+        app.close()
+
+
+@contextmanager
+def current_app_kept() -> Iterator[None]:
+    """Whichever app is current in here, the one before is again afterwards; connections are closed."""
+    before = _tls.current_app
+    try:
+        yield
+    finally:
+        kombu.pools.reset()
+        _set_current_app(before)
 
 
 class StartWorker(Protocol):

@@ -136,9 +136,11 @@ class Ledger:
         self, name: str, deadline: float, run_id: str | None = None, count: int = 1
     ) -> Note:
         """Wait until a call has been made so many times."""
-        return self.wait_for(
-            lambda note: note in self.calls(name, run_id), deadline, f"call {name!r}", count
-        )
+
+        def is_it(note: Note) -> bool:
+            return note.what == "call" and note["name"] == name and run_id in (None, note.run_id)
+
+        return self.wait_for(is_it, deadline, f"call {name!r}", count)
 
     # Judging
 

@@ -43,34 +43,23 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class Worker:
-    """One ``celery worker``, which can be started again after its end under the same name and log."""
+class WorkerProcess:
+    """A process that can be started again after its end, with the same arguments and log.
+
+    ``arguments`` is what stands behind the word ``celery`` on a command line.
+    """
 
     def __init__(
         self,
         directory: Path,
+        arguments: Sequence[str],
         environment: Mapping[str, str],
         *,
+        name: str,
         ledger: Ledger | None = None,
-        app: str = APP,
-        pool: Pool = "prefork",
-        concurrency: int = 1,
-        name: str = "worker",
-        options: Sequence[str] = FAST,
     ) -> None:
-        self.name, self._app, self._ledger = name, app, ledger
+        self.name, self._arguments, self._ledger = name, arguments, ledger
         self._directory, self._environment = directory, dict(environment)
-        self._arguments = [
-            "-P",
-            pool,
-            "-c",
-            str(concurrency),
-            "-n",
-            f"{name}@%h",
-            "-l",
-            "INFO",
-            *options,
-        ]
         self._log = directory / f"{name}.log"
         self._log.touch()
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,13 +73,7 @@ class Worker:
         self._ready_seen = self._ready_count()
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
         # Not "python -m celery": on SIGHUP Celery executes its argv[0], and only the script bears that.
-        celery = [
-            sys.executable,
-            str(Path(sys.executable).with_name("celery")),
-            "-A",
-            self._app,
-            "worker",
-        ]
+        celery = [sys.executable, str(Path(sys.executable).with_name("celery"))]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*launcher, *celery, *self._arguments],
@@ -233,6 +216,26 @@ class Worker:
                 send(target, number)
             except ProcessLookupError:
                 continue
+
+
+class Worker(WorkerProcess):
+    """One ``celery worker`` of an app of the tests, named ``name@host``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        environment: Mapping[str, str],
+        *,
+        ledger: Ledger | None = None,
+        app: str = APP,
+        pool: Pool = "prefork",
+        concurrency: int = 1,
+        name: str = "worker",
+        options: Sequence[str] = FAST,
+    ) -> None:
+        worker = ["-A", app, "worker", "-n", f"{name}@%h", "-l", "INFO", *options]
+        arguments = [*worker, "-P", pool, "-c", str(concurrency)]
+        super().__init__(directory, arguments, environment, name=name, ledger=ledger)
 
 
 def _session(pid: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -110,8 +111,6 @@ def test_a_thawed_body_beside_its_successor_is_seen_after_the_grace(ledger: Ledg
 
 def _write(ledger: Ledger, note: Note) -> None:
     """A note with a time of its own choice."""
-    import json
-
     ledger._append(json.dumps([note.run_id, note.what, note.at, note.pid, note.facts]).encode() + b"\n")
 
 

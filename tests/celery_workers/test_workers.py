@@ -55,7 +55,7 @@ def test_a_killed_worker_s_task_comes_back_to_another(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     doomed = start_worker()
-    result = slow.delay(2, 0.2)
+    result = slow.delay(2, 0.3)
     ledger.wait_for_call("step 0", 5)
 
     doomed.kill_tree()
@@ -86,7 +86,7 @@ def test_a_frozen_worker_does_nothing_until_it_is_thawed(
     start_worker: StartWorker, ledger: Ledger
 ) -> None:
     worker = start_worker(pool="threads")
-    result = slow.delay(20, 0.02)
+    result = slow.delay(20, 0.05)
     ledger.wait_for_call("step 0", 5)
 
     worker.freeze()

@@ -1,0 +1,44 @@
+"""pytest-celery's own way to write tests, with no container in sight."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+from celery_workers.configuration import FAST_REDELIVERY
+from celery_workers.waiting import until
+from pytest_celery import CeleryTestSetup
+from pytest_celery.vendors.worker.tasks import add, sleep
+
+
+@pytest.fixture
+def default_worker_app(default_worker_app: Celery) -> Celery:
+    default_worker_app.conf.update(task_acks_late=True, broker_transport_options=dict(FAST_REDELIVERY))
+    return default_worker_app
+
+
+def test_a_task_runs(celery_setup: CeleryTestSetup) -> None:
+    assert celery_setup.ready(ping=True, control=True)
+
+    assert add.s(1, 2).delay().get(timeout=10) == 3
+
+
+def test_a_task_of_a_killed_worker_runs_after_its_restart(celery_setup: CeleryTestSetup) -> None:
+    worker = celery_setup.worker
+    result = sleep.s(0.5).delay()
+    # Not wait_for_log, which looks once in a second.
+    until(lambda: worker.logs().count(" received") == 1, 5, "the worker has the task")
+
+    worker.kill()
+    assert (worker.container.status, worker.get_running_processes_info()) == ("exited", [])
+    worker.restart()
+
+    assert worker.logs().count(" ready.") == 2
+    assert result.get(timeout=10)
+    assert worker.logs().count(" received") == 2
+
+
+def test_the_log_of_a_worker_is_read_through_its_node(celery_setup: CeleryTestSetup) -> None:
+    worker = celery_setup.worker
+
+    worker.assert_log_exists(f"{worker.hostname()} ready.")
+    worker.assert_log_does_not_exist("Traceback", timeout=1)
