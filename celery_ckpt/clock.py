@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -23,3 +23,12 @@ class SystemClock:
 
 
 system_clock = SystemClock()
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(moment: datetime) -> int:
+    """A point in time as what is stored has it: microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND

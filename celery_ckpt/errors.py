@@ -7,6 +7,10 @@
     │   └── StepResultNotJson   what a step returned cannot be recorded; names the step
     ├── NotACheckpoint          bytes that no checkpoint was written as                 (a ValueError)
     ├── RunMisused              a body used its run in a way that no resume could repeat
+    ├── NoCurrentRun            no body of an agent task is being executed here        (a RuntimeError)
+    ├── RunFailed               a run whose end was recorded, told again
+    ├── RunStalled              a run that died too often without leaving anything behind
+    ├── StepChanged             a step is not what was recorded, and the task wants to fail then
     └── StoreError              the store refused, or could not do, what was asked
         ├── StoreUnavailable    no answer; nothing is known to be wrong with the data
         ├── StoreDamaged        the store as a whole cannot be read
@@ -14,7 +18,10 @@
         ├── SchemaTooNew        written by a newer version of this library
         ├── CheckpointTooLarge  over the limit; nothing was written
         ├── AlreadyExists       the same id, another content
+        ├── AgentNotFound       there is no such agent
+        ├── CheckpointNotFound  there is no such checkpoint
         ├── RunNotFound         there is no such run
+        ├── RunOver             the run has ended, so that cannot be done to it
         └── LeaseError
             ├── LeaseHeld       somebody else may write for this agent now
             └── LeaseLost       this lease is over: a newer one was given, or it was released
@@ -37,8 +44,9 @@ class CheckpointError(Exception):
     #: What the message says; the braces name facts.
     template: ClassVar[str] = "{reason}"
 
-    def __init__(self, **facts: Any) -> None:
-        super().__init__(self.template.format(**facts))
+    def __init__(self, *message: str, **facts: Any) -> None:
+        # Celery makes an error again of its message alone, without the facts.
+        super().__init__(*(message or (self.template.format(**facts),)))
         self.__dict__.update(facts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,6 +105,49 @@ class NotACheckpoint(CheckpointError, ValueError):
 
 class RunMisused(CheckpointError):
     """A body used its run in a way that a later attempt could not repeat."""
+
+
+class NoCurrentRun(CheckpointError, RuntimeError):
+    """``current_run()`` outside of an agent's body."""
+
+    template = (
+        "No agent task is being executed here. Call current_run() from inside the body of a task that "
+        "was made with @agent_task or base=AgentTask."
+    )
+
+
+class RunFailed(CheckpointError):
+    """The recorded end of a run, told again because Celery did not get it the first time."""
+
+    template = "Run {run_id!r} of agent {agent_id!r} has ended before: {reason}."
+    agent_id: str
+    run_id: str
+    reason: str
+
+
+class RunStalled(CheckpointError):
+    """A run that kills its workers, or is killed each time before it can record anything."""
+
+    template = (
+        "Run {run_id!r} of agent {agent_id!r} was given up: {attempts} attempts in a row died without "
+        "recording a step or a checkpoint. Look for what killed them (memory?), then resume it by hand."
+    )
+    agent_id: str
+    run_id: str
+    attempts: int
+
+
+class StepChanged(CheckpointError):
+    """A step was asked for with other arguments than were recorded, and ``on_changed`` is "fail"."""
+
+    template = (
+        "Step {name!r} in iteration {iteration} of agent {agent_id!r} is not what was recorded: the "
+        "code or its arguments have changed under a live run. Bring the old code back, or use "
+        "on_changed='call'."
+    )
+    agent_id: str
+    name: str
+    iteration: int
 
 
 class StoreError(CheckpointError):
@@ -173,12 +224,35 @@ class AlreadyExists(StoreError):
     agent_id: str
 
 
+class AgentNotFound(StoreError):
+    """There is nothing of such an agent."""
+
+    template = "There is no agent {agent_id!r} in this store. Is the name right, and the store's URL?"
+    agent_id: str
+
+
+class CheckpointNotFound(StoreError):
+    """There is no checkpoint of that id."""
+
+    template = "There is no checkpoint {checkpoint_id!r} in this store; it may have been pruned."
+    checkpoint_id: str
+
+
 class RunNotFound(StoreError):
     """There is no record of such a run."""
 
     template = "Agent {agent_id!r} has no run {run_id!r}. Add its record before updating it."
     agent_id: str
     run_id: str
+
+
+class RunOver(StoreError):
+    """The run has ended."""
+
+    template = "Run {run_id!r} of agent {agent_id!r} has {status} already. Nothing was changed."
+    agent_id: str
+    run_id: str
+    status: str
 
 
 class LeaseError(StoreError):

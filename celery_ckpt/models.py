@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from datetime import UTC
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+)
 
 from celery_ckpt import codec
 from celery_ckpt.clock import Clock, system_clock
@@ -26,8 +34,16 @@ def named(what: str) -> BeforeValidator:
 
 
 def kept_exactly(what: str) -> BeforeValidator:
-    """A field that JSON must hold exactly, looked at before pydantic does; errors name the path."""
-    return BeforeValidator(lambda value: plain(value, what))
+    """A field that JSON must hold exactly, looked at before pydantic does; errors name the path.
+
+    The context of a validation may name fields whose values are plain, and nobody else's, already.
+    """
+
+    def own(value: Any, info: ValidationInfo) -> Any:
+        is_plain = info.context is not None and info.field_name in info.context
+        return value if is_plain else plain(value, what)
+
+    return BeforeValidator(own)
 
 
 AgentId = Annotated[str, named("An agent_id")]
@@ -70,7 +86,9 @@ class Value(BaseModel):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The same with some fields changed. Unlike pydantic's own, it looks at them."""
-        return type(self)(**{**self.__dict__, **(update or {})})
+        changes = update or {}
+        unchanged = self.__dict__.keys() - changes.keys()
+        return self.model_validate({**self.__dict__, **changes}, context=unchanged)
 
 
 class Entry(Value):
@@ -137,6 +155,12 @@ class Checkpoint(Value):
             NotACheckpoint: it is something else.
         """
         return codec.from_bytes(cls, data)
+
+
+def is_alike(one: Checkpoint, other: Checkpoint) -> bool:
+    """Do two checkpoints hold the same, whatever they are called and whenever they were taken?"""
+    as_other = {"id": other.id, "created_at": other.created_at}
+    return one.model_copy(update=as_other) == other
 
 
 hand_out_copies(Entry, "conversation", "state")

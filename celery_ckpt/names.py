@@ -50,6 +50,11 @@ def locator(agent_id: str) -> str:
     return _base32(hashlib.sha256(agent_id.encode()).digest()[:_LOCATOR_BYTES])
 
 
+def file_name(name: str) -> str:
+    """A safe name of a file for any name; it begins with the locator."""
+    return _base32(hashlib.sha256(name.encode()).digest()[:20])
+
+
 def new_checkpoint_id(agent_id: str, now: datetime) -> str:
     """A new id: the agent's locator, the time in milliseconds (so that ids sort) and chance."""
     moment = int(now.timestamp() * 1000).to_bytes(6, "big")

@@ -77,13 +77,56 @@ class RunRecord(Value):
     #: The Celery task's name.
     task: str = ""
     status: RunStatus = RunStatus.QUEUED
+    #: How often a worker began it.
     attempts: Count = 0
     retries: Count = 0
+    #: How many of its last attempts died one after the other without recording anything.
+    stalled: Count = 0
+    #: How far the agent's history was when the present attempt began; only stores read it.
+    progress: str = ""
+    #: The broker's name for the message that is being worked on.
+    delivery: str = ""
+    #: Does Celery have the outcome? Until then a finished run stays open.
+    delivered: bool = False
     #: What it takes to send the task again.
     envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = Field(default_factory=dict)
     result: Annotated[Any, kept_exactly("result")] = None
     error: str | None = None
     created_at: Moment
+
+    @property
+    def has_envelope(self) -> bool:
+        """Is it known how to send it again? Unlike ``bool(run.envelope)``, it copies nothing."""
+        return bool(self.__dict__["envelope"])
+
+    @property
+    def is_settled(self) -> bool:
+        """Is there nothing left to do for it?"""
+        return self.status.is_final and self.delivered
+
+
+class Start(Value):
+    """What became of a delivery: the run as it is now and, if it may be worked on, a lease.
+
+    Without a lease the run is settled, or it waits for its turn.
+    """
+
+    run: RunRecord
+    lease: Lease | None = None
+    #: When a watchdog will look at the agent, unless another moment is set (see ``unwatch``).
+    moment: int = 0
+
+
+class Standing(Value):
+    """Where an agent stands: what a watchdog has to know."""
+
+    #: The run whose turn it is, from its first attempt until it is settled.
+    active: RunId | None = None
+    #: All runs that are not settled, in the order in which they were added.
+    open: list[RunRecord] = Field(default_factory=list)
+    #: The unexpired lease, if somebody holds one, and how long it has left by the store's clock.
+    holder: Lease | None = None
+    seconds_left: float = 0.0
 
 
 class CheckpointInfo(Value):

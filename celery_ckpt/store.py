@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
 from celery_ckpt.models import Checkpoint
-from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Step
+from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 
 #: Checkpoints, steps and run records over this are refused, unless a store is told otherwise.
 DEFAULT_MAX_CHECKPOINT_BYTES = 64_000_000
@@ -40,10 +40,16 @@ class CheckpointStore(ABC):
     # -- checkpoints ---------------------------------------------------------------------------------
 
     @abstractmethod
-    def save(self, checkpoint: Checkpoint, lease: Lease | None = None) -> None:
+    def save(
+        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+    ) -> None:
         """Keep a checkpoint; it is the agent's latest from now on.
 
+        With ``run``, that run's record is replaced in the same atomic step. If the checkpoint was
+        saved before, nothing is replaced: not the run either.
+
         Raises:
+            RunNotFound: the run was never added.
             AlreadyExists: its id was saved with another content.
             LeaseLost, LeaseHeld: see 5.
             CheckpointTooLarge: it is over the limit.
@@ -116,8 +122,17 @@ class CheckpointStore(ABC):
         """Hold the lease for ``ttl`` seconds from now. Raises ``LeaseLost`` if it is over."""
 
     @abstractmethod
-    def release(self, lease: Lease) -> bool:
-        """Give the lease up. False, and nothing changes, if it was over already."""
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+    ) -> bool:
+        """Give the lease up. False, and nothing changes, if it was over already.
+
+        With ``run``, that run's record is replaced in the same atomic step. With ``unclaimed``, the
+        agent is watched first: ``due`` names it so many seconds from now.
+
+        Raises:
+            RunNotFound: the run was never added.
+        """
 
     @abstractmethod
     def holder(self, agent_id: str) -> Lease | None:
@@ -153,8 +168,10 @@ class CheckpointStore(ABC):
     # -- runs ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def add_run(self, run: RunRecord) -> bool:
+    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
         """Keep a run's record if there is none of that run yet; needs no lease.
+
+        With ``unclaimed``, the agent is watched first: ``due`` names it so many seconds from now.
 
         Returns whether the record is kept as given: False if another one was there.
         """
@@ -176,7 +193,75 @@ class CheckpointStore(ABC):
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """The records of all runs of the agent, in the order in which they were added."""
 
+    # -- whose turn it is ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """A run was delivered to a worker: begin an attempt, if it is the run's turn.
+
+        A run that is not known is added as given. The first run to start is the agent's active one
+        until it is settled; another one waits (``WAITING``, no lease). An attempt takes the lease,
+        as ``acquire`` does, and is counted. Either way ``run.delivery`` is noted. A run that is
+        finished but not settled gets the lease and is not changed, so that its outcome can be
+        delivered.
+
+        The agent is watched first, whatever comes of it: ``due`` names it ``ttl`` seconds from now.
+
+        Raises:
+            LeaseHeld: somebody works for the agent now.
+        """
+
+    @abstractmethod
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """Celery has the run's outcome: mark that and give up the lease.
+
+        The steps of a run that succeeded are dropped; one that failed may be resumed by hand.
+
+        Returns the agent's next run, which is to be sent: the first of those that wait; it is the
+        active one from now on. Needs no lease for a run that is not the active one.
+
+        Raises:
+            RunNotFound: the run was never added.
+            LeaseLost, LeaseHeld: see 5; nothing has changed.
+        """
+
+    @abstractmethod
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        """Put an end to a run that has none yet; whoever works on it is fenced off.
+
+        Returns a lease with which to settle it; ``None`` if another run is the active one, or none.
+
+        Raises:
+            RunNotFound: the run was never added.
+            RunOver: it has ended.
+        """
+
+    @abstractmethod
+    def standing(self, agent_id: str) -> Standing:
+        """The agent's open runs, the active one, and who holds the lease."""
+
+    # -- what a watchdog looks at --------------------------------------------------------------------
+
+    @abstractmethod
+    def watch(self, agent_id: str, after: float) -> int:
+        """Let ``due`` name the agent ``after`` seconds from now; returns that moment's number."""
+
+    @abstractmethod
+    def unwatch(self, moments: Mapping[str, int]) -> int:
+        """Stop watching agents that have these moments and were not given others since; how many."""
+
+    @abstractmethod
+    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
+        """Some agents whose moment has come, each with its next one, ``hold`` seconds from now.
+
+        Each is named to one caller only; it comes again after ``hold`` unless something else is said.
+        """
+
     # -- the end -------------------------------------------------------------------------------------
+
+    def risks(self) -> builtins.list[str]:
+        """Why this store, as it is set up, can lose what was saved; for a person to read."""
+        return []
 
     def close(self) -> None:  # noqa: B027  (most stores have nothing to give up)
         """Give up connections and files. The store must not be used afterwards."""

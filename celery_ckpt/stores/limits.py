@@ -17,17 +17,22 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
         CheckpointTooLarge: it is over the limit.
     """
     data = encode(record.model_dump(mode="json", exclude={"agent_id", "run_id"}))
-    if len(data) > limit:
+    refuse_too_large(record, len(data), limit)
+    return data
+
+
+def refuse_too_large(record: Step | RunRecord, size: int, limit: int) -> None:
+    """Raise ``CheckpointTooLarge`` for a record of that size, if it is over the limit."""
+    if size > limit:
         what = f"Step {record.key!r}" if isinstance(record, Step) else f"Run {record.run_id!r}"
         raise CheckpointTooLarge(
             what=what,
             agent_id=record.agent_id,
-            size=len(data),
+            size=size,
             limit=limit,
             part="its value" if isinstance(record, Step) else "its envelope or result",
-            part_size=len(data),
+            part_size=size,
         )
-    return data
 
 
 def is_same(one: Step | RunRecord, other: Step | RunRecord) -> bool:
@@ -43,7 +48,7 @@ def decoded_step(agent_id: str, run_id: str, data: bytes) -> Step:
     try:
         return Step(agent_id=agent_id, run_id=run_id, **_object(data))
     except (ValueError, TypeError) as error:
-        raise _damaged(f"A step of run {run_id!r} of agent {agent_id!r}", error) from error
+        raise damaged(f"A step of run {run_id!r} of agent {agent_id!r}", error) from error
 
 
 def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
@@ -51,7 +56,7 @@ def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
     try:
         return RunRecord(agent_id=agent_id, run_id=run_id, **_object(data))
     except (ValueError, TypeError) as error:
-        raise _damaged(f"The record of run {run_id!r} of agent {agent_id!r}", error) from error
+        raise damaged(f"The record of run {run_id!r} of agent {agent_id!r}", error) from error
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -61,5 +66,6 @@ def _object(data: bytes) -> dict[str, Any]:
     return fields
 
 
-def _damaged(what: str, error: Exception) -> StoreError:
+def damaged(what: str, error: Exception) -> StoreError:
+    """The error for a step or a run that cannot be read."""
     return StoreError(reason=f"{what} is damaged: {str(error)[:200]}. Delete the agent, or that run.")

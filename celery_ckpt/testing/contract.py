@@ -20,6 +20,8 @@ from celery_ckpt.testing.contract_leases import LeaseContract
 from celery_ckpt.testing.contract_ledger import LedgerContract
 from celery_ckpt.testing.contract_names import NamesContract
 from celery_ckpt.testing.contract_pruning import PruningContract
+from celery_ckpt.testing.contract_turns import TurnsContract
+from celery_ckpt.testing.contract_watching import WatchingContract
 
 
 class StoreContract(
@@ -28,6 +30,8 @@ class StoreContract(
     PruningContract,
     LeaseContract,
     LedgerContract,
+    TurnsContract,
+    WatchingContract,
     ConcurrencyContract,
 ):
     """The whole contract."""

@@ -25,6 +25,12 @@ WRITES = frozenset(
         "drop_steps",
         "add_run",
         "update_run",
+        "start_run",
+        "settle_run",
+        "cancel_run",
+        "watch",
+        "unwatch",
+        "due",
     }
 )
 

@@ -13,6 +13,7 @@ operations; after each, both stores must have given the same answer and hold the
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,14 +23,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import StoreError
 from celery_ckpt.models import Checkpoint, Entry
-from celery_ckpt.records import Lease
+from celery_ckpt.records import Lease, RunRecord, RunStatus
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL
-from celery_ckpt.testing.factories import make_checkpoint, make_message, make_step
+from celery_ckpt.testing.factories import make_checkpoint, make_message, make_run, make_step
 
 NAMES = ("a", "b", "{a}")
 AGENTS = st.sampled_from(NAMES)
+RUNS = st.sampled_from(("run", "other"))
+ENDINGS = ("release", "update", "save", "settle")
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: Few texts, so that equal messages are frequent.
 TEXTS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=4)
 
@@ -176,6 +180,47 @@ class StoreMachine(RuleBasedStateMachine):
         """Drop steps."""
         self._same(lambda store: store.drop_steps(agent_id, "run", first=first, last=last))
 
+    # -- runs ----------------------------------------------------------------------------------------
+
+    @rule(agent_id=AGENTS, run_id=RUNS, over=st.integers(-1, 2))
+    def start_run(self, agent_id: str, run_id: str, over: int) -> None:
+        """Deliver a run to a worker."""
+        run = make_run(agent_id, run_id, created_at=BEGINNING)
+        model_over, store_over = self._lease(over)
+        if model_over and model_over.agent_id != agent_id:
+            model_over = store_over = None
+        starts = self._both(
+            lambda: self.model.start_run(run, "owner", LONG_TTL, over=model_over),
+            lambda: self.store.start_run(run, "owner", LONG_TTL, over=store_over),
+        )
+        if starts is not None and starts[0].lease is not None:
+            assert starts[0].lease.token == starts[1].lease.token
+            self.leases.append((starts[0].lease, starts[1].lease))
+
+    @rule(agent_id=AGENTS, run_id=RUNS, hold=st.integers(-1, 2), verb=st.sampled_from(ENDINGS))
+    def end_attempt(self, agent_id: str, run_id: str, hold: int, verb: str) -> None:
+        """Release a run, finish it, with a checkpoint or without, or settle it."""
+        run = self.model.run(agent_id, run_id) or make_run(agent_id, run_id, created_at=BEGINNING)
+        status = RunStatus.QUEUED if verb == "release" else RunStatus.SUCCEEDED
+        run = run.model_copy(update={"status": status, "progress": ""})
+        model_lease, store_lease = self._lease(hold)
+        checkpoint = make_checkpoint(agent_id, self.live.get(agent_id))
+        self._both(
+            lambda: _end(self.model, verb, run, checkpoint, model_lease),
+            lambda: _end(self.store, verb, run, checkpoint, store_lease),
+        )
+
+    @rule(agent_id=AGENTS, run_id=RUNS)
+    def cancel_run(self, agent_id: str, run_id: str) -> None:
+        """Cancel a run."""
+        leases = self._both(
+            lambda: self.model.cancel_run(agent_id, run_id, "owner", LONG_TTL),
+            lambda: self.store.cancel_run(agent_id, run_id, "owner", LONG_TTL),
+        )
+        if leases is not None and leases[0] is not None:
+            assert leases[0].token == leases[1].token
+            self.leases.append(leases)
+
     # -- what must be the same -----------------------------------------------------------------------
 
     def _same(self, act: Callable[[CheckpointStore], Any]) -> None:
@@ -205,6 +250,7 @@ class StoreMachine(RuleBasedStateMachine):
         for agent_id in NAMES:
             assert self.store.list(agent_id) == self.model.list(agent_id)
             assert self.store.steps(agent_id, "run") == self.model.steps(agent_id, "run")
+            assert _runs(self.store, agent_id) == _runs(self.model, agent_id)
         for checkpoint in self.saved:
             assert self.store.load(checkpoint.id) == self.model.load(checkpoint.id)
 
@@ -212,3 +258,23 @@ class StoreMachine(RuleBasedStateMachine):
 def _copied(conversation: Conversation) -> Conversation:
     """The same messages as new objects, as they come out of another process."""
     return Conversation(conversation.max_tokens, [m.to_dict() for m in conversation])
+
+
+def _end(
+    store: CheckpointStore, verb: str, run: RunRecord, checkpoint: Checkpoint, lease: Lease | None
+) -> Any:
+    if verb == "release":
+        return lease is not None and lease.agent_id == run.agent_id and store.release(lease, run=run)
+    if verb == "update":
+        return store.update_run(run, lease)
+    if verb == "save":
+        return store.save(checkpoint, lease, run=run)
+    following = store.settle_run(run, lease)
+    return following and following.run_id
+
+
+def _runs(store: CheckpointStore, agent_id: str) -> Any:
+    """All about an agent's runs but the text by which each store tells progress."""
+    standing = store.standing(agent_id)
+    everything = [*store.runs(agent_id), *standing.open]
+    return standing.active, [run.model_copy(update={"progress": ""}) for run in everything]

@@ -67,8 +67,26 @@ def every_verb(store: CheckpointStore, agent_id: str) -> None:
     assert store.run(agent_id, "run-1") == changed
     assert store.runs(agent_id) == [changed]
     assert store.release(lease)
+    every_turn(store, agent_id)
     assert agent_id in store.agents()
     assert store.remove(agent_id, [first.id]) == 1
     assert store.prune(agent_id, keep=1) == 2
     assert store.delete(agent_id) == 1
     assert agent_id not in store.agents()
+
+
+def every_turn(store: CheckpointStore, agent_id: str) -> None:
+    """Let two runs have their turns, and a watchdog look."""
+    start = store.start_run(run(agent_id, "run-2"), "me", 30)
+    assert store.start_run(run(agent_id, "run-3"), "me", 30).lease is None
+    assert store.standing(agent_id).active == "run-2"
+    lease = store.cancel_run(agent_id, "run-2", "me", 30)
+    cancelled = store.run(agent_id, "run-2")
+    assert (lease.token, cancelled.status) == (start.lease.token + 1, "cancelled")
+    assert store.settle_run(cancelled, lease).run_id == "run-3"
+    start = store.start_run(run(agent_id, "run-3"), "me", 30)
+    assert store.release(start.lease, run=start.run)
+    moment = store.watch(agent_id, 0)
+    [(name, later)] = store.due(1, 30)
+    assert (name, later > moment) == (agent_id, True)
+    assert store.unwatch({agent_id: later})

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 import pytest
 from redis import Redis
-from redis_kit import checkpoint, line, talk, work
+from redis_kit import checkpoint, line, run, talk, work
 from servers import Valkey
 
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
 
-AGENT, LOG = "ckpt:{agent}:agent", "ckpt:{agent}:log"
+AGENT, LOG, RUNS = "ckpt:{agent}:agent", "ckpt:{agent}:log", "ckpt:{agent}:runs"
 
 
 @pytest.fixture
@@ -230,3 +230,27 @@ def test_a_damaged_lease_is_an_error_of_the_store(
     with pytest.raises(StoreError):
         store.save(checkpoint("agent", 6))
     assert store.load_latest("agent") == saved[-1]
+
+
+@pytest.mark.parametrize("line", [b"", b"nonsense", b"1 running 0 x 0 - - {}"])
+def test_a_damaged_run_is_an_error_of_the_store_and_takes_no_lease(store, server, line: bytes) -> None:
+    store.add_run(run("agent"))
+    server.hset(RUNS, "run-1", line)
+    with pytest.raises(StoreError):
+        store.run("agent", "run-1")
+    with pytest.raises(StoreError):
+        store.start_run(run("agent"), "me", 30)
+    with pytest.raises(StoreError):
+        store.cancel_run("agent", "run-1", "me", 30)
+    assert store.holder("agent") is None
+    assert server.hget(RUNS, "run-1") == line
+
+
+def test_a_run_that_somebody_took_away_is_passed_over_when_another_is_settled(store, server) -> None:
+    start = store.start_run(run("agent"), "me", 30)
+    for name in ("run-2", "run-3"):
+        store.start_run(run("agent", name), "me", 30)
+    server.hdel(RUNS, "run-2")
+    following = store.settle_run(start.run.model_copy(update={"status": "failed"}), start.lease)
+    assert following.run_id == "run-3"
+    assert [each.run_id for each in store.standing("agent").open] == ["run-3"]

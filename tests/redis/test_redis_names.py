@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from redis_kit import every_verb, step, work
+from redis_kit import every_verb, run, step, work
 from servers import Valkey
 
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
@@ -60,3 +60,13 @@ def test_a_deleted_agent_leaves_no_key_behind(store: RedisCheckpointStore, valke
         assert store.delete(name) == 3
     with valkey.client() as client:
         assert list(client.scan_iter()) == []
+
+
+def test_an_agent_that_somebody_else_deleted_is_listed_again_when_a_run_starts(
+    store: RedisCheckpointStore, redis_url: str
+) -> None:
+    store.start_run(run("agent"), "me", 30)
+    with open_store(redis_url) as other:
+        other.delete("agent")
+    store.start_run(run("agent"), "me", 30)
+    assert list(store.agents()) == ["agent"]

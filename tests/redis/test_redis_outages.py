@@ -17,6 +17,7 @@ from servers import APPEND_ONLY, LOOPBACK, Valkey, free_port, wait_until
 
 from celery_ckpt import RedisCheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError, StoreUnavailable
+from celery_ckpt.records import RunRecord, RunStatus
 
 
 class Disturbed:
@@ -191,11 +192,81 @@ def test_a_step_whose_reply_was_lost_is_recorded_once(far_store, wire: Proxy, tr
     assert far_store.steps("agent", "run-1") == [step("agent")]
 
 
-@TRIPS
-def test_a_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy, trip: int) -> None:
+def test_a_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy) -> None:
     record = run("agent")
-    wire.lose_reply(trip)
+    wire.lose_reply()
     assert far_store.add_run(record) is True
     assert wire.lost_replies == 1
     assert far_store.runs("agent") == [record]
     assert far_store.add_run(run("agent", task="another")) is False
+
+
+def _ended(record: RunRecord, **changes: Any) -> RunRecord:
+    return record.model_copy(update={"status": RunStatus.SUCCEEDED, **changes})
+
+
+def test_a_start_whose_reply_was_lost_is_one_attempt(far_store, wire: Proxy) -> None:
+    wire.lose_reply()
+    start = far_store.start_run(run("agent"), "me", 30)
+    assert wire.lost_replies == 1
+    assert (start.run.attempts, start.lease.token) == (1, 1)
+    assert far_store.standing("agent").open == [start.run]
+
+
+def test_a_waiting_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy) -> None:
+    far_store.start_run(run("agent"), "me", 30)
+    wire.lose_reply()
+    assert far_store.start_run(run("agent", "run-2"), "me", 30).lease is None
+    assert wire.lost_replies == 1
+    assert [each.run_id for each in far_store.standing("agent").open] == ["run-1", "run-2"]
+
+
+def test_a_settling_whose_reply_was_lost_names_the_next_run(far_store, wire: Proxy) -> None:
+    start = far_store.start_run(run("agent"), "me", 30)
+    far_store.start_run(run("agent", "run-2"), "me", 30)
+    wire.lose_reply()
+    following = far_store.settle_run(_ended(start.run), start.lease)
+    assert wire.lost_replies == 1
+    assert (following.run_id, following.status) == ("run-2", RunStatus.QUEUED)
+    start = far_store.start_run(run("agent", "run-2"), "me", 30)
+    wire.lose_reply()
+    assert far_store.settle_run(_ended(start.run), start.lease) is None
+    assert wire.lost_replies == 2
+
+
+def test_a_settling_whose_reply_was_lost_names_no_run_whose_turn_it_was_before(
+    far_store, wire: Proxy
+) -> None:
+    first = far_store.start_run(run("agent"), "me", 30)
+    ended = _ended(run("agent", "run-2"))
+    far_store.add_run(ended)
+    far_store.release(first.lease, run=first.run.model_copy(update={"status": RunStatus.QUEUED}))
+    start = far_store.start_run(ended, "me", 30)
+    wire.lose_reply()
+    assert far_store.settle_run(start.run, start.lease) is None
+    assert wire.lost_replies == 1
+    assert far_store.standing("agent").active == "run-1"
+
+
+def test_a_cancellation_whose_reply_was_lost_gives_one_lease(far_store, wire: Proxy) -> None:
+    far_store.start_run(run("agent"), "me", 30)
+    wire.lose_reply()
+    lease = far_store.cancel_run("agent", "run-1", "me", 30)
+    assert wire.lost_replies == 1
+    assert lease.token == 2
+    assert far_store.holder("agent") == lease
+
+
+def test_a_moment_whose_reply_was_lost_can_be_taken_away(far_store, wire: Proxy) -> None:
+    wire.lose_reply()
+    moment = far_store.watch("agent", 0)
+    assert wire.lost_replies == 1
+    assert far_store.unwatch({"agent": moment}) == 1
+
+
+def test_an_agent_whose_naming_was_lost_comes_again_after_the_hold(far_store, wire: Proxy) -> None:
+    far_store.watch("agent", 0)
+    wire.lose_reply()
+    found = far_store.due(10, 0.05)
+    assert wire.lost_replies == 1
+    wait_until("it is named", lambda: found or far_store.due(10, 30))

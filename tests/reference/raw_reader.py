@@ -14,9 +14,12 @@ from base64 import b32encode
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from redis import Redis
+
+Run = dict[str, Any]
 
 FORMAT = 1
 SHARDS = "abcdefghijklmnopqrstuvwxyz234567"
@@ -86,6 +89,10 @@ def _check(header: dict[str, object], count: int) -> None:
         raise Damaged("the header does not belong to these messages")
 
 
+def is_open(run: Run) -> bool:
+    return not (run["status"] in ("succeeded", "failed", "cancelled") and run["delivered"])
+
+
 # -- Redis ---------------------------------------------------------------------------------------------
 
 
@@ -115,7 +122,7 @@ class RawRedis:
             for member in self._client.zrangebylex(f"{self._prefix}agents:{shard}", "-", "+")
         )
         names = (member.decode().partition(":")[2] for member in members)
-        keys = ("agent", "log", "steps", "stepidx", "runs")
+        keys = ("agent", "log", "steps", "stepidx", "runs", "open")
         return [n for n in names if self._client.exists(*(self._key(n, key) for key in keys))]
 
     def owner_of_foreign(self, checkpoint_id: str) -> str | None:
@@ -130,13 +137,44 @@ class RawRedis:
         assert {field: json.loads(_content(v))["iteration"] for field, v in stored.items()} == index
         return _in_order(value for field, value in stored.items() if field.startswith(prefix))
 
-    def runs(self, agent_id: str) -> list[bytes]:
-        return _in_order(self._client.hgetall(self._key(agent_id, "runs")).values())
+    def runs(self, agent_id: str) -> dict[str, Run]:
+        lines = self._client.hgetall(self._key(agent_id, "runs"))
+        ordered = sorted(lines, key=lambda name: int(lines[name].partition(b" ")[0]))
+        return {name.decode(): _run(lines[name]) for name in ordered}
+
+    def turns(self, agent_id: str) -> tuple[str, list[str]]:
+        active = self._client.hget(self._key(agent_id, "agent"), "active") or b""
+        return active.decode(), [
+            x.decode() for x in self._client.lrange(self._key(agent_id, "open"), 0, -1)
+        ]
+
+    def moments(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for shard in range(4):
+            key = f"{self._prefix}due:{shard}"
+            for member, score in self._client.zrangebyscore(key, "-inf", "+inf", withscores=True):
+                assert SHARDS.index(locator(member.decode())[0]) % 4 == shard
+                found[member.decode()] = int(score)
+        return found
 
     def lease(self, agent_id: str) -> tuple[int, str, str]:
         names = ("token", "nonce", "owner")
         token, nonce, owner = self._client.hmget(self._key(agent_id, "agent"), *names)
         return int(token), nonce.decode(), owner.decode()
+
+
+def _run(line: bytes) -> Run:
+    _, status, delivered, attempts, stalled, *texts, rest = line.split(b" ", 7)
+    progress, delivery = ("" if text == b"-" else _unquoted(text) for text in texts)
+    return {
+        "status": status.decode(),
+        "delivered": delivered == b"1",
+        "attempts": int(attempts),
+        "stalled": int(stalled),
+        "progress": progress,
+        "delivery": delivery,
+        **json.loads(rest),
+    }
 
 
 def _content(stored: bytes) -> bytes:
@@ -190,9 +228,19 @@ class RawSqlite:
         query = "SELECT value FROM ckpt_steps WHERE agent = ? AND run_id = ? ORDER BY number"
         return [value for (value,) in self._all(query, self._agent_key(agent_id), run_id)]
 
-    def runs(self, agent_id: str) -> list[bytes]:
-        query = "SELECT record FROM ckpt_runs WHERE agent = ? ORDER BY number"
-        return [record for (record,) in self._all(query, self._agent_key(agent_id))]
+    def runs(self, agent_id: str) -> dict[str, Run]:
+        query = "SELECT run_id, record FROM ckpt_runs WHERE agent = ? ORDER BY number"
+        rows = self._all(query, self._agent_key(agent_id))
+        return {run_id: json.loads(record) for run_id, record in rows}
+
+    def turns(self, agent_id: str) -> tuple[str, list[str]]:
+        rows = self._all("SELECT key, active FROM ckpt_agents WHERE agent_id = ?", agent_id)
+        key, active = rows[0] if rows else (None, "")
+        query = "SELECT run_id FROM ckpt_runs WHERE agent = ? AND open ORDER BY number"
+        return active, [run_id for (run_id,) in self._all(query, key)]
+
+    def moments(self) -> dict[str, int]:
+        return dict(self._all("SELECT agent_id, moment FROM ckpt_due"))
 
     def lease(self, agent_id: str) -> tuple[int, str, str]:
         return self._all("SELECT token, nonce, owner FROM ckpt_agents WHERE agent_id = ?", agent_id)[0]
@@ -214,15 +262,19 @@ class RawFiles:
         if not directory.exists():
             return None
         refuse_newer(json.loads((directory / "name").read_bytes())["format"])
+        live, log, ends = self._journal(directory)
+        self._check_tip(directory, ends)
+        newest = next(reversed(live), None)
+        return newest and written(agent_id, newest, live[newest], log)
+
+    def _journal(self, directory: Path) -> tuple[dict[str, bytes], dict[int, bytes], dict[int, int]]:
         live: dict[str, bytes] = {}
         log: dict[int, bytes] = {}
         ends: dict[int, int] = {}
         paths = directory.glob("journal-*")
         for number, path in sorted((int(path.name.removeprefix("journal-")), path) for path in paths):
             ends[number] = _take(path.read_bytes(), live, log)
-        self._check_tip(directory, ends)
-        newest = next(reversed(live), None)
-        return newest and written(agent_id, newest, live[newest], log)
+        return live, log, ends
 
     def _check_tip(self, directory: Path, ends: dict[int, int]) -> None:
         if not (directory / "tip").exists():
@@ -244,7 +296,8 @@ class RawFiles:
 
     def _table(self, agent_id: str, name: str) -> dict[str, bytes]:
         values: dict[str, bytes] = {}
-        for line in (self._directory(agent_id) / name).read_bytes().split(b"\n")[:-1]:
+        path = self._directory(agent_id) / name
+        for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
             crc, _, entry = line.partition(b" ")
             if crc != _crc(entry):
                 raise Damaged(line)
@@ -257,8 +310,28 @@ class RawFiles:
         table = self._table(agent_id, "steps")
         return [value for key, value in table.items() if key.startswith(prefix)]
 
-    def runs(self, agent_id: str) -> list[bytes]:
-        return list(self._table(agent_id, "runs").values())
+    def runs(self, agent_id: str) -> dict[str, Run]:
+        directory = self._directory(agent_id)
+        found = {name: json.loads(value) for name, value in self._table(agent_id, "runs").items()}
+        if (directory / "end").exists():
+            end = json.loads((directory / "end").read_bytes())
+            if end["checkpoint"] in self._journal(directory)[0]:
+                found[end["run"]] = end["record"]
+        return found
+
+    def turns(self, agent_id: str) -> tuple[str, list[str]]:
+        path = self._directory(agent_id) / "lease"
+        active = json.loads(path.read_bytes())["active"] if path.exists() else ""
+        return active, [name for name, run in self.runs(agent_id).items() if is_open(run)]
+
+    def moments(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for path in (self._root / "due").glob("[!.]*"):
+            if path.name != "lock":
+                fields = json.loads(path.read_bytes())
+                assert path.name == _file_name(fields["agent_id"])
+                found[fields["agent_id"]] = fields["moment"]
+        return found
 
     def lease(self, agent_id: str) -> tuple[int, str, str]:
         fields = json.loads((self._directory(agent_id) / "lease").read_bytes())

@@ -5,6 +5,9 @@
 //   node reader.mjs redis  redis://host:port/0  < the agent's name
 //   node reader.mjs sqlite DATABASE             < the agent's name      (needs the sqlite3 command)
 //
+// With "turns" behind it, it prints the agent's active run, its open runs and all its runs as JSON; with
+// "moments", when to look at which agent.
+//
 // It ends with 0; 1: something is damaged; 2: a newer format; 3: the agent has no checkpoint.
 
 import { execFileSync } from 'node:child_process'
@@ -93,6 +96,8 @@ function written (agent, id, record, lineAt) {
   ])
 }
 
+const isOpen = run => !(['succeeded', 'failed', 'cancelled'].includes(run.status) && run.delivered)
+
 function linesOf (bytes) {
   const lines = []
   let start = 0
@@ -179,17 +184,18 @@ class Journal {
   }
 }
 
-function fromFiles (root, agent) {
+function directoryOf (root, agent) {
   const name = fileName(agent)
-  const directory = join(root, 'agents', name.slice(0, 2), name)
+  return join(root, 'agents', name.slice(0, 2), name)
+}
+
+function fromFiles (root, agent) {
+  const directory = directoryOf(root, agent)
   if (!existsSync(join(directory, 'name'))) return null
   const about = object(readFileSync(join(directory, 'name')), 'the name file')
   refuseNewer(String(about.format))
   if (about.agent_id !== agent) throw new Damaged('the directory is another agent\'s')
-  const journal = new Journal()
-  const numbers = readdirSync(directory).filter(file => /^journal-[0-9]+$/.test(file))
-    .map(file => [Number(file.slice(8)), file]).sort(([a], [b]) => a - b)
-  for (const [number, file] of numbers) journal.take(number, readFileSync(join(directory, file)))
+  const journal = journalIn(directory)
   if (existsSync(join(directory, 'tip'))) journal.noticeLoss(readFileSync(join(directory, 'tip')))
   const [id, latest] = [...journal.live].at(-1) ?? []
   if (id === undefined) return null
@@ -197,33 +203,87 @@ function fromFiles (root, agent) {
   return written(agent, id, parsed(latest), offset => journal.log.get(offset))
 }
 
+function journalIn (directory) {
+  const journal = new Journal()
+  const numbers = readdirSync(directory).filter(file => /^journal-[0-9]+$/.test(file))
+    .map(file => [Number(file.slice(8)), file]).sort(([a], [b]) => a - b)
+  for (const [number, file] of numbers) journal.take(number, readFileSync(join(directory, file)))
+  return journal
+}
+
+const jsonIn = path => existsSync(path) ? object(readFileSync(path), path) : null
+
+function turnsInFiles (root, agent) {
+  const directory = directoryOf(root, agent)
+  const runs = new Map()
+  const table = join(directory, 'runs')
+  for (const { line } of existsSync(table) ? linesOf(readFileSync(table)).lines : []) {
+    const [sum, key, value] = fields(line, 2)
+    if (sum !== crc(line.subarray(sum.length + 1))) throw new Damaged('a line of runs is damaged')
+    runs.set(decodeURIComponent(key), object(value, 'a run'))
+  }
+  const end = jsonIn(join(directory, 'end'))
+  if (end && journalIn(directory).live.has(end.checkpoint)) runs.set(end.run, end.record)
+  const open = [...runs].filter(([, run]) => isOpen(run)).map(([name]) => name)
+  return { active: jsonIn(join(directory, 'lease'))?.active ?? '', open, runs: [...runs] }
+}
+
+function momentsInFiles (root) {
+  const due = join(root, 'due')
+  const names = existsSync(due) ? readdirSync(due).filter(file => file !== 'lock' && file[0] !== '.') : []
+  return names.map(name => jsonIn(join(due, name))).map(found => [found.agent_id, found.moment])
+}
+
 // -- SQLite -------------------------------------------------------------------------------------------
 
-function fromSqlite (path, agent) {
-  const name = `CAST(x'${Buffer.from(agent).toString('hex')}' AS TEXT)`
-  const sql = `
-    BEGIN;
-    SELECT 'format', version FROM ckpt_format;
-    SELECT 'save', s.base, s.count, s.format || ' ' || (s.place & 4294967295) || ' ' || s.base || ' ',
-        ifnull(hex(CAST(s.id AS BLOB)), ''), ifnull(hex(s.record), ''), hex(s.messages)
-    FROM ckpt_agents AS a JOIN ckpt_saves AS s
-    ON s.place BETWEEN a.key << 32 AND (a.key << 32) + 4294967295
-    WHERE a.agent_id = ${name} ORDER BY s.place;
-    ROLLBACK;`
+const textOf = hex => Buffer.from(hex, 'hex').toString()
+const literal = text => `CAST(x'${Buffer.from(text).toString('hex')}' AS TEXT)`
+
+/** The rows of some statements in one transaction; the first column says of which one. */
+function query (path, statements) {
+  const sql = `BEGIN; SELECT 'format', version FROM ckpt_format; ${statements}; ROLLBACK;`
   const options = { input: sql, maxBuffer: 2 ** 30 }
   const rows = execFileSync('sqlite3', ['-batch', '-list', '-noheader', path], options).toString()
     .trimEnd().split('\n').map(row => row.split('|'))
   refuseNewer(rows.find(([kind]) => kind === 'format')[1])
-  const saves = rows.filter(([kind]) => kind === 'save')
+  return kind => rows.filter(row => row[0] === kind).map(row => row.slice(1))
+}
+
+function fromSqlite (path, agent) {
+  const rows = query(path, `
+    SELECT 'save', s.base, s.count, s.format || ' ' || (s.place & 4294967295) || ' ' || s.base || ' ',
+        ifnull(hex(CAST(s.id AS BLOB)), ''), ifnull(hex(s.record), ''), hex(s.messages)
+    FROM ckpt_agents AS a JOIN ckpt_saves AS s
+    ON s.place BETWEEN a.key << 32 AND (a.key << 32) + 4294967295
+    WHERE a.agent_id = ${literal(agent)} ORDER BY s.place`)
   const log = new Map()
   let latest = null
-  for (const [, base, count, stamp, id, record, messages] of saves) {
+  for (const [base, count, stamp, id, record, messages] of rows('save')) {
     const text = Buffer.from(messages + '0a', 'hex')
     const lines = Number(count) ? linesOf(text).lines : []
     if (lines.length === Number(count)) lines.forEach(({ line }, i) => log.set(Number(base) + i, line))
-    if (id) latest = [Buffer.from(id, 'hex').toString(), Buffer.concat([Buffer.from(stamp), Buffer.from(record, 'hex')])]
+    if (id) latest = [textOf(id), Buffer.concat([Buffer.from(stamp), Buffer.from(record, 'hex')])]
   }
   return latest && written(agent, latest[0], parsed(latest[1]), offset => log.get(offset))
+}
+
+function turnsInSqlite (path, agent) {
+  const rows = query(path, `
+    SELECT 'agent', hex(active) FROM ckpt_agents WHERE agent_id = ${literal(agent)};
+    SELECT 'run', hex(r.run_id), r.open, hex(r.record)
+    FROM ckpt_agents AS a JOIN ckpt_runs AS r ON r.agent = a.key
+    WHERE a.agent_id = ${literal(agent)} ORDER BY r.number`)
+  const runs = rows('run').map(([name, open, record]) => [textOf(name), Number(open), textOf(record)])
+  return {
+    active: rows('agent').map(([active]) => textOf(active))[0] ?? '',
+    open: runs.filter(([, open]) => open).map(([name]) => name),
+    runs: runs.map(([name, , record]) => [name, object(Buffer.from(record), 'a run')])
+  }
+}
+
+function momentsInSqlite (path) {
+  const rows = query(path, "SELECT 'due', hex(agent_id), moment FROM ckpt_due")
+  return rows('due').map(([name, moment]) => [textOf(name), Number(moment)])
 }
 
 // -- Redis --------------------------------------------------------------------------------------------
@@ -280,18 +340,63 @@ class Connection {
   }
 }
 
-async function fromRedis (url, agent) {
+/** Do something with a connection to the server. */
+async function connected (url, action) {
   const server = new Connection(url)
   try {
     await server.send('SELECT', new URL(url).pathname.slice(1) || 0)
-    for (;;) {
-      const found = await oneView(server, agent)
-      if (found !== undefined) return found
-    }
+    return await action(server)
   } finally {
     server.socket.destroy()
   }
 }
+
+const fromRedis = (url, agent) => connected(url, async server => {
+  for (;;) {
+    const found = await oneView(server, agent)
+    if (found !== undefined) return found
+  }
+})
+
+const turnsInRedis = (url, agent) => connected(url, async server => {
+  const [hash, lines, list] = ['agent', 'runs', 'open'].map(key => `${PREFIX}{${hashTag(agent)}}:${key}`)
+  await server.send('MULTI')
+  await server.send('HGET', hash, 'active')
+  await server.send('LRANGE', list, 0, -1)
+  await server.send('HGETALL', lines)
+  const [active, open, flat] = await server.send('EXEC')
+  const runs = []
+  for (let i = 0; i < flat.length; i += 2) runs.push([flat[i].toString(), run(flat[i + 1])])
+  runs.sort(([, a], [, b]) => a.number - b.number)
+  return {
+    active: active ? active.toString() : '',
+    open: open.map(String),
+    runs: runs.map(([name, { facts }]) => [name, facts])
+  }
+})
+
+function run (line) {
+  const [number, status, delivered, attempts, stalled, progress, delivery, rest] = fields(line, 7)
+  const text = word => word === '-' ? '' : decodeURIComponent(word)
+  const front = {
+    status,
+    delivered: delivered === '1',
+    attempts: Number(attempts),
+    stalled: Number(stalled),
+    progress: text(progress),
+    delivery: text(delivery)
+  }
+  return { number: Number(number), facts: { ...front, ...object(rest, 'a run') } }
+}
+
+const momentsInRedis = url => connected(url, async server => {
+  const found = []
+  for (const part of [0, 1, 2, 3]) {
+    const flat = await server.send('ZRANGEBYSCORE', `${PREFIX}due:${part}`, '-inf', '+inf', 'WITHSCORES')
+    for (let i = 0; i < flat.length; i += 2) found.push([flat[i].toString(), Number(flat[i + 1])])
+  }
+  return found
+})
 
 /** The checkpoint; null if there is none; undefined if somebody wrote meanwhile. */
 async function oneView (server, agent) {
@@ -320,10 +425,17 @@ async function oneView (server, agent) {
 
 // -- main ---------------------------------------------------------------------------------------------
 
-const [kind, where] = process.argv.slice(2)
+const READERS = {
+  checkpoint: { file: fromFiles, redis: fromRedis, sqlite: fromSqlite },
+  turns: { file: turnsInFiles, redis: turnsInRedis, sqlite: turnsInSqlite },
+  moments: { file: momentsInFiles, redis: momentsInRedis, sqlite: momentsInSqlite }
+}
+
+const [kind, where, what = 'checkpoint'] = process.argv.slice(2)
 const agent = readFileSync(0).toString('utf8')
 try {
-  const found = await { file: fromFiles, redis: fromRedis, sqlite: fromSqlite }[kind](where, agent)
+  let found = await READERS[what][kind](where, agent)
+  if (what !== 'checkpoint') found = JSON.stringify(found)
   if (found) process.stdout.write(found)
   process.exitCode = found ? 0 : 3
 } catch (error) {

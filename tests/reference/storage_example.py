@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -48,9 +49,46 @@ def fill(store: CheckpointStore) -> None:
         store.save(checkpoint)
     step = Step(agent_id=AGENT, run_id="run-1", iteration=1, key="c1", name="rain", value="yes")
     store.record_step(step)
-    run = RunRecord(agent_id=AGENT, run_id="run-1", task="weather", created_at=_NOON)
-    store.add_run(run)
+    store.add_run(_run("run-1"))
     store.remove(AGENT, [checkpoints()[0].id])
+
+
+def _run(run_id: str, **fields: object) -> RunRecord:
+    return RunRecord(agent_id=AGENT, run_id=run_id, task="weather", created_at=_NOON, **fields)
+
+
+def begin(store: CheckpointStore) -> dict[str, str]:
+    """Start the run, let another wait, give a moment; returns what chance made and what is shown."""
+    start = store.start_run(_run("run-1", delivery="tag 7"), "worker-1", 60)
+    assert start.lease is not None
+    store.start_run(_run("run-2"), "worker-2", 60)
+    ends_at, end = start.lease.expires_at, _NOON + timedelta(minutes=1)
+    return {
+        start.lease.nonce: "DwtRRlxbkP3i",
+        ends_at.isoformat(): end.isoformat(),
+        f"{_microseconds(ends_at)}": f"{_microseconds(end)}",
+        f"{_microseconds(ends_at) // 1000}": f"{_microseconds(end) // 1000}",
+        f"{store.watch(AGENT, 30)}": f"{_microseconds(_NOON + timedelta(seconds=30))}",
+    }
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def news(before: list[str], after: list[str], chance: dict[str, str]) -> Iterator[str]:
+    """The lines that are new or changed, below their headings, without what chance made."""
+    heading, known = "", set(before)
+    for line in after:
+        if not line.startswith(" "):
+            heading = line
+        elif line not in known:
+            if heading:
+                yield heading
+            heading = ""
+            for made, shown in chance.items():
+                line = line.replace(made, shown)
+            yield line
 
 
 def redis_lines(client: Redis) -> list[str]:
@@ -65,7 +103,7 @@ def redis_lines(client: Redis) -> list[str]:
         }[kind]
         lines.append(f"{kind} {key.decode()}")
         for left, right in read(key):
-            left, right = (x.decode() if isinstance(x, bytes) else f"{x:g}" for x in (left, right))
+            left, right = (x.decode() if isinstance(x, bytes) else f"{x:.0f}" for x in (left, right))
             lines.append(f"    {left}  =  {right}" if kind == "hash" else f"    {left}  {right}")
     return lines
 
@@ -73,7 +111,7 @@ def redis_lines(client: Redis) -> list[str]:
 def sqlite_lines(path: Path) -> list[str]:
     """Every row of every table, as SQL literals."""
     with sqlite3.connect(path) as connection:
-        names = connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%ckpt_%'")
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         tables = [name for (name,) in names if name.startswith("ckpt_")]
         lines = []
         for table in tables:

@@ -24,7 +24,8 @@ from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.models import Entry
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Step
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.redis.keys import SHARDS, Keys
+from celery_ckpt.stores.redis.keys import DUE_SHARDS, SHARDS, Keys
+from celery_ckpt.stores.redis.runs import IN_FRONT
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 HERE = Path(__file__).parent
@@ -100,8 +101,8 @@ def read(request: pytest.FixtureRequest, place: Place) -> Read:
     return lambda agent_id: _node(place, agent_id)
 
 
-def _node(place: Place, agent_id: str) -> bytes | None:
-    command = [NODE, str(HERE / "reader.mjs"), place.kind, place.where]
+def _node(place: Place, agent_id: str, *what: str) -> bytes | None:
+    command = [NODE, str(HERE / "reader.mjs"), place.kind, place.where, *what]
     done = subprocess.run(
         command, input=agent_id.encode(), capture_output=True, timeout=60, check=False
     )
@@ -402,11 +403,102 @@ def test_steps_runs_leases_names_and_foreign_ids_are_found_by_the_rules_of_the_p
     raw = place.raw
     found = [json.loads(step) for step in raw.steps(agent_id, run.run_id)]
     assert found == [fields(step) for step in steps if step.iteration != 1]
-    assert [json.loads(found) for found in raw.runs(agent_id)] == [fields(run) for run in runs]
+    assert list(raw.runs(agent_id).items()) == [(run.run_id, fields(run)) for run in runs]
     assert raw.lease(agent_id) == _lease(lease)
     assert raw.agents() == [agent_id]
     assert raw.owner_of_foreign("foreign 🎈") == agent_id
     assert raw.owner_of_foreign("unknown") is None
+
+
+@dataclass
+class Turns:
+    """What a reader that knows only the page says of an agent's runs, and of all moments."""
+
+    active: str
+    open: list[str]
+    runs: list[tuple[str, dict[str, Any]]]
+    moments: dict[str, int]
+
+
+@pytest.fixture(params=["python", "node"])
+def turns(request: pytest.FixtureRequest, place: Place) -> Callable[[str], Turns]:
+    """How such a reader reads them."""
+    if request.param == "python":
+        return lambda name: Turns(
+            *place.raw.turns(name), list(place.raw.runs(name).items()), place.raw.moments()
+        )
+    if NODE is None or (place.kind == "sqlite" and SQLITE_SHELL is None):
+        pytest.skip("Node.js or the sqlite3 command is missing; the reader in Python has read the same")
+
+    def turns_by_node(name: str) -> Turns:
+        found = json.loads(_node(place, name, "turns") or b"")
+        moments = json.loads(_node(place, name, "moments") or b"")
+        return Turns(found["active"], found["open"], [(n, r) for n, r in found["runs"]], dict(moments))
+
+    return turns_by_node
+
+
+def _ended(run: RunRecord, **changes: Any) -> RunRecord:
+    return run.model_copy(update={"status": RunStatus.SUCCEEDED, **changes})
+
+
+def _as_stored(store: CheckpointStore, agent_id: str, moments: dict[str, int]) -> Turns:
+    standing = store.standing(agent_id)
+    runs = [
+        (run.run_id, run.model_dump(mode="json", exclude={"agent_id", "run_id"}))
+        for run in store.runs(agent_id)
+    ]
+    return Turns(standing.active or "", [run.run_id for run in standing.open], runs, moments)
+
+
+@pytest.mark.parametrize("agent_id", ["agent", "a{b}%c 🎈"])
+def test_runs_turns_and_moments_are_found_by_the_rules_of_the_page(
+    agent_id: str, store: CheckpointStore, turns: Callable[[str], Turns]
+) -> None:
+    def agree(**expected: Any) -> None:
+        found = turns(agent_id)
+        assert found == _as_stored(store, agent_id, moments)
+        assert {name: getattr(found, name) for name in expected} == expected
+
+    moments: dict[str, int] = {}
+    store.save(make_checkpoint("another agent"))
+    agree(active="", open=[], runs=[])
+    first, second, third = (make_run(agent_id, f"{n}|ü: 🎈", envelope={"x": ["y z"]}) for n in range(3))
+    store.add_run(third)
+    start = store.start_run(first.model_copy(update={"delivery": "-"}), "w", 60)
+    store.start_run(second, "w", 60)
+    moments = {name: store.watch(name, 60) for name in (agent_id, "some body|else", "c")}
+    agree(active=first.run_id, open=[run.run_id for run in (third, first, second)])
+    store.save(make_checkpoint(agent_id), start.lease, run=_ended(start.run, result="ö"))
+    agree(active=first.run_id)
+    store.settle_run(_ended(start.run, result="ö"), start.lease)
+    agree(active=second.run_id, open=[third.run_id, second.run_id])
+    start = store.start_run(second, "w", 60)
+    store.release(start.lease, run=start.run.model_copy(update={"delivery": "% -\n"}))
+    start = store.start_run(second, "w", 60)
+    store.settle_run(_ended(start.run), start.lease)
+    moments[agent_id] = start.moment
+    assert store.unwatch({"c": moments.pop("c")}) == 1
+    agree(active="", open=[third.run_id])
+
+
+@pytest.mark.parametrize("place", ["file"], indirect=True)
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_the_end_of_a_run_that_a_crash_left_counts_if_its_checkpoint_is_there(
+    is_saved: bool, place: Place, store: CheckpointStore, turns: Callable[[str], Turns]
+) -> None:
+    start = store.start_run(make_run("agent", "run"), "w", 60)
+    checkpoint = make_checkpoint("agent")
+    ended = _ended(start.run).model_dump(mode="json", exclude={"agent_id", "run_id"})
+    [lease] = Path(place.where).rglob("lease")
+    end = {"checkpoint": checkpoint.id, "run": "run", "record": ended}
+    if is_saved:
+        store.save(checkpoint, start.lease)
+    lease.with_name("end").write_text(json.dumps(end))
+
+    found = turns("agent")
+    assert found == _as_stored(store, "agent", {"agent": start.moment})
+    assert found.runs[0][1]["status"] == ("succeeded" if is_saved else "running")
 
 
 def test_an_agents_name_leads_to_it_in_every_index(place: Place, store: CheckpointStore) -> None:
@@ -422,24 +514,19 @@ def _shown(lines: list[str]) -> None:
     assert "\n```text\n" + "\n".join(lines) + "\n```\n" in PAGE
 
 
-def test_the_page_shows_what_the_redis_store_writes(redis_url: str) -> None:
-    store = open_store(redis_url)
+def test_the_page_shows_what_each_store_writes(place: Place, store: CheckpointStore) -> None:
+    def lines() -> list[str]:
+        if place.kind == "redis":
+            with Redis.from_url(place.url) as client:
+                return storage_example.redis_lines(client)
+        of_kind = {"sqlite": storage_example.sqlite_lines, "file": storage_example.file_lines}
+        return of_kind[place.kind](Path(place.where))
+
     storage_example.fill(store)
-    store.close()
-    with Redis.from_url(redis_url) as client:
-        _shown(storage_example.redis_lines(client))
-
-
-def test_the_page_shows_what_the_sqlite_store_writes(tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/store.db")
-    storage_example.fill(store)
-    store.close()
-    _shown(storage_example.sqlite_lines(tmp_path / "store.db"))
-
-
-def test_the_page_shows_what_the_file_store_writes(tmp_path: Path) -> None:
-    storage_example.fill(open_store(f"file://{tmp_path}/store"))
-    _shown(storage_example.file_lines(tmp_path / "store"))
+    before = lines()
+    _shown(before)
+    chance = storage_example.begin(store)
+    _shown(list(storage_example.news(before, lines(), chance)))
 
 
 def test_the_page_shows_what_to_bytes_writes() -> None:
@@ -480,17 +567,30 @@ def test_the_page_names_every_key_of_redis() -> None:
     keys, section = Keys("P"), _section("Redis")
     names = [key.decode().replace("{agent}", "{TAG}") for key in keys.all_of("agent")]
     names += [keys.agents("S"), re.sub(r".$", "S", keys.foreign_ids("any"))]
+    names.append(re.sub(r".$", "N", keys.due_of("any").decode()))
     assert [name for name in names if f"| `{name}` |" not in section] == []
     assert f"`{SHARDS}`" in section
+    assert f"modulo {DUE_SHARDS}." in section
+
+
+def test_the_page_names_every_field_of_a_runs_line() -> None:
+    shown = re.findall(r"└ (\w+)", _section("Redis").partition("A run's line")[2])
+    assert shown == ["the", *reversed(["number", *IN_FRONT])]  # "the other fields"
 
 
 def test_the_page_names_every_script_that_writes() -> None:
     rows = re.findall(r"^\| `P.*\| (.*) \|$", _section("Redis"), flags=re.MULTILINE)
     writers = {word for row in rows for word in re.findall(r"\w+", row)}
-    writes = {"HSET", "HINCRBY", "HDEL", "RPUSH", "LTRIM", "ZADD", "ZREM", "UNLINK"}
-    for path in (PACKAGE / "stores" / "redis" / "lua").glob("*.lua"):
-        if writes & set(re.findall(r"redis\.call\('(\w+)'", path.read_text())):
-            assert path.stem in writers
+    scripts = {path.stem: path.read_text() for path in PACKAGE.glob("stores/redis/lua/*.lua")}
+    commands = "HSET|HINCRBY|HDEL|RPUSH|LREM|LTRIM|ZADD|ZREM|UNLINK"
+    shared = re.split(r"^local function (\w+)", scripts.pop("fence"), flags=re.MULTILINE)
+    parts = dict(zip(shared[1::2], shared[2::2], strict=True))
+    writing = [name for name, body in parts.items() if re.search(f"'({commands})'", body)]
+    assert writing == ["take_lease", "drop_steps"]
+    calls = rf"redis\.call\('({commands})'|\b({'|'.join(writing)})\("
+    assert [name for name, text in scripts.items() if re.search(calls, text)] != []
+    missing = [n for n, text in scripts.items() if re.search(calls, text) and n not in writers]
+    assert missing == []
 
 
 def test_the_page_names_every_table_and_column() -> None:
@@ -512,12 +612,13 @@ def test_the_page_names_every_table_and_column() -> None:
 def test_the_page_names_every_file(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}/store")
     storage_example.fill(store)
-    store.acquire(storage_example.AGENT, "owner", 60)
+    storage_example.begin(store)
     paths = [path.relative_to(tmp_path / "store") for path in (tmp_path / "store").rglob("*")]
     made = {path.name for path in paths if len(path.parts) == 4} | {path.parts[0] for path in paths}
     for source in (PACKAGE / "stores" / "file").glob("*.py"):
         made |= set(re.findall(r'/ f?"([a-z]+)', source.read_text()))
-    assert {"name", "lock", "tip", "lease", "steps", "runs", "agents", "ids", "trash"} <= made
+    assert {"name", "lock", "tip", "lease", "steps", "runs", "end"} <= made
+    assert {"agents", "ids", "due", "trash"} <= made
     assert "journal-00000001" in made
     named = _section("Files")
     assert [name for name in made if not re.search(rf"`[^`\n]*/{name}\b", named)] == []

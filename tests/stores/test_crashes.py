@@ -12,8 +12,9 @@ import pytest
 from crashing import assert_nothing_is_missing, killed_while_saving, started
 
 from celery_ckpt import Checkpoint, FileCheckpointStore, open_store
+from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.file import disk
-from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_step
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
 
 KILLS = 25
 
@@ -66,11 +67,15 @@ def _history() -> list[Checkpoint]:
     return saved
 
 
-def work_until_killed(directory: str, at: int, torn: bool, said: Connection) -> None:
-    """Save, record, prune; say after each save that it is done."""
+def _die_at(at: int, torn: bool) -> None:
     disk.os = killing = _Killing(os, at, torn=torn)  # type: ignore[assignment]
     for name in ("rename", "unlink"):
         setattr(Path, name, killing.counted(getattr(Path, name)))
+
+
+def work_until_killed(directory: str, at: int, torn: bool, said: Connection) -> None:
+    """Save, record, prune; say after each save that it is done."""
+    _die_at(at, torn)
     store = FileCheckpointStore(directory)
     for checkpoint in _history():
         store.save(checkpoint)
@@ -92,7 +97,7 @@ def test_a_file_store_killed_at_any_write_keeps_what_was_acknowledged(
     said: list[object] = []
     for at in range(1, 200):
         directory = tmp_path / str(at)
-        said = _what_was_said(str(directory), at, torn)
+        said = _what_was_said(work_until_killed, str(directory), at, torn)
         store = FileCheckpointStore(directory)
         latest = store.load_latest("agent")
         saved = [word for word in said if isinstance(word, int)]
@@ -113,9 +118,9 @@ def test_a_file_store_killed_at_any_write_keeps_what_was_acknowledged(
     assert at > 10
 
 
-def _what_was_said(directory: str, at: int, torn: bool) -> list[object]:
+def _what_was_said(work: Any, directory: str, at: int, torn: bool) -> list[object]:
     said: list[object] = []
-    with started(work_until_killed, directory, at, torn) as (process, heard):
+    with started(work, directory, at, torn) as (process, heard):
         while True:
             try:
                 said.append(heard.recv())
@@ -124,3 +129,60 @@ def _what_was_said(directory: str, at: int, torn: bool) -> list[object]:
         process.join(10)
         assert process.exitcode in (0, -signal.SIGKILL)
     return said
+
+
+def take_turns_until_killed(directory: str, at: int, torn: bool, said: Connection) -> None:
+    """Two runs in turn: one that ends as it is settled, one that ends with a checkpoint."""
+    _die_at(at, torn)
+    store = FileCheckpointStore(directory)
+    ended = {"status": RunStatus.SUCCEEDED, "result": "r"}
+    first = store.start_run(make_run("agent", "first"), "me", 60)
+    store.record_step(make_step("agent", "first"), first.lease)
+    store.start_run(make_run("agent", "second"), "me", 60)
+    said.send("started")
+    store.settle_run(first.run.model_copy(update=ended), first.lease)
+    said.send("settled")
+    second = store.start_run(make_run("agent", "second"), "me", 60)
+    finished = second.run.model_copy(update=ended)
+    store.save(make_checkpoint("agent"), second.lease, run=finished)
+    said.send("saved")
+    store.settle_run(finished, second.lease)
+    said.send("end")
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_file_store_killed_at_any_write_lets_the_runs_go_on(tmp_path: Path, torn: bool) -> None:
+    said: list[object] = []
+    for at in range(1, 200):
+        directory = tmp_path / str(at)
+        said = _what_was_said(take_turns_until_killed, str(directory), at, torn)
+        store = FileCheckpointStore(directory)
+        standing = store.standing("agent")
+        runs = {run.run_id: run for run in store.runs("agent")}
+
+        assert standing.active is None or standing.active in {run.run_id for run in standing.open}
+        if "started" in said:
+            # The turn passes on only once the outcome is there, and nothing of a settled run is left.
+            assert runs["first"].status.is_final or standing.active == "first"
+            assert not (runs["first"].is_settled and store.steps("agent", "first"))
+        if "settled" in said:
+            assert runs["first"].is_settled
+            is_saved = store.load_latest("agent") is not None
+            assert is_saved == runs["second"].status.is_final
+        if "saved" in said:
+            assert runs["second"].result == "r"
+        _finish_all(store)
+        assert (store.standing("agent").open, store.steps("agent", "first")) == ([], [])
+        if "end" in said:
+            break
+    assert "end" in said
+    assert at > 20
+
+
+def _finish_all(store: FileCheckpointStore) -> None:
+    """Work on what is left, as somebody would who comes later; the one whose turn it is first."""
+    active = store.standing("agent").active
+    for run in sorted(store.standing("agent").open, key=lambda run: run.run_id != active):
+        start = store.start_run(run, "next", 60, over=store.holder("agent"))
+        assert start.lease is not None
+        store.settle_run(start.run.model_copy(update={"status": RunStatus.FAILED}), start.lease)

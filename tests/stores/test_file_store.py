@@ -10,8 +10,9 @@ import pytest
 
 from celery_ckpt import Checkpoint, FileCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreDamaged, StoreError
+from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.file import journal as journal_module
-from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_step
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
 
 
 def history(store: FileCheckpointStore, saves: int = 4, agent_id: str = "agent") -> list[Checkpoint]:
@@ -316,3 +317,44 @@ def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> 
 
     with pytest.raises(StoreError, match=r"The file store at .* could not go on"):
         store.save(make_checkpoint())
+
+
+def test_the_end_of_a_run_whose_save_failed_does_not_come_with_a_later_save(
+    store: FileCheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = store.start_run(make_run("agent", "run"), "me", 60)
+    checkpoint = make_checkpoint("agent")
+    ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module, "append", fail)
+        with pytest.raises(StoreError, match="full"):
+            store.save(checkpoint, start.lease, run=ended)
+    store.save(checkpoint, start.lease)
+
+    assert store.load_latest("agent") == checkpoint
+    assert store.run("agent", "run") == start.run
+
+
+def test_an_agent_made_anew_while_the_old_one_is_deleted_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = FileCheckpointStore(tmp_path), FileCheckpointStore(tmp_path)
+    store.save(make_checkpoint("agent"))
+    anew = make_checkpoint("agent")
+    rename = Path.rename
+
+    def rename_and_be_overtaken(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        if target.parent.name == "trash":
+            monkeypatch.undo()
+            other.save(anew)
+        return moved
+
+    monkeypatch.setattr(Path, "rename", rename_and_be_overtaken)
+
+    assert store.delete("agent") == 1
+    assert store.load_latest("agent") == anew

@@ -17,7 +17,10 @@ ERRORS = [
     if isinstance(found, type) and found.__module__ == errors.__name__
 ]
 VALUE_ERRORS = {"ConfigurationError", "InvalidName", "NotJson", "NotACheckpoint", "StepResultNotJson"}
-NOT_THE_STORES = {*VALUE_ERRORS, "CheckpointError", "RunMisused"}
+NOT_THE_STORES = {
+    *VALUE_ERRORS,
+    *("CheckpointError", "NoCurrentRun", "RunFailed", "RunMisused", "RunStalled", "StepChanged"),
+}
 FACTS: dict[type, Any] = {str: "odd {braces} ü\u2028", int: 7, float: 1.25}
 EVERY_ERROR = pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 
@@ -43,6 +46,13 @@ def test_an_error_survives_another_process(kind: type[CheckpointError], duplicat
     other = duplicate(error)
     assert type(other) is kind
     assert (str(other), other.args, vars(other)) == (str(error), error.args, vars(error))
+
+
+@EVERY_ERROR
+def test_an_error_can_be_made_of_its_message_alone_as_celery_does(kind: type[CheckpointError]) -> None:
+    error = kind(**facts_of(kind))
+    other = kind(*error.args)
+    assert (type(other), str(other)) == (kind, str(error))
 
 
 @EVERY_ERROR

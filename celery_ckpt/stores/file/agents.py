@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import threading
-from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -17,7 +15,7 @@ from typing import NamedTuple
 from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.jsonvalues import decode, encode
-from celery_ckpt.names import LOCATOR_LENGTH, checked_name
+from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name
 from celery_ckpt.stores.file.disk import locked, make_directory, read, replace, translated
 from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.leases import LeaseState
@@ -48,24 +46,33 @@ class Agent:
 
     def lease(self) -> LeaseState:
         """Its lease, as it is now."""
+        return self._lease_file()[0]
+
+    def active(self) -> str:
+        """The id of the run whose turn it is; empty: none's."""
+        return self._lease_file()[1]
+
+    def _lease_file(self) -> tuple[LeaseState, str]:
         path = self.directory / "lease"
         stored = read(path)
         if stored is None:
-            return LeaseState()
+            return LeaseState(), ""
         try:
             fields = decode(stored)
+            active = fields.pop("active")
             expires_at = datetime.fromisoformat(fields.pop("expires_at"))
-            return LeaseState(**fields, expires_at=expires_at.astimezone(UTC))
+            return LeaseState(**fields, expires_at=expires_at.astimezone(UTC)), active
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreDamaged(where=str(path), reason=str(error)) from error
 
-    def set_lease(self, state: LeaseState) -> None:
-        """Change its lease."""
+    def set_lease(self, state: LeaseState, active: str | None = None) -> None:
+        """Change its lease and, if given, whose turn it is."""
         fields = {
             "token": state.token,
             "nonce": state.nonce,
             "owner": state.owner,
             "expires_at": state.expires_at.isoformat(),
+            "active": self.active() if active is None else active,
         }
         replace(self.directory / "lease", encode(fields))
 
@@ -116,12 +123,12 @@ class Agents:
 
     def directory(self, agent_id: str) -> Path:
         """Where an agent is, or would be."""
-        name = _digest(agent_id)
+        name = file_name(agent_id)
         return self._root / "agents" / name[:2] / name
 
     def id_file(self, checkpoint_id: str) -> Path:
         """Where it says whose an id is that does not name its agent."""
-        name = _digest(checkpoint_id)
+        name = file_name(checkpoint_id)
         return self._root / "ids" / name[:2] / name
 
     @contextmanager
@@ -206,7 +213,7 @@ def _name_in(directory: Path) -> Name | None:
         fields = decode(stored)
         refuse_newer(fields["format"], f"The agent in {directory}")
         name = Name(fields["agent_id"], fields["generation"])
-        if _digest(name.agent_id) != directory.name:
+        if file_name(name.agent_id) != directory.name:
             raise ValueError("it is not the name of this directory")
         return name
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -217,8 +224,3 @@ def _has_data(directory: Path) -> bool:
     with suppress(FileNotFoundError):
         return any(not e.name.startswith(".") and e.name not in _FRAME for e in directory.iterdir())
     return False
-
-
-def _digest(name: str) -> str:
-    """The name of a file for any name; it begins with the locator."""
-    return b32encode(hashlib.sha256(name.encode()).digest()[:20]).decode().lower()

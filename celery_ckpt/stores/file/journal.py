@@ -92,6 +92,11 @@ class Journal:
         """The checkpoints that are there, by id, oldest first."""
         return self._scan.live
 
+    @property
+    def seq(self) -> int:
+        """The number of the last save."""
+        return self._scan.seq
+
     def has(self, checkpoint_id: str, mark: str) -> bool:
         """Is a checkpoint there, and does it say that of itself?"""
         save = self.live.get(checkpoint_id)

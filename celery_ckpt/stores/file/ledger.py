@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 
-from celery_ckpt.clock import Clock
-from celery_ckpt.errors import AlreadyExists, LeaseLost, RunNotFound
+from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.errors import LeaseLost, RunNotFound
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, Step
+from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores import turns
 from celery_ckpt.stores.file.agents import Agent, Agents
-from celery_ckpt.stores.file.table import Table
+from celery_ckpt.stores.file.desk import FileDesk
+from celery_ckpt.stores.file.moments import Moments
+from celery_ckpt.stores.file.steps import StepTable
 from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded, is_same
+from celery_ckpt.stores.limits import encoded, is_same
 
 
 class FileLedger(CheckpointStore):
@@ -21,6 +26,7 @@ class FileLedger(CheckpointStore):
 
     max_checkpoint_bytes: int
     _agents: Agents
+    _moments: Moments
     _clock: Clock
 
     # -- leases --------------------------------------------------------------------------------------
@@ -41,12 +47,20 @@ class FileLedger(CheckpointStore):
             agent.set_lease(renewed)
             return renewed.lease(lease.agent_id)
 
-    def release(self, lease: Lease) -> bool:
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+    ) -> bool:
         """See ``CheckpointStore``."""
+        self._watch(lease.agent_id, unclaimed)
         with self._agents.changing(lease.agent_id) as agent:
             if agent is None or not agent.lease().is_(lease):
                 return False
-            agent.set_lease(agent.lease().released())
+            desk = self._desk(agent)
+            turns.refuse_unknown(desk, run)
+            if run is not None:
+                desk.put(run)
+            desk.lease = desk.lease.released()
+            desk.write()
             return True
 
     def holder(self, agent_id: str) -> Lease | None:
@@ -61,20 +75,16 @@ class FileLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         value = encoded(step, self.max_checkpoint_bytes)
         with self._agents.writing(step.agent_id) as agent:
-            table = _steps(agent)
-            key = _step_key(step.run_id, step.key)
-            if (stored := table.values.get(key)) is not None:
-                if not is_same(decoded_step(step.agent_id, step.run_id, stored), step):
-                    raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
-                return
-            agent.lease().refuse(step.agent_id, lease, self._clock.now())
-            table.put(key, value)
+            steps = StepTable(agent)
+            if not steps.has(step):
+                agent.lease().refuse(step.agent_id, lease, self._clock.now())
+                steps.add(step, value)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
         with self._agents.reading(agent_id) as agent:
-            return [] if agent is None else [step for _, step in _steps_of(agent, run_id)]
+            return [] if agent is None else StepTable(agent).of(run_id)
 
     def drop_steps(
         self,
@@ -90,64 +100,109 @@ class FileLedger(CheckpointStore):
         with self._agents.changing(agent_id) as agent:
             held = LeaseState() if agent is None else agent.lease()
             held.refuse(agent_id, lease, self._clock.now())
-            if agent is None:
-                return 0
-            gone = [
-                key
-                for key, step in _steps_of(agent, run_id)
-                if first <= step.iteration and (last is None or step.iteration <= last)
-            ]
-            _steps(agent).drop(gone)
-            return len(gone)
+            return 0 if agent is None else StepTable(agent).drop(run_id, first, last)
 
     # -- runs ----------------------------------------------------------------------------------------
 
-    def add_run(self, run: RunRecord) -> bool:
+    def _desk(self, agent: Agent) -> FileDesk:
+        return FileDesk(agent, self.max_checkpoint_bytes)
+
+    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
         """See ``CheckpointStore``."""
-        record = encoded(run, self.max_checkpoint_bytes)
+        encoded(run, self.max_checkpoint_bytes)
+        self._watch(run.agent_id, unclaimed)
         with self._agents.writing(run.agent_id) as agent:
-            table = _runs(agent)
-            if (stored := table.values.get(run.run_id)) is not None:
-                return is_same(decoded_run(run.agent_id, run.run_id, stored), run)
-            table.put(run.run_id, record)
+            desk = self._desk(agent)
+            stored = desk.run(run.run_id)
+            if stored is not None:
+                return is_same(stored, run)
+            desk.put(run)
+            desk.write()
             return True
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""
-        record = encoded(run, self.max_checkpoint_bytes)
+        encoded(run, self.max_checkpoint_bytes)
+        with self._changing_run(run) as desk:
+            desk.lease.refuse(run.agent_id, lease, self._clock.now())
+            desk.put(run)
+            desk.write()
+
+    @contextmanager
+    def _changing_run(self, run: RunRecord) -> Iterator[FileDesk]:
+        """The desk of a run that was added. Raises ``RunNotFound``."""
         with self._agents.changing(run.agent_id) as agent:
-            if agent is None or run.run_id not in _runs(agent).values:
+            if agent is None:
                 raise RunNotFound(agent_id=run.agent_id, run_id=run.run_id)
-            agent.lease().refuse(run.agent_id, lease, self._clock.now())
-            _runs(agent).put(run.run_id, record)
+            desk = self._desk(agent)
+            turns.refuse_unknown(desk, run)
+            yield desk
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
-        return next((run for run in self.runs(agent_id) if run.run_id == run_id), None)
+        with self._agents.reading(agent_id) as agent:
+            return None if agent is None else self._desk(agent).run(run_id)
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """See ``CheckpointStore``."""
         with self._agents.reading(agent_id) as agent:
-            stored = {} if agent is None else _runs(agent).values
-        return [decoded_run(agent_id, run_id, record) for run_id, record in stored.items()]
+            return [] if agent is None else self._desk(agent).runs()
 
+    # -- whose turn it is ----------------------------------------------------------------------------
 
-def _steps(agent: Agent) -> Table:
-    return Table(agent.directory / "steps")
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """See ``CheckpointStore``."""
+        moment = self.watch(run.agent_id, ttl)
+        with self._agents.writing(run.agent_id) as agent:
+            desk = self._desk(agent)
+            started = turns.start(desk, run, owner, ttl, self._clock.now(), over)
+            desk.write()
+        return started.model_copy(update={"moment": moment})
 
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        with self._changing_run(run) as desk:
+            following = turns.settle(desk, run, lease, self._clock.now())
+            desk.write()
+            return following
 
-def _runs(agent: Agent) -> Table:
-    return Table(agent.directory / "runs")
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        """See ``CheckpointStore``."""
+        with self._agents.changing(agent_id) as agent:
+            if agent is None:
+                raise RunNotFound(agent_id=agent_id, run_id=run_id)
+            desk = self._desk(agent)
+            lease = turns.cancel(desk, run_id, owner, ttl, self._clock.now())
+            desk.write()
+            return lease
 
+    def standing(self, agent_id: str) -> Standing:
+        """See ``CheckpointStore``."""
+        with self._agents.reading(agent_id) as agent:
+            return Standing() if agent is None else turns.standing(self._desk(agent), self._clock.now())
 
-def _step_key(run_id: str, key: str) -> str:
-    # The length keeps run "a b" with key "c" apart from run "a" with key "b c".
-    return f"{len(run_id)} {run_id} {key}"
+    # -- what a watchdog looks at --------------------------------------------------------------------
 
+    def watch(self, agent_id: str, after: float) -> int:
+        """See ``CheckpointStore``."""
+        return self._moments.set(checked_name(agent_id), self._now(), after)
 
-def _steps_of(agent: Agent, run_id: str) -> Iterator[tuple[str, Step]]:
-    prefix = _step_key(run_id, "")
-    for key, value in _steps(agent).values.items():
-        if key.startswith(prefix):
-            yield key, decoded_step(agent.agent_id, run_id, value)
+    def _watch(self, agent_id: str, after: float | None) -> None:
+        if after is not None:
+            self.watch(agent_id, after)
+
+    def unwatch(self, moments: Mapping[str, int]) -> int:
+        """See ``CheckpointStore``."""
+        return sum(self._moments.remove(name, moment) for name, moment in moments.items())
+
+    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
+        """See ``CheckpointStore``."""
+        come = self._moments.come(self._now())
+        held = (
+            (agent_id, self._moments.move(agent_id, at, self._now(), hold)) for agent_id, at in come
+        )
+        return list(islice(((name, at) for name, at in held if at is not None), limit))
+
+    def _now(self) -> int:
+        return microseconds(self._clock.now())

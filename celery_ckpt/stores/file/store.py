@@ -4,7 +4,8 @@ agents/k3/k3f9...   one directory an agent, named by the digest of its name, so 
     name            {"format": 1, "agent_id": ...}
     lock            held shared to read, exclusively to write
     journal-*, tip  checkpoints and messages (see journal.py)
-    lease, steps, runs
+    lease, steps, runs, end
+due/...             when a watchdog should look at which agent
 ids/...             the agents of checkpoint ids that do not name theirs
 trash/...           what is being deleted
 """
@@ -22,11 +23,13 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, StoreDamaged
 from celery_ckpt.jsonvalues import decode, encode
 from celery_ckpt.names import checked_name, names_its_agent
-from celery_ckpt.records import Lease
+from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.stores import turns
 from celery_ckpt.stores.file.agents import Agent, Agents
 from celery_ckpt.stores.file.disk import add, make_directory, read, translated
 from celery_ckpt.stores.file.ledger import FileLedger
+from celery_ckpt.stores.file.moments import Moments
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import (
@@ -52,9 +55,17 @@ class FileCheckpointStore(FileLedger, LogStore):
         super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
         self._root = Path(directory).absolute()
         self._agents = Agents(self._root)
+        self._moments = Moments(self._root)
         self._clock = clock
 
-    def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
+    def _append(
+        self,
+        agent_id: str,
+        checkpoint_id: str,
+        draft: Draft,
+        lease: Lease | None,
+        run: RunRecord | None,
+    ) -> int:
         with self._agents.writing(agent_id) as agent:
             journal = agent.journal
             stored = journal.live.get(checkpoint_id)
@@ -65,7 +76,20 @@ class FileCheckpointStore(FileLedger, LogStore):
                 raise BasisGone
             if isinstance(draft.basis, str) and not journal.has(draft.basis, draft.mark):
                 raise BasisGone
+            if run is not None:
+                return self._save_with_run(agent, checkpoint_id, draft, run)
+            if (agent.directory / "end").exists():
+                # An earlier save of this very checkpoint, with a run, may have failed.
+                self._desk(agent).write()
             return journal.save(checkpoint_id, draft.rest, draft.messages)
+
+    def _save_with_run(self, agent: Agent, checkpoint_id: str, draft: Draft, run: RunRecord) -> int:
+        desk = self._desk(agent)
+        turns.refuse_unknown(desk, run)
+        desk.announce_end(checkpoint_id, run)
+        base = agent.journal.save(checkpoint_id, draft.rest, draft.messages)
+        self._desk(agent).write()
+        return base
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
         with self._agents.reading(agent_id) as agent:
@@ -103,6 +127,8 @@ class FileCheckpointStore(FileLedger, LogStore):
         with self._agents.changing(checked_name(agent_id)) as agent:
             if agent is None:
                 return 0
+            # A crash may have left a run's end that only counts as long as its checkpoint is there.
+            self._desk(agent).write()
             removed = agent.journal.prune(checkpoint_ids)
         self._unregister(agent_id, checkpoint_ids)
         return removed
@@ -118,6 +144,7 @@ class FileCheckpointStore(FileLedger, LogStore):
                 with suppress(FileNotFoundError):  # another deletion may have emptied the trash
                     make_directory(trash.parent)
                     agent.directory.rename(trash)
+                    break  # what is there now is another agent of that name, just made
         self._unregister(agent_id, names)
         shutil.rmtree(trash, ignore_errors=True)
         self._empty_trash()

@@ -26,7 +26,10 @@ class Table:
 
     def put(self, key: str, value: bytes) -> None:
         """Add a value, or replace it."""
-        append(self._path, _line(key, value), self._size)
+        line = _line(key, value)
+        append(self._path, line, self._size)
+        self._size += len(line)
+        self.values[key] = value
 
     def drop(self, keys: Iterable[str]) -> None:
         """Take values out."""

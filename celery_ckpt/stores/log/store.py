@@ -15,7 +15,7 @@ from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name, names_its_agent
-from celery_ckpt.records import CheckpointInfo, Lease
+from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
 from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.ranges import Ranges, Span
@@ -62,11 +62,18 @@ class LogStore(CheckpointStore):
     # -- what a log store brings ---------------------------------------------------------------------
 
     @abstractmethod
-    def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
-        """Write a draft in one atomic step; returns its base.
+    def _append(
+        self,
+        agent_id: str,
+        checkpoint_id: str,
+        draft: Draft,
+        lease: Lease | None,
+        run: RunRecord | None,
+    ) -> int:
+        """Write a draft, and a run's record if given, in one atomic step; returns the draft's base.
 
         Raises:
-            SavedBefore, LeaseLost, LeaseHeld, BasisGone: checked in this order.
+            SavedBefore, LeaseLost, LeaseHeld, BasisGone, RunNotFound: checked in this order.
         """
 
     @abstractmethod
@@ -93,7 +100,9 @@ class LogStore(CheckpointStore):
 
     # -- what follows from it ------------------------------------------------------------------------
 
-    def save(self, checkpoint: Checkpoint, lease: Lease | None = None) -> None:
+    def save(
+        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+    ) -> None:
         """See ``CheckpointStore``."""
         parts = Parts(checkpoint)
         parts.refuse_too_large(checkpoint, self.max_checkpoint_bytes)
@@ -104,7 +113,7 @@ class LogStore(CheckpointStore):
         draft = draft or parts.draft_of_all(Basis.EMPTY)
         for race in range(_MAX_RACES + 1):
             try:
-                base = self._append(agent_id, checkpoint.id, draft, lease)
+                base = self._append(agent_id, checkpoint.id, draft, lease, run)
             except SavedBefore as before:
                 return self._refuse_different(checkpoint, parts.digest, before.digest)
             except BasisGone:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import locator, names_its_agent
 from celery_ckpt.stores.redis.keys import SHARDS, Keys
-from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.stores.redis.server import Call, Server
 
 _PAGE = 500
 #: How many agents a process remembers to have indexed.
@@ -26,6 +26,11 @@ class AgentIndex:
         self._server, self._keys = server, keys
         self._known: set[str] = set()
 
+    def entry(self, agent_id: str) -> Call:
+        """The command that writes the agent's entry, to be sent before its data."""
+        place = locator(agent_id)
+        return Call.command("ZADD", self._keys.agents(place[0]), 0, f"{place}:{agent_id}")
+
     def ensure(self, agent_id: str) -> None:
         """Write the agent's entry, unless this process did so before."""
         if agent_id not in self._known:
@@ -33,8 +38,7 @@ class AgentIndex:
 
     def add(self, agent_id: str) -> None:
         """Write the agent's entry."""
-        place = locator(agent_id)
-        self._server.command("ZADD", self._keys.agents(place[0]), 0, f"{place}:{agent_id}")
+        self._server.command(*self.entry(agent_id).args)
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known.add(agent_id)

@@ -10,6 +10,9 @@ from celery_ckpt.names import locator
 #: How many parts the indexes have, one for each first character of a locator.
 SHARDS = "abcdefghijklmnopqrstuvwxyz234567"
 
+#: How many parts the agents that are watched have; each watchdog looks at all of them every second.
+DUE_SHARDS = 4
+
 
 class Keys:
     """Key names under one prefix."""
@@ -30,11 +33,19 @@ class Keys:
 
     def all_of(self, agent_id: str) -> tuple[bytes, ...]:
         """Every key that an agent can have."""
-        return self._of(agent_id, "agent", "log", "steps", "stepidx", "runs")
+        return self._of(agent_id, "agent", "log", "steps", "stepidx", "runs", "open")
 
     def agents(self, shard: str) -> str:
         """The index of the agents whose locators begin with that character."""
         return f"{self._prefix}agents:{shard}"
+
+    def due(self, shard: int) -> bytes:
+        """The agents of one part of them, by the moment at which a watchdog should look at them."""
+        return f"{self._prefix}due:{shard}".encode()
+
+    def due_of(self, agent_id: str) -> bytes:
+        """The part in which an agent is."""
+        return self.due(SHARDS.index(locator(agent_id)[0]) % DUE_SHARDS)
 
     def foreign_ids(self, checkpoint_id: str) -> str:
         """The index of checkpoint ids that do not name their agent."""

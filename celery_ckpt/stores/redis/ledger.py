@@ -1,4 +1,4 @@
-"""Leases, steps and run records in Redis."""
+"""Leases and steps in Redis."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.leases import checked_ttl, new_nonce
-from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded, is_same
+from celery_ckpt.stores.limits import decoded_step, encoded, is_same
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys
-from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.stores.redis.runs import run_line
+from celery_ckpt.stores.redis.server import Call, Server
 
 
-def refuse(reply: list[Any], agent_id: str, lease: Lease | None) -> None:
+def refuse(reply: list[Any], agent_id: str, lease: Lease | None, run_id: str = "") -> None:
     """Raise what a script's refusal means (see ``fence.lua``)."""
+    if reply[0] == b"none":
+        raise RunNotFound(agent_id=agent_id, run_id=run_id)
     if reply[0] == b"lost":
         raise LeaseLost(agent_id=agent_id, token=lease.token if lease else 0)
     if reply[0] == b"held":
@@ -59,7 +62,7 @@ class RedisLedger(CheckpointStore):
 
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
         """See ``CheckpointStore``."""
-        ttl_ms = _milliseconds(ttl)
+        ttl_ms = milliseconds(ttl)
         checked_name(owner, "A lease's owner")
         self._index.ensure(checked_name(agent_id))
         nonce = new_nonce()
@@ -69,33 +72,43 @@ class RedisLedger(CheckpointStore):
         refuse(reply, agent_id, None)
         if reply[1] == 1:
             self._index.add(agent_id)
-        return Lease(
-            agent_id=agent_id,
-            token=reply[1],
-            nonce=nonce,
-            owner=owner,
-            expires_at=_moment(reply[2]),
-        )
+        return lease_of(agent_id, owner, nonce, reply[1:])
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """See ``CheckpointStore``."""
         keys = self._keys.of(lease.agent_id, "agent")
-        reply = self._server.run("renew", keys, fence(lease.agent_id, lease), _milliseconds(ttl))
+        reply = self._server.run("renew", keys, fence(lease.agent_id, lease), milliseconds(ttl))
         refuse(reply, lease.agent_id, lease)
         return lease.model_copy(update={"expires_at": _moment(reply[1])})
 
-    def release(self, lease: Lease) -> bool:
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+    ) -> bool:
         """See ``CheckpointStore``."""
-        keys = self._keys.of(lease.agent_id, "agent")
         own = fence(lease.agent_id, lease)
-        return bool(self._server.run("release", keys, own, new_nonce()))
+        keys = self._keys.of(lease.agent_id, "agent", *(("runs",) if run else ()))
+        record = () if run is None else (run.run_id, self._line(run))
+        release = Call.script("release", keys, own, new_nonce(), *record)
+        *_, reply = self._server.together(*self._watching(lease.agent_id, unclaimed), release)
+        refuse(reply, lease.agent_id, lease, run.run_id if run else "")
+        return bool(reply[0] == b"ok")
+
+    def _watching(self, agent_id: str, after: float | None) -> builtins.list[Call]:
+        """What to send first: a moment for nothing is harmless, a missing one is a lost run."""
+        if after is None:
+            return []
+        put_off = round(after * 1_000_000)
+        return [Call.script("watch", [self._keys.due_of(agent_id)], agent_id, put_off)]
 
     def holder(self, agent_id: str) -> Lease | None:
         """See ``CheckpointStore``."""
         reply = self._server.run("holder", self._keys.of(checked_name(agent_id), "agent"))
-        if not reply:
+        return self._holder(agent_id, reply)
+
+    def _holder(self, agent_id: str, facts: builtins.list[bytes]) -> Lease | None:
+        if not facts:
             return None
-        owner, token, nonce, expires_ms = reply
+        owner, token, nonce, expires_ms = facts
         try:
             return Lease(
                 agent_id=agent_id,
@@ -119,7 +132,7 @@ class RedisLedger(CheckpointStore):
             "record_step",
             self._keys.of(agent_id, "agent", "steps", "stepidx"),
             fence(agent_id, lease),
-            _run_prefix(step.run_id) + step.key,
+            run_prefix(step.run_id) + step.key,
             step.iteration,
             value,
         )
@@ -135,11 +148,11 @@ class RedisLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
         flat = self._server.run("all", self._keys.of(checked_name(agent_id), "steps"))
-        prefix = _run_prefix(run_id).encode()
+        prefix = run_prefix(run_id).encode()
         pairs = zip(flat[::2], flat[1::2], strict=True)
         values = [value for field, value in pairs if field.startswith(prefix)]
         return [
-            decoded_step(agent_id, run_id, _content(value)) for value in sorted(values, key=_number)
+            decoded_step(agent_id, run_id, _content(value)) for value in sorted(values, key=number_of)
         ]
 
     def drop_steps(
@@ -157,61 +170,37 @@ class RedisLedger(CheckpointStore):
             "drop_steps",
             self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx"),
             fence(agent_id, lease),
-            _run_prefix(run_id),
+            run_prefix(run_id),
             first,
             "+inf" if last is None else last,
         )
         refuse(reply, agent_id, lease)
         return int(reply[1])
 
-    # -- runs ----------------------------------------------------------------------------------------
-
-    def add_run(self, run: RunRecord) -> bool:
-        """See ``CheckpointStore``."""
-        record = encoded(run, self.max_checkpoint_bytes)
-        self._index.add(run.agent_id)
-        keys = self._keys.of(run.agent_id, "agent", "runs")
-        reply = self._server.run("add_run", keys, run.run_id, record)
-        if reply[0] == b"exists":
-            return is_same(decoded_run(run.agent_id, run.run_id, _content(reply[1])), run)
-        if reply[1]:
-            self._index.add(run.agent_id)
-        return True
-
-    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
-        """See ``CheckpointStore``."""
-        record = encoded(run, self.max_checkpoint_bytes)
-        keys = self._keys.of(run.agent_id, "agent", "runs")
-        own = fence(run.agent_id, lease)
-        reply = self._server.run("update_run", keys, own, run.run_id, record)
-        if reply[0] == b"none":
-            raise RunNotFound(agent_id=run.agent_id, run_id=run.run_id)
-        refuse(reply, run.agent_id, lease)
-
-    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
-        """See ``CheckpointStore``."""
-        checked_name(run_id, "A run_id")
-        [key] = self._keys.of(checked_name(agent_id), "runs")
-        stored = self._server.command("HGET", key, run_id)
-        return None if stored is None else decoded_run(agent_id, run_id, _content(stored))
-
-    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
-        """See ``CheckpointStore``."""
-        flat = self._server.run("all", self._keys.of(checked_name(agent_id), "runs"))
-        pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: _number(pair[1]))
-        return [decoded_run(agent_id, run_id.decode(), _content(stored)) for run_id, stored in pairs]
+    def _line(self, run: RunRecord) -> bytes:
+        return run_line(run, self.max_checkpoint_bytes)
 
 
-def _milliseconds(ttl: float) -> int:
+def lease_of(agent_id: str, owner: str, nonce: str, facts: list[Any]) -> Lease:
+    """The lease that a script gave: its token and the end of its time."""
+    token, expires_ms = facts
+    expires_at = _moment(expires_ms)
+    return Lease(agent_id=agent_id, token=token, nonce=nonce, owner=owner, expires_at=expires_at)
+
+
+def milliseconds(ttl: float) -> int:
+    """A lease's time as scripts take it."""
     return max(1, round(checked_ttl(ttl).total_seconds() * 1000))
 
 
-def _run_prefix(run_id: str) -> str:
+def run_prefix(run_id: str) -> str:
+    """What the names of a run's steps begin with."""
     # The length keeps run "a:b" with key "c" apart from run "a" with key "b:c".
     return f"{len(run_id)}:{run_id}:"
 
 
-def _number(stored: bytes) -> int:
+def number_of(stored: bytes) -> int:
+    """The number that a stored step or run begins with: their order."""
     number = stored.partition(b" ")[0]
     return int(number) if number.isdigit() else 0
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha1
-from typing import Any
+from typing import Any, NamedTuple
 
+from redis import Redis
 from redis.exceptions import NoScriptError
 
 from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, translate
@@ -17,6 +18,29 @@ from celery_ckpt.stores.resources import lua
 def _script(name: str) -> tuple[bytes, bytes]:
     source = lua(name).encode()
     return source, sha1(source, usedforsecurity=False).hexdigest().encode()
+
+
+class Call(NamedTuple):
+    """A command, or a script, to be sent together with others."""
+
+    args: tuple[Any, ...]
+    source: bytes | None = None
+
+    @classmethod
+    def command(cls, *args: Any) -> Call:
+        """One command."""
+        return cls(args)
+
+    @classmethod
+    def script(cls, name: str, keys: Sequence[bytes], *args: Any) -> Call:
+        """One script."""
+        source, digest = _script(name)
+        return cls(("EVALSHA", digest, len(keys), *keys, *args), source)
+
+    @property
+    def with_source(self) -> tuple[Any, ...]:
+        """The same for a server that does not know the script."""
+        return ("EVAL", self.source, *self.args[2:])
 
 
 class Server:
@@ -41,6 +65,33 @@ class Server:
             return self.command("EVAL", source, len(keys), *keys, *args)
         except DRIVER_ERRORS as error:
             raise translate(error, self.where) from error
+
+    def together(self, *calls: Call) -> list[Any]:
+        """Send several commands and scripts in one round trip, in this order.
+
+        They are not one atomic step. To a cluster, where they may go to different nodes, they are sent
+        one after the other.
+        """
+        if not isinstance(self.client, Redis):
+            return [self._one(call) for call in calls]
+        pipeline = self.client.pipeline(transaction=False)
+        for call in calls:
+            pipeline.execute_command(*call.args, NEVER_DECODE=True)
+        try:
+            replies = pipeline.execute(raise_on_error=False)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.where) from error
+        return [self._settled(*pair) for pair in zip(calls, replies, strict=True)]
+
+    def _settled(self, call: Call, reply: Any) -> Any:
+        if isinstance(reply, NoScriptError):
+            return self._one(call)
+        if isinstance(reply, DRIVER_ERRORS):
+            raise translate(reply, self.where) from reply
+        return reply
+
+    def _one(self, call: Call) -> Any:
+        return self.command(*call.args) if call.source is None else self.command(*call.with_source)
 
     def command(self, *args: Any) -> Any:
         """Send one command."""

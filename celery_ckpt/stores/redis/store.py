@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease
+from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
@@ -29,8 +29,10 @@ from celery_ckpt.stores.log.store import (
 from celery_ckpt.stores.redis.client import AnyClient, connect, without_password
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys
-from celery_ckpt.stores.redis.ledger import RedisLedger, fence, refuse
+from celery_ckpt.stores.redis.ledger import fence, refuse
+from celery_ckpt.stores.redis.risks import risks_of
 from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.stores.redis.turns import RedisTurns
 
 DEFAULT_KEY_PREFIX = "ckpt:"
 #: What stands before a checkpoint's id in the hash of its agent.
@@ -41,7 +43,7 @@ _MAX_TRIM_RACES = 5
 _REMOVE_BATCH = 1000
 
 
-class RedisCheckpointStore(RedisLedger, LogStore):
+class RedisCheckpointStore(RedisTurns, LogStore):
     """Keeps everything in Redis or Valkey. A client that was passed in is never closed."""
 
     def __init__(
@@ -70,19 +72,32 @@ class RedisCheckpointStore(RedisLedger, LogStore):
         if self._owns_client:
             self._server.client.close()
 
+    def risks(self) -> builtins.list[str]:
+        """See ``CheckpointStore``."""
+        return risks_of(self._server)
+
     # -- checkpoints ---------------------------------------------------------------------------------
 
-    def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
+    def _append(
+        self,
+        agent_id: str,
+        checkpoint_id: str,
+        draft: Draft,
+        lease: Lease | None,
+        run: RunRecord | None,
+    ) -> int:
         self._index.ensure(agent_id)
         basis = draft.basis
+        ending = () if run is None else (run.run_id, self._line(run))
         reply = self._server.run(
             "save",
-            self._keys.of(agent_id, "agent", "log"),
+            self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ())),
             _FIELD + checkpoint_id,
             basis.value if isinstance(basis, Basis) else _FIELD + basis,
             draft.mark,
             fence(agent_id, lease),
             draft.rest,
+            *ending,
             *draft.messages,
         )
         if isinstance(reply, int):
@@ -93,7 +108,7 @@ class RedisCheckpointStore(RedisLedger, LogStore):
         if status == b"stale":
             self._index.forget(agent_id)
             raise BasisGone
-        refuse(reply, agent_id, lease)
+        refuse(reply, agent_id, lease, run.run_id if run else "")
         self._index.add(agent_id)
         return int(facts[0])
 

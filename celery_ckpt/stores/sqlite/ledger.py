@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from celery_ckpt.clock import Clock
-from celery_ckpt.errors import AlreadyExists, RunNotFound
+from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, Step
+from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores import turns
 from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded, is_same
+from celery_ckpt.stores.limits import decoded_step, encoded, is_same
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
+from celery_ckpt.stores.sqlite.desk import LAST_ITERATION, SqliteDesk
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_LAST_ITERATION = 2**62
 
 
 def lease_state(token: int, nonce: str, owner: str, expires_at: int) -> LeaseState:
     """The lease in a row of ``ckpt_agents``."""
     return LeaseState(token, nonce, owner, _EPOCH + timedelta(microseconds=expires_at))
-
-
-def microseconds(moment: datetime) -> int:
-    """A point in time as the tables have it."""
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 class SqliteLedger(CheckpointStore):
@@ -76,12 +72,18 @@ class SqliteLedger(CheckpointStore):
         return renewed.lease(lease.agent_id)
 
     @writing
-    def release(self, lease: Lease) -> bool:
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+    ) -> bool:
         """See ``CheckpointStore``."""
-        key, held = self._lease_of(lease.agent_id)
-        if not held.is_(lease):
+        self._watch(lease.agent_id, unclaimed)
+        desk = self._desk(lease.agent_id)
+        if not desk.lease.is_(lease):
             return False
-        self._set_lease(key or 0, held.released())
+        turns.refuse_unknown(desk, run)
+        if run is not None:
+            desk.put(run)
+        desk.lease = desk.lease.released()
         return True
 
     @reading
@@ -125,46 +127,96 @@ class SqliteLedger(CheckpointStore):
     ) -> int:
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
-        last = _LAST_ITERATION if last is None else min(last, _LAST_ITERATION)
+        last = LAST_ITERATION if last is None else min(last, LAST_ITERATION)
         key, held = self._lease_of(agent_id)
         held.refuse(agent_id, lease, self._clock.now())
         return self._database.run("drop_steps", key, run_id, first, last)
 
     # -- runs ----------------------------------------------------------------------------------------
 
+    def _desk(self, agent_id: str, *, make: bool = False) -> SqliteDesk:
+        key, held = self._lease_of(agent_id)
+        if key is None and make:
+            key = self._add_agent(agent_id, None)
+        return SqliteDesk(self._database, agent_id, key or 0, held, self.max_checkpoint_bytes)
+
     @writing
-    def add_run(self, run: RunRecord) -> bool:
+    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
         """See ``CheckpointStore``."""
-        record = encoded(run, self.max_checkpoint_bytes)
-        key = self._key_of(run.agent_id)
-        key = self._add_agent(run.agent_id, None) if key is None else key
-        found = self._database.one("run", key, run.run_id)
-        if found is not None:
-            return is_same(decoded_run(run.agent_id, run.run_id, found[0]), run)
-        self._database.add("add_run", key, run.run_id, record)
+        self._watch(run.agent_id, unclaimed)
+        desk = self._desk(run.agent_id, make=True)
+        stored = desk.run(run.run_id)
+        if stored is not None:
+            return is_same(stored, run)
+        desk.put(run)
         return True
 
     @writing
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""
-        record = encoded(run, self.max_checkpoint_bytes)
-        key, held = self._lease_of(run.agent_id)
-        if self._database.one("run", key, run.run_id) is None:
-            raise RunNotFound(agent_id=run.agent_id, run_id=run.run_id)
-        held.refuse(run.agent_id, lease, self._clock.now())
-        self._database.run("update_run", key, run.run_id, record)
+        desk = self._desk(run.agent_id)
+        turns.refuse_unknown(desk, run)
+        desk.lease.refuse(run.agent_id, lease, self._clock.now())
+        desk.put(run)
 
     @reading
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
-        key = self._key_of(checked_name(agent_id))
-        found = self._database.one("run", key, run_id)
-        return None if found is None else decoded_run(agent_id, run_id, found[0])
+        return self._desk(agent_id).run(run_id)
 
     @reading
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """See ``CheckpointStore``."""
-        key = self._key_of(checked_name(agent_id))
-        rows = self._database.all("runs", key)
-        return [decoded_run(agent_id, run_id, record) for run_id, record in rows]
+        return self._desk(agent_id).runs()
+
+    # -- whose turn it is ----------------------------------------------------------------------------
+
+    @writing
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """See ``CheckpointStore``."""
+        moment = self._moment(run.agent_id, ttl)
+        desk = self._desk(run.agent_id, make=True)
+        started = turns.start(desk, run, owner, ttl, self._clock.now(), over)
+        return started.model_copy(update={"moment": moment})
+
+    @writing
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        return turns.settle(self._desk(run.agent_id), run, lease, self._clock.now())
+
+    @writing
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        """See ``CheckpointStore``."""
+        return turns.cancel(self._desk(agent_id), run_id, owner, ttl, self._clock.now())
+
+    @reading
+    def standing(self, agent_id: str) -> Standing:
+        """See ``CheckpointStore``."""
+        return turns.standing(self._desk(agent_id), self._clock.now())
+
+    # -- what a watchdog looks at --------------------------------------------------------------------
+
+    @writing
+    def watch(self, agent_id: str, after: float) -> int:
+        """See ``CheckpointStore``."""
+        return self._moment(checked_name(agent_id), after)
+
+    def _watch(self, agent_id: str, after: float | None) -> None:
+        if after is not None:
+            self._moment(agent_id, after)
+
+    def _moment(self, agent_id: str, after: float) -> int:
+        moment = microseconds(self._clock.now()) + round(after * 1_000_000)
+        return int(self._database.one("watch", agent_id, moment)[0])
+
+    @writing
+    def unwatch(self, moments: Mapping[str, int]) -> int:
+        """See ``CheckpointStore``."""
+        return sum(self._database.run("unwatch", name, moment) for name, moment in moments.items())
+
+    @writing
+    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
+        """See ``CheckpointStore``."""
+        come = self._database.all("due", microseconds(self._clock.now()), limit)
+        return [(agent_id, self._moment(agent_id, hold)) for (agent_id,) in come]

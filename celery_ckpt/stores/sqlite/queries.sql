@@ -99,14 +99,38 @@ SELECT value FROM ckpt_steps WHERE agent = ?1 AND run_id = ?2 ORDER BY number
 DELETE FROM ckpt_steps
 WHERE agent = ?1 AND run_id = ?2 AND iteration BETWEEN ?3 AND ?4
 
+-- count_steps (key)
+SELECT count(*) FROM ckpt_steps WHERE agent = ?1
+
 -- run (key, run_id)
 SELECT record FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 
--- add_run (key, run_id, record)
-INSERT INTO ckpt_runs (agent, run_id, record) VALUES (?1, ?2, ?3)
-
--- update_run (key, run_id, record)
-UPDATE ckpt_runs SET record = ?3 WHERE agent = ?1 AND run_id = ?2
+-- put_run (key, run_id, open, record)
+INSERT INTO ckpt_runs (agent, run_id, open, record) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (agent, run_id) DO UPDATE SET open = ?3, record = ?4
 
 -- runs (key)
 SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number
+
+-- open_runs (key)
+SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 AND open ORDER BY number
+
+-- active (key)
+SELECT active FROM ckpt_agents WHERE key = ?1
+
+-- set_active (key, run_id)
+UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
+
+-- last_place (low, high)
+SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
+
+-- watch (agent_id, moment)
+INSERT INTO ckpt_due (agent_id, moment) VALUES (?1, ?2)
+ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 + 1 ELSE ?2 END
+RETURNING moment
+
+-- unwatch (agent_id, moment)
+DELETE FROM ckpt_due WHERE agent_id = ?1 AND moment = ?2
+
+-- due (now, limit)
+SELECT agent_id FROM ckpt_due WHERE moment <= ?1 ORDER BY moment LIMIT ?2

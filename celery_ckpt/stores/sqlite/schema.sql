@@ -3,14 +3,16 @@
 
 CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 
--- An agent and its lease. Times are microseconds since 1970; an empty nonce means that nobody holds it.
+-- An agent, its lease, and the run whose turn it is. Times are microseconds since 1970; an empty nonce
+-- means that nobody holds the lease, an empty active that it is no run's turn.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL UNIQUE,
     token      INTEGER NOT NULL DEFAULT 0,
     nonce      TEXT NOT NULL DEFAULT '',
     owner      TEXT NOT NULL DEFAULT '',
-    expires_at INTEGER NOT NULL DEFAULT 0
+    expires_at INTEGER NOT NULL DEFAULT 0,
+    active     TEXT NOT NULL DEFAULT ''
 ) STRICT;
 
 -- One row a save: the messages that it added to the agent's log, one JSON line each, and, until it is
@@ -40,8 +42,19 @@ CREATE TABLE ckpt_runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     agent  INTEGER NOT NULL,
     run_id TEXT NOT NULL,
+    open   INTEGER NOT NULL,
     record BLOB NOT NULL,
     UNIQUE (agent, run_id)
 ) STRICT;
+
+CREATE INDEX ckpt_open_runs ON ckpt_runs (agent) WHERE open;
+
+-- When a watchdog should look at an agent.
+CREATE TABLE ckpt_due (
+    agent_id TEXT PRIMARY KEY,
+    moment   INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX ckpt_due_moments ON ckpt_due (moment);
 
 INSERT INTO ckpt_format VALUES (1);

@@ -16,18 +16,18 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease
+from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import Record, low_of, stamp
 from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
+from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
 from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state
 
 _PAGE = 500
-#: An agent's saves have the places from its key shifted by this to just below the next agent's.
-_SEQ_BITS = 32
 #: An offset that no log reaches.
 _EVERYTHING = 2**62
 
@@ -72,19 +72,27 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         """Close the connection."""
         self._database.close()
 
-    def _append(self, agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None) -> int:
+    def _append(
+        self,
+        agent_id: str,
+        checkpoint_id: str,
+        draft: Draft,
+        lease: Lease | None,
+        run: RunRecord | None,
+    ) -> int:
         messages = b"\n".join(draft.messages)
         added = (FORMAT_VERSION, len(draft.messages), checkpoint_id, draft.rest, messages)
         base, _, place = draft.mark.partition(" ")
         basis = (draft.basis, int(base), place.encode()) if isinstance(draft.basis, str) else None
-        if basis is not None and (lease is None or (lease.agent_id == agent_id and lease.nonce)):
+        is_plain = lease is None or (lease.agent_id == agent_id and lease.nonce)
+        if run is None and basis is not None and is_plain:
             # Nearly every save: one statement, which does nothing if anything at all is in its way,
             # be it an expired lease or a checkpoint behind the basis. Then it is looked at in detail.
             token, nonce = (lease.token, lease.nonce) if lease else (None, "")
             values = (agent_id, token, nonce, *basis, draft.end, *added)
             if self._database.insert("append", values):
                 return draft.end
-        return self._append_or_say_why(agent_id, checkpoint_id, draft, lease, basis, added)
+        return self._append_or_say_why(agent_id, checkpoint_id, draft, lease, run, basis, added)
 
     @writing
     def _append_or_say_why(
@@ -93,6 +101,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         checkpoint_id: str,
         draft: Draft,
         lease: Lease | None,
+        run: RunRecord | None,
         basis: tuple[str, int, bytes] | None,
         added: tuple[int, int, str, bytes, bytes],
     ) -> int:
@@ -108,12 +117,16 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         self._refuse_without_basis(key, draft, based_on)
         if self._database.one("agent_of_id", checkpoint_id) is not None:
             raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
-        self._database.add("add_save", (key << _SEQ_BITS) + (last or 0) + 1, base, *added)
+        if run is not None:
+            desk = self._desk(agent_id)
+            turns.refuse_unknown(desk, run)
+            desk.put(run)
+        self._database.add("add_save", (key << SEQ_BITS) + (last or 0) + 1, base, *added)
         return int(base)
 
     def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
         if draft.basis is Basis.EMPTY:
-            if self._database.one("has_checkpoint", *_places(key)):
+            if self._database.one("has_checkpoint", *places(key)):
                 raise BasisGone
         elif draft.basis is not Basis.ANY and based_on != key:
             raise BasisGone
@@ -124,9 +137,9 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         if key is None:
             return None
         if checkpoint_id is None:
-            found = self._database.one("latest", *_places(key))
+            found = self._database.one("latest", *places(key))
         else:
-            found = self._database.one("by_id", *_places(key), checkpoint_id)
+            found = self._database.one("by_id", *places(key), checkpoint_id)
         if found is None:
             return None
         name, line = found[0], stamp(*found[1:])
@@ -147,7 +160,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
     def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
         messages: dict[int, bytes] = {}
         for start, count, _ in ranges.spans:
-            rows = self._database.all("messages", *_places(key), start, start + count)
+            rows = self._database.all("messages", *places(key), start, start + count)
             for base, added, text in rows:
                 lines = text.split(b"\n")
                 if len(lines) == added:
@@ -160,7 +173,7 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         return [] if key is None else self._newest(key)
 
     def _newest(self, key: int, limit: int = -1) -> builtins.list[tuple[str, bytes]]:
-        rows = self._database.all("newest", *_places(key), limit)
+        rows = self._database.all("newest", *places(key), limit)
         return [(name, stamp(*stored)) for name, *stored in rows]
 
     @reading
@@ -179,11 +192,11 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         key = self._key_of(checked_name(agent_id))
         if key is None:
             return 0
-        places = _places(key)
-        removed = sum(self._database.run("forget", *places, name) for name in checkpoint_ids)
+        own = places(key)
+        removed = sum(self._database.run("forget", *own, name) for name in checkpoint_ids)
         staying = self._newest(key)
         keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
-        self._database.run("trim", *places, keep_from)
+        self._database.run("trim", *own, keep_from)
         return removed
 
     @writing
@@ -192,8 +205,8 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         key = self._key_of(checked_name(agent_id))
         if key is None:
             return 0
-        [removed] = self._database.one("count_checkpoints", *_places(key))
-        self._database.run("delete_saves", *_places(key))
+        [removed] = self._database.one("count_checkpoints", *places(key))
+        self._database.run("delete_saves", *places(key))
         for table in ("delete_steps", "delete_runs", "delete_agent"):
             self._database.run(table, key)
         return int(removed)
@@ -208,8 +221,3 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
     @reading
     def _page(self, after: int) -> builtins.list[tuple[int, str]]:
         return self._database.all("agents_page", after, _PAGE)
-
-
-def _places(key: int) -> tuple[int, int]:
-    """The first and the last place that an agent's saves can have."""
-    return key << _SEQ_BITS, (key + 1 << _SEQ_BITS) - 1

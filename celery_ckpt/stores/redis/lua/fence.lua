@@ -3,6 +3,7 @@
            tip ("seq" of the last save and, if it has any, "c:" id of the latest checkpoint),
            first (offset of the log's first message);
            steps, runs (how many were ever added, for their order);
+           active (id of the run whose turn it is; empty or missing: none's)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see save.lua)
   FORMAT_VERSION  of what is written; it stands before this text when it is loaded
@@ -12,6 +13,12 @@
   lease_refusal(held, lease)  the same, given token, nonce, owner and expires_ms of the agent
   tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if not there
   messages(from, last)  the log's messages from index to index; none before the first
+  take_lease(nonce, owner, ttl_ms, over)  gives the lease; nil, token, expires_ms, or what to answer
+      over  a lease that may be taken over although unexpired; empty: none
+  run_facts(line)  of a run's "number status delivered attempts stalled progress delivery record", all
+                   but the number as a table by name, and the number
+  run_line(number, facts)  puts them together again
+  drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
 ]]
@@ -48,4 +55,43 @@ local function each(items, first, size, action)
   for from = first, #items, size do
     action(unpack(items, from, math.min(from + size - 1, #items)))
   end
+end
+
+local function take_lease(nonce, owner, ttl_ms, over)
+  local held = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'expires_ms')
+  if held[2] == nonce then return nil, tonumber(held[1]), held[3] end
+  local may_take_over = over ~= '' and not refusal(over)
+  local refused = not may_take_over and refusal('')
+  if refused then return refused end
+  local token = redis.call('HINCRBY', KEYS[1], 'token', 1)
+  local expires_ms = string.format('%d', now_ms() + ttl_ms)
+  redis.call('HSET', KEYS[1], 'nonce', nonce, 'owner', owner, 'expires_ms', expires_ms)
+  return nil, token, expires_ms
+end
+
+local function run_facts(line)
+  local number, status, delivered, attempts, stalled, progress, delivery, record =
+    string.match(line, '^(%d+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (.*)$')
+  return {
+    status = status, delivered = delivered, attempts = attempts, stalled = stalled,
+    progress = progress, delivery = delivery, record = record,
+    is_final = status == 'succeeded' or status == 'failed' or status == 'cancelled',
+  }, number
+end
+
+local function run_line(number, run)
+  return table.concat({number, run.status, run.delivered, run.attempts, run.stalled, run.progress,
+    run.delivery, run.record}, ' ')
+end
+
+local function drop_steps(prefix, from, to)
+  local gone = {}
+  for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], from, to)) do
+    if string.sub(field, 1, #prefix) == prefix then gone[#gone + 1] = field end
+  end
+  each(gone, 1, 1000, function(...)
+    redis.call('HDEL', KEYS[2], ...)
+    redis.call('ZREM', KEYS[3], ...)
+  end)
+  return #gone
 end

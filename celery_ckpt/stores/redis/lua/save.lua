@@ -1,12 +1,16 @@
 --[[ save: append new messages to the log and add a checkpoint, or change nothing.
   KEYS[1]  hash of the agent (see fence.lua)
   KEYS[2]  list: the log, messages as JSON lines; the first one has the offset "first" of KEYS[1]
+  KEYS[3]  runs (see add_run.lua), if a run's record is to be replaced too
   ARGV[1]  "c:" and the checkpoint's id
   ARGV[2]  basis: the same of a checkpoint that must be there; "": none may be; "*": any
   ARGV[3]  what stands between seq and header in the line of the basis
   ARGV[4]  lease (see fence.lua)
-  ARGV[5]  the line after version, seq and base    ARGV[6...]  new messages
+  ARGV[5]  the line after version, seq and base
+  ARGV[6], ARGV[7]  only with KEYS[3]: run_id, and the run's line after the number
+  ARGV[6...] or ARGV[8...]  new messages
   returns  base | {"first", base} for an agent's first | {"exists", line} | {"stale"} | refusal
+           | {"none"} if there is no such run
 ]]
 -- An agent's first save, or somebody damaged the tip: what is there has the last word.
 local function newest()
@@ -30,12 +34,19 @@ if ARGV[2] == '' then
 elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
   return {'stale'}
 end
+local from = 6
+if KEYS[3] then
+  local stored = redis.call('HGET', KEYS[3], ARGV[6])
+  if not stored then return {'none'} end
+  redis.call('HSET', KEYS[3], ARGV[6], string.match(stored, '^%d+ ') .. ARGV[7])
+  from = 8
+end
 local base = tonumber(agent[6] or 0)
-if #ARGV < 1000 and #ARGV > 5 then
-  base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, 6)) - #ARGV + 5
+if #ARGV < 1000 and #ARGV >= from then
+  base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, from)) - #ARGV + from - 1
 else
   base = base + redis.call('LLEN', KEYS[2])
-  each(ARGV, 6, 1000, function(...) redis.call('RPUSH', KEYS[2], ...) end)
+  each(ARGV, from, 1000, function(...) redis.call('RPUSH', KEYS[2], ...) end)
 end
 local stamp = string.format('%d %d ', seq + 1, base)
 redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. ARGV[1], ARGV[1], FORMAT_VERSION .. ' ' .. stamp .. ARGV[5])

@@ -1,11 +1,15 @@
 --[[ update_run: replace a run's record.
-  KEYS[1]  hash of the agent (see fence.lua)    KEYS[2]  runs (see add_run.lua)
-  ARGV[1]  lease  ARGV[2]  run_id  ARGV[3]  record
+  KEYS[1]  hash of the agent (see fence.lua)    KEYS[2], KEYS[3]  runs (see add_run.lua)
+  ARGV[1]  lease  ARGV[2]  run_id  ARGV[3]  the line after the number
   returns  {"ok"} | {"none"} | refusal
 ]]
 local stored = redis.call('HGET', KEYS[2], ARGV[2])
 if not stored then return {'none'} end
 local refused = refusal(ARGV[1])
 if refused then return refused end
+-- A run that was settled is open again.
+if run_facts(stored).delivered == '1' and run_facts('0 ' .. ARGV[3]).delivered == '0' then
+  redis.call('RPUSH', KEYS[3], ARGV[2])
+end
 redis.call('HSET', KEYS[2], ARGV[2], string.match(stored, '^%d+ ') .. ARGV[3])
 return {'ok'}

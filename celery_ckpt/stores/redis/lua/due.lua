@@ -1,0 +1,15 @@
+--[[ due: the agents whose moment has come, each put off, so that nobody else is told.
+  KEYS[1]  agents by moment (see watch.lua)
+  ARGV[1]  at most so many  ARGV[2]  how long they are put off, in microseconds
+  returns  {agent_id, its new moment, agent_id, its new moment, ...}
+]]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local come = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now), 'LIMIT', 0, ARGV[1])
+local moment, reply = now + ARGV[2], {}
+for _, agent_id in ipairs(come) do
+  redis.call('ZADD', KEYS[1], string.format('%.0f', moment), agent_id)
+  reply[#reply + 1] = agent_id
+  reply[#reply + 1] = moment
+end
+return reply

@@ -1,0 +1,146 @@
+"""Run records in Redis, whose turn it is, and what a watchdog looks at."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+
+from celery_ckpt.errors import RunOver
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import Lease, RunRecord, Standing, Start
+from celery_ckpt.stores.leases import new_nonce
+from celery_ckpt.stores.limits import is_same
+from celery_ckpt.stores.redis.keys import DUE_SHARDS
+from celery_ckpt.stores.redis.ledger import (
+    RedisLedger,
+    fence,
+    lease_of,
+    milliseconds,
+    number_of,
+    refuse,
+    run_prefix,
+)
+from celery_ckpt.stores.redis.runs import parsed_run
+from celery_ckpt.stores.redis.server import Call
+
+
+class RedisTurns(RedisLedger):
+    """The part of the store that knows the runs."""
+
+    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(run.agent_id, "agent", "runs", "open")
+        added = Call.script("add_run", keys, run.run_id, self._line(run))
+        entry = self._index.entry(run.agent_id)
+        # The entry once more behind it: somebody may be deleting the agent just now.
+        *_, reply, _ = self._server.together(
+            *self._watching(run.agent_id, unclaimed), entry, added, entry
+        )
+        if reply[0] == b"exists":
+            return is_same(parsed_run(run.agent_id, run.run_id, reply[1]), run)
+        return True
+
+    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(run.agent_id, "agent", "runs", "open")
+        own = fence(run.agent_id, lease)
+        reply = self._server.run("update_run", keys, own, run.run_id, self._line(run))
+        refuse(reply, run.agent_id, lease, run.run_id)
+
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
+        [key] = self._keys.of(checked_name(agent_id), "runs")
+        stored = self._server.command("HGET", key, run_id)
+        return None if stored is None else parsed_run(agent_id, run_id, stored)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        """See ``CheckpointStore``."""
+        flat = self._server.run("all", self._keys.of(checked_name(agent_id), "runs"))
+        pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
+        return [parsed_run(agent_id, run_id.decode(), line) for run_id, line in pairs]
+
+    # -- whose turn it is ----------------------------------------------------------------------------
+
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """See ``CheckpointStore``."""
+        agent_id, nonce, line = run.agent_id, new_nonce(), self._line(run)
+        start = Call.script(
+            "start_run",
+            self._keys.of(agent_id, "agent", "runs", "open", "steps"),
+            run.run_id,
+            line,
+            nonce,
+            checked_name(owner, "A lease's owner"),
+            milliseconds(ttl),
+            fence(agent_id, over),
+            line.split(b" ", 6)[5],
+        )
+        entry = self._index.entry(agent_id)
+        moment, _, reply = self._server.together(*self._watching(agent_id, ttl), entry, start)
+        refuse(reply, agent_id, None)
+        record = parsed_run(agent_id, run.run_id, reply[1])
+        lease = lease_of(agent_id, owner, nonce, reply[2:]) if reply[0] == b"ok" else None
+        return Start(run=record, lease=lease, moment=moment)
+
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        agent_id, settled = run.agent_id, run.model_copy(update={"delivered": True})
+        reply = self._server.run(
+            "settle_run",
+            self._keys.of(agent_id, "agent", "steps", "stepidx", "runs", "open"),
+            fence(agent_id, lease),
+            new_nonce(),
+            run.run_id,
+            self._line(settled),
+            run_prefix(run.run_id),
+        )
+        refuse(reply, agent_id, lease, run.run_id)
+        return parsed_run(agent_id, reply[1].decode(), reply[2]) if reply[0] == b"next" else None
+
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        """See ``CheckpointStore``."""
+        nonce = new_nonce()
+        checked_name(owner, "A lease's owner")
+        keys = self._keys.of(checked_name(agent_id), "agent", "runs")
+        reply = self._server.run("cancel_run", keys, run_id, nonce, owner, milliseconds(ttl))
+        refuse(reply, agent_id, None, run_id)
+        if reply[0] == b"over":
+            raise RunOver(agent_id=agent_id, run_id=run_id, status=reply[1].decode())
+        return lease_of(agent_id, owner, nonce, reply[1:]) if reply[1:] else None
+
+    def standing(self, agent_id: str) -> Standing:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
+        active, left_ms, holder, *flat = self._server.run("standing", keys)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return Standing(
+            active=active.decode() or None,
+            open=[parsed_run(agent_id, run_id.decode(), line) for run_id, line in pairs if line],
+            holder=self._holder(agent_id, holder),
+            seconds_left=left_ms / 1000,
+        )
+
+    # -- what a watchdog looks at --------------------------------------------------------------------
+
+    def watch(self, agent_id: str, after: float) -> int:
+        """See ``CheckpointStore``."""
+        [moment] = self._server.together(*self._watching(checked_name(agent_id), after))
+        return int(moment)
+
+    def unwatch(self, moments: Mapping[str, int]) -> int:
+        """See ``CheckpointStore``."""
+        calls = [
+            Call.script("unwatch", [self._keys.due_of(agent_id)], agent_id, moment)
+            for agent_id, moment in moments.items()
+        ]
+        return sum(self._server.together(*calls))
+
+    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
+        """See ``CheckpointStore``."""
+        found: builtins.list[tuple[str, int]] = []
+        put_off, share = round(hold * 1_000_000), -(-limit // DUE_SHARDS)
+        keys = [self._keys.due(shard) for shard in range(DUE_SHARDS)]
+        for flat in self._server.together(*(Call.script("due", [k], share, put_off) for k in keys)):
+            found += [(name.decode(), int(at)) for name, at in zip(flat[::2], flat[1::2], strict=True)]
+        return found

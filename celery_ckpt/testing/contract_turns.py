@@ -1,0 +1,289 @@
+"""The contract: whose turn it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_ckpt.errors import CheckpointTooLarge, LeaseHeld, LeaseLost, RunNotFound, RunOver
+from celery_ckpt.records import Lease, RunRecord, RunStatus
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+
+
+def _started(store: CheckpointStore, run: RunRecord, **options: Any) -> tuple[RunRecord, Lease]:
+    start = store.start_run(run, "worker", LONG_TTL, **options)
+    assert start.lease is not None
+    return start.run, start.lease
+
+
+def _ended(run: RunRecord, status: RunStatus = RunStatus.SUCCEEDED, **changes: Any) -> RunRecord:
+    return run.model_copy(update={"status": status, **changes})
+
+
+class TurnsContract(ContractFixtures):
+    """An agent has one active run; the others wait, first in, first out."""
+
+    def test_a_delivered_run_starts_with_a_lease_and_is_counted(self, store: CheckpointStore) -> None:
+        store.add_run(make_run("agent", "run", envelope={"args": [1.0, {}, []]}))
+
+        run, lease = _started(store, make_run("agent", "run", delivery="tag 1%"))
+
+        assert (run.status, run.attempts, run.delivery) == (RunStatus.RUNNING, 1, "tag 1%")
+        assert run.envelope == {"args": [1.0, {}, []]}
+        assert store.run("agent", "run") == run
+        assert store.holder("agent") == lease
+        assert store.standing("agent").active == "run"
+
+    def test_a_run_that_is_not_known_is_added_as_it_starts(self, store: CheckpointStore) -> None:
+        run, _ = _started(store, make_run("agent", "run", task="t", envelope={"a": None}))
+
+        assert (run.attempts, run.task, run.envelope) == (1, "t", {"a": None})
+        assert store.runs("agent") == [run]
+        assert list(store.agents()) == ["agent"]
+
+    def test_a_second_delivery_of_a_run_at_work_is_refused(self, store: CheckpointStore) -> None:
+        run, _ = _started(store, make_run("agent", "run"))
+
+        with pytest.raises(LeaseHeld):
+            store.start_run(make_run("agent", "run"), "other", LONG_TTL)
+        assert store.run("agent", "run") == run
+
+    def test_a_dead_owner_is_taken_over_at_once(self, store: CheckpointStore) -> None:
+        _, lease = _started(store, make_run("agent", "run"))
+
+        run, newer = _started(store, make_run("agent", "run"), over=lease)
+
+        assert (run.attempts, newer.token) == (2, lease.token + 1)
+        with pytest.raises(LeaseLost):
+            store.save(make_checkpoint("agent"), lease)
+
+    def test_a_run_that_was_released_starts_again(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+
+        handed = run.model_copy(update={"status": RunStatus.QUEUED, "retries": 1})
+        assert store.release(lease, run=handed) is True
+        assert store.run("agent", "run") == handed
+        again, _ = _started(store, make_run("agent", "run"))
+
+        assert (again.attempts, again.retries, again.stalled) == (2, 1, 0)
+
+    def test_a_lost_lease_releases_and_changes_no_run(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        newest, _ = _started(store, make_run("agent", "run"), over=lease)
+
+        assert store.release(lease, run=_ended(run)) is False
+        assert store.run("agent", "run") == newest
+
+    def test_attempts_that_die_without_a_trace_are_counted(self, store: CheckpointStore) -> None:
+        _, lease = _started(store, make_run("agent", "run"))
+        for count in (1, 2):
+            run, lease = _started(store, make_run("agent", "run"), over=lease)
+            assert run.stalled == count
+        store.record_step(make_step("agent", "run"), lease)
+        run, lease = _started(store, make_run("agent", "run"), over=lease)
+        assert run.stalled == 0
+        store.save(make_checkpoint("agent"), lease)
+        run, lease = _started(store, make_run("agent", "run"), over=lease)
+        assert (run.stalled, run.attempts) == (0, 5)
+
+    def test_other_runs_wait_without_a_lease_and_follow_in_order(self, store: CheckpointStore) -> None:
+        for name in ("first", "second", "third"):
+            store.add_run(make_run("agent", name))
+        first, lease = _started(store, make_run("agent", "first"))
+        for name in ("third", "second"):
+            start = store.start_run(make_run("agent", name, delivery=name), "worker", LONG_TTL)
+            assert (start.lease, start.run.status) == (None, RunStatus.WAITING)
+            assert start.run.delivery == name
+        store.release(lease, run=first.model_copy(update={"status": RunStatus.QUEUED}))
+        assert store.start_run(make_run("agent", "second"), "w", LONG_TTL).lease is None
+
+        first, lease = _started(store, make_run("agent", "first"))
+        second = store.settle_run(_ended(first), lease)
+
+        assert second is not None
+        assert (second.run_id, second.status) == ("second", RunStatus.QUEUED)
+        assert store.start_run(make_run("agent", "third"), "w", LONG_TTL).lease is None
+        second, lease = _started(store, make_run("agent", "second"))
+        third = store.settle_run(_ended(second), lease)
+        assert third is not None
+        assert third.run_id == "third"
+        third, lease = _started(store, make_run("agent", "third"))
+        assert store.settle_run(_ended(third), lease) is None
+        assert store.standing("agent").open == []
+
+    def test_a_settled_run_never_starts_again(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        store.settle_run(_ended(run, result=[1]), lease)
+
+        start = store.start_run(make_run("agent", "run"), "late", LONG_TTL)
+
+        assert start.lease is None
+        assert start.run == _ended(run, result=[1], delivered=True)
+        assert store.holder("agent") is None
+
+    def test_settling_drops_the_steps_of_that_run_only(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        store.record_step(make_step("agent", "run"), lease)
+        store.record_step(make_step("agent", "other"), lease)
+
+        store.settle_run(_ended(run), lease)
+
+        assert store.steps("agent", "run") == []
+        assert len(store.steps("agent", "other")) == 1
+
+    def test_a_failed_run_keeps_its_steps_and_may_be_opened_again(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        store.record_step(make_step("agent", "run"), lease)
+        store.settle_run(_ended(run, RunStatus.FAILED, error="e"), lease)
+
+        store.update_run(run.model_copy(update={"status": RunStatus.QUEUED}))
+
+        assert [run.run_id for run in store.standing("agent").open] == ["run"]
+        again, _ = _started(store, make_run("agent", "run"))
+        assert (again.attempts, len(store.steps("agent", "run"))) == (2, 1)
+
+    def test_a_finished_run_is_delivered_by_whoever_takes_the_lease(
+        self, store: CheckpointStore
+    ) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        finished = _ended(run, result={"x": 1})
+        store.update_run(finished, lease)
+        with pytest.raises(LeaseHeld):
+            store.start_run(make_run("agent", "run"), "late", LONG_TTL)
+
+        again, newer = _started(store, make_run("agent", "run"), over=lease)
+
+        assert again == finished
+        with pytest.raises(LeaseLost):
+            store.settle_run(finished, lease)
+        store.settle_run(finished, newer)
+        assert store.run("agent", "run") == _ended(finished, delivered=True)
+
+    def test_a_checkpoint_and_the_end_of_its_run_are_one_write(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        checkpoint = make_checkpoint("agent")
+
+        store.save(checkpoint, lease, run=_ended(run, result="r"))
+        store.save(checkpoint, lease, run=_ended(run, result="r"))
+
+        assert store.load_latest("agent") == checkpoint
+        assert store.run("agent", "run") == _ended(run, result="r")
+
+    def test_a_refused_save_leaves_its_run_as_it_was(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        newest, newer = _started(store, make_run("agent", "run"), over=lease)
+
+        with pytest.raises(LeaseLost):
+            store.save(make_checkpoint("agent"), lease, run=_ended(run))
+        with pytest.raises(RunNotFound):
+            store.save(make_checkpoint("agent"), newer, run=make_run("agent", "none"))
+        assert store.run("agent", "run") == newest
+        assert store.load_latest("agent") is None
+
+    def test_a_run_over_the_limit_is_refused(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        store.max_checkpoint_bytes = 2000  # type: ignore[attr-defined]
+        big = _ended(run, result="x" * 3000)
+
+        with pytest.raises(CheckpointTooLarge):
+            store.save(make_checkpoint("agent"), lease, run=big)
+        with pytest.raises(CheckpointTooLarge):
+            store.settle_run(big, lease)
+        with pytest.raises(CheckpointTooLarge):
+            store.release(lease, run=big)
+        assert store.run("agent", "run") == run
+
+    def test_cancelling_fences_off_whoever_works_on_the_run(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+
+        cancelling = store.cancel_run("agent", "run", "me", LONG_TTL)
+
+        assert cancelling is not None
+        assert cancelling.token == lease.token + 1
+        with pytest.raises(LeaseLost):
+            store.save(make_checkpoint("agent"), lease, run=_ended(run))
+        cancelled = store.run("agent", "run")
+        assert cancelled == _ended(run, RunStatus.CANCELLED)
+        assert store.settle_run(cancelled, cancelling) is None
+        assert store.holder("agent") is None
+
+    def test_cancelling_a_run_that_waits_leaves_the_active_one_alone(
+        self, store: CheckpointStore
+    ) -> None:
+        first, lease = _started(store, make_run("agent", "first"))
+        store.start_run(make_run("agent", "second"), "worker", LONG_TTL)
+
+        assert store.cancel_run("agent", "second", "me", LONG_TTL) is None
+        second = store.run("agent", "second")
+        assert second is not None
+        assert second.status is RunStatus.CANCELLED
+        assert store.settle_run(second) is None
+
+        store.save(make_checkpoint("agent"), lease)
+        assert store.settle_run(_ended(first), lease) is None
+
+    def test_a_run_that_has_ended_cannot_be_cancelled(self, store: CheckpointStore) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+        store.update_run(_ended(run), lease)
+
+        with pytest.raises(RunOver, match="succeeded"):
+            store.cancel_run("agent", "run", "me", LONG_TTL)
+        with pytest.raises(RunNotFound):
+            store.cancel_run("agent", "none", "me", LONG_TTL)
+        with pytest.raises(RunNotFound):
+            store.cancel_run("nobody", "none", "me", LONG_TTL)
+        store.settle_run(_ended(run), lease)
+
+    def test_a_cancellation_that_cannot_be_given_a_lease_cancels_nothing(
+        self, store: CheckpointStore
+    ) -> None:
+        run, lease = _started(store, make_run("agent", "run"))
+
+        with pytest.raises(ValueError, match="A lease of 0 seconds"):
+            store.cancel_run("agent", "run", "me", 0)
+        with pytest.raises(ValueError, match="owner"):
+            store.cancel_run("agent", "run", "", LONG_TTL)
+        assert store.run("agent", "run") == run
+        assert store.holder("agent") == lease
+
+    def test_an_unknown_run_that_has_ended_is_added_as_it_is_delivered(
+        self, store: CheckpointStore
+    ) -> None:
+        ended = _ended(make_run("agent", "run"), result=1)
+
+        run, lease = _started(store, ended)
+
+        assert run == ended
+        assert store.standing("agent").open == [ended]
+        assert store.settle_run(run, lease) is None
+        settled = _ended(make_run("agent", "other"), delivered=True)
+        assert store.start_run(settled, "worker", LONG_TTL).lease is None
+
+    def test_a_run_keeps_any_delivery(self, store: CheckpointStore) -> None:
+        for name in ("-", "%2D", " ", "", "ü 🎈\n"):
+            run, lease = _started(store, make_run("agent", f"run {name}", delivery=name))
+            assert run.delivery == name
+            assert store.run("agent", run.run_id) == run
+            store.settle_run(_ended(run), lease)
+
+    def test_standing_tells_the_open_runs_in_order(self, store: CheckpointStore) -> None:
+        for name in ("c", "a", "b"):
+            store.add_run(make_run("agent", name))
+        run, lease = _started(store, make_run("agent", "a"))
+
+        standing = store.standing("agent")
+
+        assert [run.run_id for run in standing.open] == ["c", "a", "b"]
+        assert (standing.active, standing.holder) == ("a", lease)
+        assert 0 < standing.seconds_left <= LONG_TTL
+        store.settle_run(_ended(run), lease)
+        assert [run.run_id for run in store.standing("agent").open] == ["c", "b"]
+        assert store.standing("nobody").open == []
+
+    def test_settling_an_unknown_run_is_an_error(self, store: CheckpointStore) -> None:
+        with pytest.raises(RunNotFound):
+            store.settle_run(make_run("agent", "run"))
+        assert list(store.agents()) == []
