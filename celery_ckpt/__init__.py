@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from celery_ckpt.models import Checkpoint, Entry
     from celery_ckpt.retention import RetentionPolicy
     from celery_ckpt.run import AgentRun
+    from celery_ckpt.runtime import signals
+    from celery_ckpt.runtime.agents import Agents
+    from celery_ckpt.runtime.current import current_run
+    from celery_ckpt.runtime.decorator import agent_task
+    from celery_ckpt.runtime.task import AgentTask
     from celery_ckpt.store import CheckpointStore
     from celery_ckpt.stores.file import FileCheckpointStore
     from celery_ckpt.stores.memory import MemoryCheckpointStore
@@ -34,6 +39,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    # Tasks
+    "AgentTask",
+    "Agents",
+    "agent_task",
+    "current_run",
+    "signals",
     # What a body works with
     "AgentRun",
     # Vocabulary
@@ -68,6 +79,10 @@ _MODULES = {
     "messages": ("Message", "ToolCall"),
     "models": ("Checkpoint", "Entry"),
     "retention": ("RetentionPolicy",),
+    "runtime.agents": ("Agents",),
+    "runtime.current": ("current_run",),
+    "runtime.decorator": ("agent_task",),
+    "runtime.task": ("AgentTask",),
     "run": ("AgentRun",),
     "store": ("CheckpointStore",),
     "stores.file": ("FileCheckpointStore",),
@@ -89,6 +104,8 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "signals":
+        return import_module(f"{__name__}.runtime.signals")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -9,8 +9,10 @@ All of it is written once, as coroutines; a bridge makes of it what sync and asy
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+from pydantic import BaseModel
 
 from celery_ckpt.bridge import Bridge
 from celery_ckpt.calls import Calls
@@ -26,6 +28,18 @@ from celery_ckpt.steps import StepBook
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class HasDict(Protocol):
+    """An SDK's object that is no pydantic model."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON."""
+        ...
+
+
+#: What a model's client returns. Not ``Any``: to type checkers a coroutine would be one too.
+Answer: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
 
 
 class RunHost(Protocol):
@@ -153,7 +167,7 @@ class AgentRun:
     @overload
     def llm(self, fn: Callable[P, list[Any]], *args: P.args, **kwargs: P.kwargs) -> list[Message]: ...
     @overload
-    def llm(self, fn: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Message: ...
+    def llm(self, fn: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Message: ...
     def llm(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a model, record what it returns, append it to the conversation; emits LLM_RESPONSE.
 

@@ -32,7 +32,7 @@ _PORTS = range(10_000, 32_000)
 _CHANCE = SystemRandom()  # the seeded one gives all xdist workers the same numbers
 _PR_SET_PDEATHSIG = 1
 #: Becomes another program that dies with its parent. (A preexec_fn is unsafe beside threads.)
-_LAUNCHER = f"""
+LAUNCHER = f"""
 import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})
@@ -90,7 +90,7 @@ class Valkey:
         """Start the server, or start it again, and wait until it answers."""
         command = [_binary(), self._config, "--port", self.port, "--bind", LOOPBACK]
         command += ["--dir", self.directory, "--logfile", self.directory / "log", "--save", ""]
-        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER]
+        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER]
         self._process = subprocess.Popen([*launcher, *map(str, [*command, *self._options])])
         wait_until(f"Valkey answers on port {self.port}", self._answers)
         return self

@@ -15,12 +15,15 @@ pytest.register_assert_rewrite(
     "celery_ckpt.testing.contract_ledger",
     "celery_ckpt.testing.contract_names",
     "celery_ckpt.testing.contract_pruning",
+    "celery_ckpt.testing.contract_turns",
+    "celery_ckpt.testing.contract_watching",
     "celery_ckpt.testing.machine",
 )
 
 # ruff: noqa: E402  (what is to be rewritten must be named before it is imported)
 from celery_ckpt.testing.clock import FakeClock
 from celery_ckpt.testing.contract import StoreContract
+from celery_ckpt.testing.crashing import CrashReport, crash_everywhere
 from celery_ckpt.testing.factories import (
     make_checkpoint,
     make_conversation,
@@ -32,12 +35,14 @@ from celery_ckpt.testing.faults import Fault, FaultyStore, InjectedFault, kill_t
 from celery_ckpt.testing.machine import StoreMachine
 
 __all__ = [
+    "CrashReport",
     "Fault",
     "FaultyStore",
     "FakeClock",
     "InjectedFault",
     "StoreContract",
     "StoreMachine",
+    "crash_everywhere",
     "kill_this_process",
     "make_checkpoint",
     "make_conversation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -51,17 +52,7 @@ class Broker:
 
     def assert_clean(self, deadline: float) -> None:
         """Wait until no message is left, or fail with those that are."""
-        seen: dict[str, Any] = {}
-
-        def is_clean() -> bool:
-            seen.clear()
-            seen.update(self.left())
-            return not seen
-
-        try:
-            until(is_clean, deadline, "the broker is clean")
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {seen}") from None
+        assert_nothing_left(self.left, deadline)
 
     # What happens to it
 
@@ -82,6 +73,21 @@ class Broker:
     def restart(self) -> None:
         """Kill -9 of the server, and a new one on its port with all that it had acknowledged."""
         self.server.restart()
+
+
+def assert_nothing_left(left: Callable[[], dict[str, Any]], deadline: float) -> None:
+    """Wait until nothing is left, or fail with what is."""
+    seen: dict[str, Any] = {}
+
+    def is_clean() -> bool:
+        seen.clear()
+        seen.update(left())
+        return not seen
+
+    try:
+        until(is_clean, deadline, "the broker is clean")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {seen}") from None
 
 
 def _own_addresses() -> set[str]:

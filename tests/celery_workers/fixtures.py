@@ -104,6 +104,13 @@ def configuration(request: pytest.FixtureRequest, broker: Broker, ledger: Ledger
 @pytest.fixture
 def celery_app(configuration: Configuration) -> Iterator[Celery]:
     """The app of the test's own process, current while the test runs."""
+    with app_of(configuration) as app:
+        yield app
+
+
+@contextmanager
+def app_of(configuration: Configuration) -> Iterator[Celery]:
+    """An app that is current in here; its connections are closed afterwards."""
     with current_app_kept():
         app = configuration.make_app()
         yield app

@@ -1,0 +1,1 @@
+"""Agents on Celery: the only part that imports Celery."""

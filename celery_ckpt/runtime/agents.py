@@ -1,0 +1,190 @@
+"""Agents: looking at agents, and acting on them, from outside of a task."""
+
+from __future__ import annotations
+
+import builtins
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+
+from celery import Celery
+from celery.result import AsyncResult
+from celery.utils import uuid
+
+from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver
+from celery_ckpt.models import Checkpoint, Value
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus
+from celery_ckpt.runtime import signals
+from celery_ckpt.runtime.broker import send
+from celery_ckpt.runtime.cancelling import cancel_runs
+from celery_ckpt.runtime.context import AppContext
+
+#: A run that was sent by hand and that nobody has begun so much later is sent again.
+_UNCLAIMED_SECONDS = 5.0
+#: How long to wait until another look at a run that is being settled.
+_SETTLING_SECONDS = 0.02
+
+
+class AgentStatus(Value):
+    """Where an agent stands."""
+
+    agent_id: str
+    #: Of its active run, or of the last one; ``None``: it never had any.
+    status: RunStatus | None = None
+    run_id: str | None = None
+    task: str = ""
+    attempts: int = 0
+    retries: int = 0
+    #: How many other runs of it wait for their turn.
+    waiting: int = 0
+    #: Who works on it now.
+    owner: str | None = None
+    error: str | None = None
+    #: Of its latest checkpoint.
+    iteration: int | None = None
+    checkpointed_at: datetime | None = None
+    checkpoints: int = 0
+
+
+class Agents:
+    """The agents of an app, with the store that its settings name."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    @property
+    def _context(self) -> AppContext:
+        return AppContext.of(self._app)
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    def list(self, status: RunStatus | str | None = None) -> builtins.list[AgentStatus]:
+        """All agents, or those with that status."""
+        wanted = None if status is None else RunStatus(status)
+        return [found for found in self._all() if wanted is None or found.status is wanted]
+
+    def _all(self) -> Iterator[AgentStatus]:
+        for agent_id in self._context.store.agents():
+            yield self.status(agent_id)
+
+    def status(self, agent_id: str) -> AgentStatus:
+        """Where an agent stands.
+
+        Raises:
+            AgentNotFound: there is none of that name.
+        """
+        standing = self._context.store.standing(agent_id)
+        run = self._run(agent_id)
+        history = self.history(agent_id)
+        if run is None and not history:
+            raise AgentNotFound(agent_id=agent_id)
+        fields = {"status", "run_id", "task", "attempts", "retries", "error"}
+        of_run = {} if run is None else run.model_dump(include=fields)
+        latest = history[0] if history else None
+        return AgentStatus(
+            agent_id=agent_id,
+            **of_run,
+            waiting=sum(other.status is RunStatus.WAITING for other in standing.open),
+            owner=standing.holder.owner if standing.holder else None,
+            iteration=latest.iteration if latest else None,
+            checkpointed_at=latest.created_at if latest else None,
+            checkpoints=len(history),
+        )
+
+    def _run(self, agent_id: str) -> RunRecord | None:
+        """The active run, else the last one."""
+        runs = self._context.store.runs(agent_id)
+        active = self._context.store.standing(agent_id).active
+        return next((run for run in runs if run.run_id == active), runs[-1] if runs else None)
+
+    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
+        """The outlines of its checkpoints, newest first."""
+        return self._context.store.history(agent_id)
+
+    def latest(self, agent_id: str) -> Checkpoint | None:
+        """Its latest checkpoint."""
+        return self._context.store.load_latest(agent_id)
+
+    # -- acting --------------------------------------------------------------------------------------
+
+    def resume(self, agent_id: str) -> AsyncResult:
+        """Send its run again, under its own task id and with all its retries before it.
+
+        Raises:
+            AgentNotFound: it has no run.
+            RunOver: its run has succeeded.
+        """
+        run = self._settled(agent_id)
+        if run is None:
+            raise AgentNotFound(agent_id=agent_id)
+        if run.status is RunStatus.SUCCEEDED:
+            raise RunOver(agent_id=agent_id, run_id=run.run_id, status=run.status.value)
+        store = self._context.store
+        store.watch(agent_id, _UNCLAIMED_SECONDS)
+        result = self._app.AsyncResult(run.run_id)
+        if run.status.is_final:
+            run = _anew(run)
+            store.update_run(run)
+            with suppress(NotImplementedError):  # some backends cannot, and there may be none
+                result.forget()
+        send(self._app, run.envelope, has_begun=True)
+        return result
+
+    def _settled(self, agent_id: str) -> RunRecord | None:
+        """Its run. One that has just ended is about to be settled, which has to be waited for."""
+        end = time.monotonic() + self._context.settings.lease_ttl
+        while (run := self._run(agent_id)) and run.status.is_final and not run.delivered:
+            if time.monotonic() > end:
+                break
+            time.sleep(_SETTLING_SECONDS)
+        return run
+
+    def fork(self, checkpoint_id: str, agent_id: str | None = None) -> str:
+        """Begin another agent with what a checkpoint holds; returns its name.
+
+        Raises:
+            CheckpointNotFound: there is none of that id.
+            AlreadyExists: there is an agent of that name.
+        """
+        store = self._context.store
+        original = store.load(checkpoint_id)
+        if original is None:
+            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+        name = checked_name(agent_id or uuid())
+        if store.history(name) or store.runs(name):
+            raise AlreadyExists(what="An agent's history", agent_id=name)
+        metadata = {**original.metadata, "forked_from": checkpoint_id}
+        fork = Checkpoint.new(
+            name, original.conversation, original.iteration, state=original.state, metadata=metadata
+        )
+        store.save(fork)
+        return name
+
+    def cancel(self, agent_id: str) -> bool:
+        """End all its runs that have not ended. A body at work stops at its next event; the
+        conversation is left as one that providers accept. False: there was nothing to end.
+        """
+        return bool(cancel_runs(self._context, agent_id))
+
+    def delete(self, agent_id: str) -> int:
+        """End its runs and forget everything about it; returns how many checkpoints went."""
+        self.cancel(agent_id)
+        return self._context.store.delete(agent_id)
+
+    def prune(self, agent_id: str, keep: int) -> int:
+        """Drop all but the newest checkpoints; never the latest one of an agent with an open run."""
+        is_live = bool(self._context.store.standing(agent_id).open)
+        count = self._context.store.prune(agent_id, max(keep, 1) if is_live else keep)
+        if count:
+            signals.checkpoints_pruned.send(sender=self._app, agent_id=agent_id, count=count)
+        return count
+
+
+def _anew(run: RunRecord) -> RunRecord:
+    """A run that has ended, as if it had just been sent."""
+    again = {"status": RunStatus.QUEUED, "delivered": False, "retries": 0, "stalled": 0}
+    envelope = run.envelope
+    envelope["headers"] = {**envelope["headers"], "retries": 0}
+    return run.model_copy(update={**again, "error": None, "result": None, "envelope": envelope})

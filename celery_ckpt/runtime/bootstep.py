@@ -1,0 +1,104 @@
+"""What every worker of an app with agents does: check its settings, watch, and notice its own end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.worker import state as worker_state
+from click import ClickException
+
+from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.drain import drain
+from celery_ckpt.runtime.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+Handler = Callable[[int, FrameType | None], Any]
+#: Those with which Celery stops at once, unless it is told to wait a little.
+_COLD = {"SIGQUIT"}
+
+
+class AgentsStep(bootsteps.StartStopStep):
+    """Starts the watchdog with the worker, and tells agents when the worker stops."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        context = _context(worker.app)
+        drain.end()
+        if worker.app.conf.get("worker_pool_start_method") == "spawn":
+            drain.share()
+        context.announce_events(bool(worker.task_events))
+
+    def create(self, worker: Any) -> Any:
+        """See Celery's bootsteps."""
+        return Watchdog(worker.app, lambda: _tend_pool(worker))
+
+    def start(self, worker: Any) -> None:
+        """The worker starts: watch, and put a handler before each of Celery's own."""
+        _warn(AppContext.of(worker.app))
+        self.obj.start()
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGTERM", "SIGQUIT", "SIGINT", "SIGHUP"):
+                _chain(worker, getattr(signal, name), name)
+
+    def close(self, worker: Any) -> None:
+        """The worker stops, for whatever reason: also ``control.shutdown()`` and a lost broker."""
+        drain.begin(warm=True)
+
+    def stop(self, worker: Any) -> None:
+        """The worker has stopped."""
+        self.obj.stop()
+
+    terminate = stop
+
+
+def _warn(context: AppContext) -> None:
+    for risk in context.store.risks():
+        logger.warning("The checkpoint store can lose work: %s", risk)
+
+
+def _tend_pool(worker: Any) -> None:
+    """Let the pool look after its children, in the thread of its own loop."""
+    hub = getattr(worker, "hub", None)
+    if hub is not None:
+        hub.call_soon(worker.pool.maintain_pool)
+
+
+def _context(app: Celery) -> AppContext:
+    """Wrong settings end the worker here, before it takes a message, with one line on what is wrong."""
+    try:
+        return AppContext.of(app)
+    except ConfigurationError as error:
+        raise ClickException(str(error)) from error
+
+
+def _chain(worker: Any, number: signal.Signals, name: str) -> None:
+    before = signal.getsignal(number)
+    if not callable(before):
+        return
+    is_solo = worker.pool_cls.__module__.endswith("solo")
+    celerys: Handler = before
+
+    def handle(signum: int, frame: FrameType | None) -> Any:
+        drain.begin(warm=not _is_cold(name))
+        if is_solo and _is_cold(name):
+            # Celery would raise NotImplementedError inside the body. A warm stop ends it as well.
+            worker_state.should_stop = 0
+            return None
+        return celerys(signum, frame)
+
+    signal.signal(number, handle)
+
+
+def _is_cold(name: str) -> bool:
+    from celery.apps.worker import REMAP_SIGTERM
+
+    return name in _COLD or (name == "SIGTERM" and REMAP_SIGTERM == "SIGQUIT")

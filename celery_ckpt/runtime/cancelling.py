@@ -1,0 +1,50 @@
+"""Ending runs on purpose: first on record, then in Celery, then settled; in no other order."""
+
+from __future__ import annotations
+
+from celery_ckpt.errors import RunOver
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import Lease, RunRecord
+from celery_ckpt.repairing import repaired
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.settling import send_next
+from celery_ckpt.runtime.states import CANCELLED, tell_cancelled
+
+
+def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
+    """End all runs of an agent that have not ended; returns their ids."""
+    standing = context.store.standing(agent_id)
+    # The active one last: until it is settled, none of the others can begin.
+    runs = sorted(standing.open, key=lambda run: run.run_id == standing.active)
+    return [run.run_id for run in runs if _is_cancelled(context, run)]
+
+
+def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
+    ttl = context.settings.lease_ttl
+    try:
+        lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, ttl)
+    except RunOver:
+        return False
+    if lease is not None:
+        _tidy(context, run, lease)
+    tell_cancelled(context.app, run)
+    cancelled = context.store.run(run.agent_id, run.run_id)
+    if cancelled is not None:
+        send_next(context, context.store.settle_run(cancelled, lease))
+    return True
+
+
+def _tidy(context: AppContext, run: RunRecord, lease: Lease) -> None:
+    """Leave a conversation that providers accept: no tool call without a result."""
+    latest = context.store.load_latest(run.agent_id)
+    if latest is None or latest.run_id != run.run_id or not latest.conversation.pending_tool_calls():
+        return
+    whole = Checkpoint.new(
+        run.agent_id,
+        repaired(latest.conversation, "take_back"),
+        latest.iteration,
+        state=latest.entry.state if latest.entry else latest.state,
+        run_id=run.run_id,
+        metadata={**latest.metadata, "reason": CANCELLED},
+    )
+    context.store.save(whole, lease)

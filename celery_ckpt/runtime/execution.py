@@ -1,0 +1,194 @@
+"""What becomes of a delivery: from the message to the outcome that Celery is given.
+
+RESUME  delivery -> start (lease, attempt) -> load latest, steps -> body(run) -> outcome -> settle
+
+    a duplicate, a settled run, one that waits     dropped: Celery acknowledges, nothing is stored
+    finished, but Celery never got the outcome     the recorded outcome, through Celery
+    the body returns or fails                      one write (checkpoint, result, status), then Celery
+    hand-off                                       save, release, publish, acknowledge
+    fenced                                         dropped: somebody else works on it
+    the process is being ended                     released; the broker or the watchdog brings it back
+
+Why the writes are in this order: docs/explanation/decisions.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_ckpt.control import Fenced, HandOff, found
+from celery_ckpt.errors import RunFailed, RunStalled
+from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.run import AgentRun
+from celery_ckpt.runtime import signals
+from celery_ckpt.runtime.attempt import Attempt
+from celery_ckpt.runtime.broker import send
+from celery_ckpt.runtime.current import working_for
+from celery_ckpt.runtime.drain import drain
+from celery_ckpt.runtime.opening import opened_run
+from celery_ckpt.runtime.results import as_record, from_record
+from celery_ckpt.runtime.starting import start
+from celery_ckpt.runtime.states import tell_cancelled, tell_started
+from celery_ckpt.runtime.telling import tell
+from celery_ckpt.strategies import Never
+
+logger = logging.getLogger(__name__)
+
+#: A run that was handed back and that nobody has begun so much later is sent again.
+_UNCLAIMED_SECONDS = 5.0
+#: One whose process was ended: the broker brings most of them back by itself.
+_INTERRUPTED_SECONDS = 2.0
+
+
+def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Work on what was delivered. Returns or raises what Celery is to know."""
+    attempt = start(task)
+    if attempt.of_run.status.is_final:
+        return _delivered_again(attempt)
+    if attempt.of_run.stalled >= attempt.context.settings.max_stalled_attempts:
+        raise _failed(attempt, None, _stalled(attempt.of_run))
+    tell_started(task)
+    return work(attempt, lambda: task.run(*args, **kwargs))
+
+
+def _delivered_again(attempt: Attempt) -> Any:
+    """Give Celery what it did not get, or did not keep."""
+    record = attempt.of_run
+    if record.status is RunStatus.SUCCEEDED:
+        return from_record(record)
+    if record.status is RunStatus.CANCELLED:
+        tell_cancelled(attempt.context.app, record)
+        attempt.is_announced = True
+        raise Ignore("it was cancelled")
+    reason = record.error or "for a reason that was not recorded"
+    raise RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
+
+
+def _stalled(record: RunRecord) -> RunStalled:
+    return RunStalled(agent_id=record.agent_id, run_id=record.run_id, attempts=record.stalled)
+
+
+def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
+    """Execute a body, and put on record how that ends. Returns or raises what Celery is to know."""
+    run: AgentRun | None = None
+    try:
+        run = opened_run(attempt)
+        tell(signals.agent_resumed if run.resumed else signals.agent_started, attempt, run)
+        with working_for(run, attempt):
+            value = body()
+        return _finished(attempt, run, value)
+    except BaseException as error:
+        raise _translated(attempt, run, error) from error.__cause__
+
+
+def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) -> BaseException:
+    """What Celery is to know of an exception."""
+    control = found(error)
+    if isinstance(control, Fenced) or attempt.hold.is_lost:
+        return _fenced(attempt, run)
+    if isinstance(control, HandOff):
+        return _handed_off(attempt, run, str(control))
+    if attempt.is_time_to_go(error):
+        # In the midst of something: a body that works by its own hand has its last checkpoint.
+        return _handed_off(attempt, None if run is None or run.is_own_hand else run, "time limit")
+    if isinstance(error, Retry):
+        return error  # released by AgentTask.retry, just before its message was published
+    if isinstance(error, Reject) and error.requeue:
+        return _interrupted(attempt, error)
+    if isinstance(error, Ignore | Reject):
+        return _left(attempt, run, error)
+    if isinstance(error, Exception):
+        return _failed(attempt, run, error)
+    return _interrupted(attempt, error)
+
+
+# -- how an attempt ends ---------------------------------------------------------------------------
+
+
+def _finished(attempt: Attempt, run: AgentRun, value: Any) -> Any:
+    run.settle()
+    _end(attempt, run, RunStatus.SUCCEEDED, result=as_record(value))
+    return value
+
+
+def _failed(attempt: Attempt, run: AgentRun | None, error: Exception) -> BaseException:
+    text = f"{type(error).__name__}: {error}"
+    try:
+        _end(attempt, run, RunStatus.FAILED, error=text[:10_000])
+    except Fenced:
+        return _fenced(attempt, run)
+    return error
+
+
+def _left(attempt: Attempt, run: AgentRun | None, error: Ignore | Reject) -> BaseException:
+    """The body wants Celery to forget the task (``Ignore``, ``replace``): the run is over too. To
+    Celery a message that was rejected for good is a failure.
+    """
+    try:
+        if isinstance(error, Reject):
+            _end(attempt, run, RunStatus.FAILED, error=f"rejected: {error.reason}")
+        else:
+            _end(attempt, run, RunStatus.SUCCEEDED)
+    except Fenced:
+        return _fenced(attempt, run)
+    attempt.is_announced = True
+    return error
+
+
+def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: Any) -> None:
+    """One write: the last checkpoint, the result, the status. The lease is kept until it is settled."""
+    record = attempt.of_run.model_copy(update={"status": status, **outcome})
+    store, lease = attempt.context.store, attempt.hold.lease
+    # A failure is resumed from the last checkpoint: what came after it may be what is wrong.
+    is_kept = status is RunStatus.SUCCEEDED and not isinstance(attempt.strategy, Never)
+    if run is None or not is_kept:
+        attempt.write(lambda: store.update_run(record, lease))
+    else:
+        last = run.snapshot()
+        attempt.write(lambda: store.save(last, lease, run=record))
+        tell(signals.checkpoint_saved, attempt, run, checkpoint=last)
+    attempt.of_run = record
+    tell(signals.agent_finished, attempt, run, record=record)
+
+
+def _handed_off(attempt: Attempt, run: AgentRun | None, reason: str) -> BaseException:
+    """Save, release, publish; Celery then acknowledges. In this order, and in no other."""
+    time.sleep(drain.grace_left)
+    try:
+        if run is not None and not isinstance(attempt.strategy, Never):
+            attempt.save_as_it_is(run)
+        released = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
+        attempt.release(released, _UNCLAIMED_SECONDS)
+    except Fenced:
+        return _fenced(attempt, run)
+    tell(signals.agent_handed_off, attempt, run, reason=reason)
+    try:
+        app, tag = attempt.context.app, attempt.hold.tag
+        send(app, released.envelope, has_begun=True, instead_of=tag)
+    except Exception as error:
+        logger.warning("Run %s was not sent; a watchdog will: %s", released.run_id, error)
+    return Ignore(f"handed off: {reason}")
+
+
+def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
+    attempt.context.keeper.let_go(attempt.hold)
+    logger.warning("Run %s goes on elsewhere; this attempt stops", attempt.of_run.run_id)
+    tell(signals.lease_lost, attempt, run)
+    return Ignore("another attempt has taken over")
+
+
+def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
+    """The process is being ended, by a cold shutdown, a revocation or a hard time limit: only the
+    parent knows which. It may have a tenth of a second left.
+    """
+    released = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
+    try:
+        attempt.release(released, _INTERRUPTED_SECONDS, patience=0)
+    except BaseException as failure:
+        logger.warning("The lease of run %s stays until it ends: %s", released.run_id, failure)
+    return error

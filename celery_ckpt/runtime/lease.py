@@ -1,0 +1,126 @@
+"""Keeping leases: one thread a process renews all of them, so that a long model call is not death.
+
+On a Redis broker the messages' visibility deadlines are moved along. A lease that turns out to be lost
+is marked; its attempt stops at its next event.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from celery import Celery
+
+from celery_ckpt.errors import LeaseLost, StoreError
+from celery_ckpt.records import Lease
+from celery_ckpt.runtime.broker import Unacked
+from celery_ckpt.store import CheckpointStore
+
+logger = logging.getLogger(__name__)
+
+#: How often a lease is renewed within its time.
+_RENEWALS = 3
+
+
+@dataclass(eq=False)
+class Hold:
+    """A lease that is being kept, and the message that goes with it."""
+
+    lease: Lease
+    tag: str = ""
+    #: Called once, from the keeper's thread, if the lease is lost.
+    on_loss: Callable[[], object] | None = None
+    _lost: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_lost(self) -> bool:
+        """Does somebody else hold the lease by now?"""
+        return self._lost.is_set()
+
+    def lose(self) -> None:
+        """Somebody else holds it."""
+        if not self._lost.is_set():
+            self._lost.set()
+            if self.on_loss is not None:
+                self.on_loss()
+
+
+class Keeper:
+    """Renews the leases of this process."""
+
+    def __init__(self, app: Celery, store: CheckpointStore, ttl: float) -> None:
+        self._app, self._store, self._ttl = app, store, ttl
+        self._holds: set[Hold] = set()
+        self._over: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def keep(self, hold: Hold) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._holds.add(hold)
+            if self._thread is None:
+                name = "celery_ckpt-keeper"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
+
+    def let_go(self, hold: Hold) -> None:
+        """Do not renew it any more."""
+        with self._lock:
+            self._holds.discard(hold)
+
+    def unwatch(self, agent_id: str, moment: int) -> None:
+        """Nothing is left to be watched of an agent. Done for many at once, and soon enough."""
+        with self._lock:
+            self._over[agent_id] = moment
+
+    def is_keeping(self, agent_id: str) -> bool:
+        """Does this very process hold the agent's lease?"""
+        with self._lock:
+            return any(hold.lease.agent_id == agent_id for hold in self._holds)
+
+    def _work(self) -> None:
+        unacked = Unacked(self._app.connection_for_write())
+        pause, took = threading.Event(), 0.0
+        # With hundreds of agents a round takes its time, which is not to be added to the pause.
+        while not pause.wait(max(0.0, self._ttl / _RENEWALS - took)):
+            began = time.monotonic()
+            with self._lock:
+                holds = list(self._holds)
+                over, self._over = self._over, {}
+            for hold in holds:
+                self._renew(hold)
+            self._unwatch(over)
+            self._touch(unacked, [hold.tag for hold in holds if hold.tag and not hold.is_lost])
+            took = time.monotonic() - began
+
+    def _renew(self, hold: Hold) -> None:
+        try:
+            self._store.renew(hold.lease, self._ttl)
+        except LeaseLost:
+            with self._lock:
+                is_kept = hold in self._holds
+            if is_kept:  # else it was given up meanwhile
+                self.let_go(hold)
+                hold.lose()
+        except StoreError as error:
+            # Expiry alone does not fence: if nobody else takes it, the next renewal makes it good.
+            logger.warning("The lease of agent %r was not renewed: %s", hold.lease.agent_id, error)
+
+    def _unwatch(self, over: dict[str, int]) -> None:
+        try:
+            self._store.unwatch(over)
+        except StoreError as error:
+            logger.info("A watchdog will find nothing to do for %d agents: %s", len(over), error)
+
+    def _touch(self, unacked: Unacked, tags: list[str]) -> None:
+        try:
+            unacked.touch(tags)
+        except Exception as error:
+            # The broker may be away for a while; what it delivers twice is dropped.
+            logger.warning("The broker's visibility deadline was not moved: %s", error)

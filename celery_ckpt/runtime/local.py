@@ -1,0 +1,55 @@
+"""A body that was called directly, or eagerly: everything works, and nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery_ckpt.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import Step
+from celery_ckpt.run import AgentRun
+from celery_ckpt.runtime import signals
+from celery_ckpt.runtime.current import working_for
+from celery_ckpt.runtime.envelopes import agent_id_of
+
+
+class LocalHost:
+    """A host without a store."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def record(self, step: Step) -> None:
+        """Nobody will replay it."""
+
+    def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
+        """Tell whoever listens."""
+        signals.checkpoint_event.send(sender=self._task, run=run, event=event)
+
+    def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        """There is nowhere to save it."""
+
+    def check(self, run: AgentRun) -> None:
+        """Nothing stops it."""
+
+    def iteration_ended(self, run: AgentRun) -> None:
+        """It goes on."""
+
+    def changed(self, run: AgentRun, name: str) -> None:
+        """Nothing was recorded that could have changed."""
+
+
+def run_locally(task: Any, body: Callable[[], Any]) -> Any:
+    """Execute a body here and now."""
+    request = task.request
+    agent_id, run_id = checked_name(agent_id_of(request, "local")), request.id or "local"
+    bridge = AsyncBridge() if task.is_async else SyncBridge()
+    attempt = (request.retries or 0) + 1
+    run = AgentRun(agent_id, run_id, attempt, LocalHost(task), bridge, None, [], task=task)
+    with working_for(run, None):
+        value = body()
+    run.settle()
+    return value

@@ -1,0 +1,23 @@
+"""An attempt's run, with what was stored of it."""
+
+from __future__ import annotations
+
+from celery_ckpt.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.repairing import repaired
+from celery_ckpt.run import AgentRun
+from celery_ckpt.runtime.attempt import Attempt
+from celery_ckpt.runtime.patience import patiently
+
+
+def opened_run(attempt: Attempt) -> AgentRun:
+    """The run as its body will see it: with the latest checkpoint and the recorded steps."""
+    record, store = attempt.of_run, attempt.context.store
+    agent_id, run_id, patience = record.agent_id, record.run_id, attempt.context.settings.lease_ttl
+    has_nothing = record.attempts == 1 and record.progress.startswith("0.")
+    latest = None if has_nothing else patiently(lambda: store.load_latest(agent_id), patience)
+    is_first = record.attempts == 1
+    steps = [] if is_first else patiently(lambda: store.steps(agent_id, run_id), patience)
+    bridge = AsyncBridge() if attempt.task.is_async else SyncBridge()
+    run = AgentRun(agent_id, run_id, record.attempts, attempt, bridge, latest, steps, task=attempt.task)
+    run.conversation = repaired(run.conversation, attempt.task.pending_calls)
+    return run

@@ -1,0 +1,46 @@
+"""The options of an agent task, checked where they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.repairing import POLICIES
+from celery_ckpt.strategies import CheckpointStrategy
+
+#: Those that are checked.
+OPTIONS = ("strategy", "on_changed", "pending_calls", "iterations_per_task", "keep")
+
+
+def parsed_strategy(strategy: Any) -> CheckpointStrategy | None:
+    """A strategy, from itself or from its text; ``None`` is none.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if strategy is None or isinstance(strategy, CheckpointStrategy):
+        return strategy
+    if isinstance(strategy, str):
+        return CheckpointStrategy.parse(strategy)
+    raise ConfigurationError(reason=f"strategy is a CheckpointStrategy or its text, not {strategy!r}.")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ``ConfigurationError`` if an option is wrong; those that are not known are Celery's."""
+    parsed_strategy(options.get("strategy"))
+    for name, (is_right, told) in _RULES.items():
+        if name in options and not is_right(options[name]):
+            raise ConfigurationError(reason=f"{name} is {told}, not {options[name]!r}.")
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and value >= 1)
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "on_changed": (lambda value: value in ("call", "fail"), "'call' or 'fail'"),
+    "pending_calls": (lambda value: value in POLICIES, f"one of {', '.join(POLICIES)}"),
+    "iterations_per_task": (_is_count, "1 or more, or None"),
+    "keep": (_is_count, "1 or more, or None"),
+}

@@ -1,0 +1,68 @@
+"""What only the worker's parent knows of a run's end: revoked, expired, killed at its hard time limit.
+
+The body saw the same ``SystemExit`` in all these cases, or nothing; its attempt is over either way. The
+parent puts it on record, so that no watchdog brings back what was ended on purpose.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from weakref import WeakValueDictionary
+
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import TimeLimitExceeded
+from celery.signals import task_failure, task_received, task_revoked
+
+from celery_ckpt.errors import RunNotFound, RunOver, StoreError
+from celery_ckpt.records import RunStatus
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.envelopes import agent_id_of
+from celery_ckpt.runtime.settling import attempt_of, send_next
+
+logger = logging.getLogger(__name__)
+
+#: What was delivered and is not done with. At a hard time limit Celery has forgotten it already.
+_requests: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+
+def _on_received(request: Any, **_: Any) -> None:
+    _requests[request.id] = request
+
+
+def _on_revoked(sender: Any, request: Any, **_: Any) -> None:
+    if getattr(sender, "is_agent", False):
+        _end(sender, agent_id_of(request), request.id, RunStatus.CANCELLED, "revoked")
+
+
+def _on_failure(sender: Any, task_id: str, exception: Any, **_: Any) -> None:
+    is_parents = isinstance(exception, TimeLimitExceeded | WorkerLostError)
+    if is_parents and getattr(sender, "is_agent", False) and attempt_of(sender) is None:
+        agent_id = _agent_id_by(task_id)
+        _end(sender, agent_id, task_id, RunStatus.FAILED, f"{type(exception).__name__}: {exception}")
+
+
+def _agent_id_by(task_id: str) -> str:
+    request = _requests.get(task_id)
+    return task_id if request is None else agent_id_of(request._context)
+
+
+def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) -> None:
+    context = AppContext.of(task.app)
+    try:
+        lease = context.store.cancel_run(agent_id, run_id, context.owner, context.settings.lease_ttl)
+        run = context.store.run(agent_id, run_id)
+        assert run is not None
+        ended = run.model_copy(update={"status": status, "error": reason[:10_000]})
+        send_next(context, context.store.settle_run(ended, lease))
+    except (RunNotFound, RunOver):
+        return
+    except StoreError as error:
+        logger.error("That run %s was %s is not on record: %s", run_id, status, error)
+
+
+def connect() -> None:
+    """Listen to Celery."""
+    task_received.connect(_on_received, weak=False, dispatch_uid="celery_ckpt.received")
+    task_revoked.connect(_on_revoked, weak=False, dispatch_uid="celery_ckpt.revoked")
+    task_failure.connect(_on_failure, weak=False, dispatch_uid="celery_ckpt.lost")

@@ -1,0 +1,47 @@
+"""A run's result, as its record keeps it: JSON as it is, and what kombu's JSON adds to it marked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.utils import json
+
+from celery_ckpt.errors import NotJson, RunFailed
+from celery_ckpt.jsonvalues import plain
+from celery_ckpt.records import RunRecord
+
+#: Stands for a value that is not plain JSON (a date, a UUID): its text in kombu's JSON.
+_KOMBU = "ckpt:kombu-json"
+#: Stands for a value that not even that can hold: another result serializer may.
+_UNKNOWN = "ckpt:not-json"
+
+
+def as_record(value: Any) -> Any:
+    """What the record keeps of a result."""
+    try:
+        kept = plain(value, "result")
+        return kept if not _is_marked(kept) else {_KOMBU: json.dumps(kept)}
+    except NotJson:
+        try:
+            return {_KOMBU: json.dumps(value)}
+        except (TypeError, ValueError):
+            return {_UNKNOWN: type(value).__qualname__}
+
+
+def from_record(record: RunRecord) -> Any:
+    """The result that a record keeps.
+
+    Raises:
+        RunFailed: it could not be kept.
+    """
+    kept = record.result
+    if not _is_marked(kept):
+        return kept
+    if _KOMBU in kept:
+        return json.loads(kept[_KOMBU])
+    reason = f"it succeeded, but its result, of type {kept[_UNKNOWN]}, is not JSON and was not kept"
+    raise RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
+
+
+def _is_marked(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and (_KOMBU in value or _UNKNOWN in value)

@@ -1,0 +1,136 @@
+"""The ``ckpt_*`` settings of an app, read and checked once.
+
+They are read with ``app.conf.get``: what is put in with ``app.add_defaults`` would beat the user's own
+configuration. Under a namespace they are ``CELERY_CKPT_*``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from celery import Celery
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
+
+PREFIX = "ckpt_"
+_WEEK = timedelta(days=7).total_seconds()
+
+
+class Settings(BaseModel):
+    """Every setting with its default. Times are seconds, or a ``timedelta``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    #: Where checkpoints are kept, see ``open_store``. There is no default: losing work is not one.
+    store_url: str | None = None
+    #: What every key in Redis begins with.
+    key_prefix: str = "ckpt:"
+    #: When to take a checkpoint, for tasks that do not say.
+    strategy: CheckpointStrategy = Field(default_factory=AfterToolCall)
+    #: How many checkpoints of an agent are kept.
+    keep: int | None = Field(default=20, ge=1)
+    #: Checkpoints older than this are dropped.
+    max_age: float | None = Field(default=None, gt=0)
+    #: Agents named by their task id are forgotten so long after their end; named ones never are.
+    forget_finished_after: float | None = Field(default=_WEEK, gt=0)
+    #: How often beat prunes; ``None``: never.
+    prune_every: float | None = Field(default=300, gt=0)
+    #: How long an attempt that says nothing is taken to be alive.
+    lease_ttl: float = Field(default=30, ge=0.5, le=86_400)
+    #: Go back to the queue when the worker shuts down?
+    hand_off: bool = True
+    #: Go back to the queue instead of failing at a soft time limit?
+    hand_off_on_time_limit: bool = False
+    #: Go back to the queue after so many iterations.
+    iterations_per_task: int | None = Field(default=None, ge=1)
+    #: A run fails after so many attempts in a row that died without leaving anything behind.
+    max_stalled_attempts: int = Field(default=5, ge=1)
+    #: Checkpoints, steps and run records over this are refused.
+    max_checkpoint_bytes: int = Field(default=DEFAULT_MAX_CHECKPOINT_BYTES, ge=1)
+    #: What a save waits for: the server's memory, its disk, or a replica.
+    durability: Literal["default", "fsync", "replica"] = "default"
+    #: Keys for encryption at rest; the first one encrypts.
+    encryption_keys: tuple[str, ...] = ()
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _parse_strategy(cls, value: Any) -> Any:
+        return CheckpointStrategy.parse(value) if isinstance(value, str) else value
+
+    @field_validator("max_age", "forget_finished_after", "prune_every", "lease_ttl", mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        return value.total_seconds() if isinstance(value, timedelta) else value
+
+    @field_validator("durability", "encryption_keys")
+    @classmethod
+    def _refuse_what_is_not_there(cls, value: Any) -> Any:
+        # Better refused than silently not done.
+        if value not in ("default", ()):
+            raise ValueError("this version cannot do that yet")
+        return value
+
+    @classmethod
+    def of(cls, app: Celery) -> Settings:
+        """The settings of an app.
+
+        Raises:
+            ConfigurationError: a name or a value is wrong; it says which, and what was meant.
+        """
+        known = cls.model_fields
+        refuse_unknown(_names_in(app), known)
+        found = {name: _value(app, PREFIX + name) for name in known}
+        given = {name: value for name, value in found.items() if value is not _NOT_SET}
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            [first, *_] = error.errors()
+            name = ".".join(str(part) for part in first["loc"])
+            wrong = f"The setting {PREFIX}{name} = {first['input']!r} is wrong"
+            why = first["msg"].removeprefix("Value error, ").rstrip(".")
+            raise ConfigurationError(reason=f"{wrong}: {why}.") from error
+
+    def needed_store_url(self) -> str:
+        """The store's URL. Raises ``ConfigurationError`` if it was not set."""
+        if self.store_url is None:
+            raise ConfigurationError(
+                reason="ckpt_store_url is not set: say where checkpoints are to be kept, for instance "
+                "app.conf.ckpt_store_url = 'redis://localhost:6379/1'."
+            )
+        return self.store_url
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ``ConfigurationError`` for a name that is not a setting, with the one that was meant."""
+    allowed = {PREFIX + name for name in known}
+    for name in names:
+        if name not in allowed:
+            close = get_close_matches(name, allowed, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise ConfigurationError(reason=f"There is no setting {name!r}.{hint}")
+
+
+def _names_in(app: Celery) -> list[str]:
+    app.conf.finalize()
+    prefix = (app.conf.prefix or "") + PREFIX
+    names = {str(name) for mapping in app.conf.maps for name in mapping}
+    own = [name.lower() for name in names if name.lower().startswith(prefix.lower())]
+    return sorted({PREFIX + name[len(prefix) :] for name in own} | _plain_names(names))
+
+
+def _plain_names(names: set[str]) -> set[str]:
+    return {name.lower() for name in names if name.lower().startswith(PREFIX)}
+
+
+def _value(app: Celery, name: str) -> Any:
+    # Without a namespace Celery finds a name in capitals only as it is written.
+    return app.conf.get(name, app.conf.get(name.upper(), _NOT_SET))
+
+
+_NOT_SET = object()

@@ -1,0 +1,76 @@
+"""After the end: Celery has the outcome, so the run is settled and the next one gets its turn.
+
+Celery stores the result and sends the callbacks after the body has returned; ``task_success`` and
+``task_failure`` say that it has, ``task_postrun`` comes whether it has or not. A run that ended and
+whose outcome Celery could not keep stays open: the watchdog brings it back until it is delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.signals import task_failure, task_postrun, task_success
+
+from celery_ckpt.errors import LeaseError, StoreError
+from celery_ckpt.records import RunRecord
+from celery_ckpt.runtime.attempt import Attempt
+from celery_ckpt.runtime.broker import send
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.patience import patiently
+
+logger = logging.getLogger(__name__)
+
+
+def attempt_of(task: Any) -> Attempt | None:
+    """The attempt that a task is being executed for, if it is an agent's."""
+    return getattr(getattr(task, "request", None), "ckpt_attempt", None)
+
+
+def _on_announced(sender: Any, **_: Any) -> None:
+    attempt = attempt_of(sender)
+    if attempt is not None:
+        attempt.is_announced = True
+
+
+def _on_postrun(sender: Any, **_: Any) -> None:
+    attempt = attempt_of(sender)
+    if attempt is not None and attempt.of_run.status.is_final:
+        attempt.context.keeper.let_go(attempt.hold)
+        if attempt.is_announced:
+            settle(attempt)
+
+
+def settle(attempt: Attempt) -> None:
+    """Mark the run as delivered; send the one that waits."""
+    store, record = attempt.context.store, attempt.of_run
+    patience = attempt.context.settings.lease_ttl
+    try:
+        following = patiently(lambda: store.settle_run(record, attempt.hold.lease), patience)
+        if following is None:
+            attempt.context.keeper.unwatch(record.agent_id, attempt.moment)
+    except LeaseError:
+        logger.warning("Run %s was settled by somebody else", record.run_id)
+    except StoreError as error:
+        logger.error("Run %s could not be settled, a watchdog will: %s", record.run_id, error)
+    else:
+        send_next(attempt.context, following)
+
+
+def send_next(context: AppContext, following: RunRecord | None) -> None:
+    """Send a run whose turn has come; a watchdog does it if this fails."""
+    if following is None:
+        return
+    try:
+        context.store.watch(following.agent_id, context.settings.lease_ttl)
+        has_begun, waited = following.attempts > 0, following.delivery
+        send(context.app, following.envelope, has_begun=has_begun, instead_of=waited)
+    except Exception as error:
+        logger.warning("Run %s was not sent, a watchdog will: %s", following.run_id, error)
+
+
+def connect() -> None:
+    """Listen to Celery."""
+    for number, signal in enumerate((task_success, task_failure)):
+        signal.connect(_on_announced, weak=False, dispatch_uid=f"celery_ckpt.announced.{number}")
+    task_postrun.connect(_on_postrun, weak=False, dispatch_uid="celery_ckpt.postrun")

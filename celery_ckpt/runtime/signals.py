@@ -1,0 +1,43 @@
+"""What an agent tells the world, in the way of Celery's own signals.
+
+Receivers get the task as ``sender`` and everything else by keyword; they must take ``**kwargs``. A
+receiver's exception is logged and goes no further, except that of the library's own saving receiver.
+"""
+
+from __future__ import annotations
+
+from celery.utils.dispatch import Signal
+
+#: Something happened in the agent's loop; the library's own receiver saves if the strategy says so.
+checkpoint_event = Signal(name="checkpoint_event", providing_args={"run", "event"})
+#: A checkpoint is stored.
+checkpoint_saved = Signal(name="checkpoint_saved", providing_args={"run", "checkpoint"})
+#: A checkpoint could not be stored; the next one carries what it missed.
+checkpoint_failed = Signal(name="checkpoint_failed", providing_args={"run", "error"})
+#: An attempt began from nothing.
+agent_started = Signal(name="agent_started", providing_args={"run"})
+#: An attempt began where another one was.
+agent_resumed = Signal(name="agent_resumed", providing_args={"run"})
+#: An attempt saved itself and went back to the queue.
+agent_handed_off = Signal(name="agent_handed_off", providing_args={"run", "reason"})
+#: A run has ended; ``record`` says how.
+agent_finished = Signal(name="agent_finished", providing_args={"run", "record"})
+#: Somebody else works for the agent now: this attempt stops and changes nothing.
+lease_lost = Signal(name="lease_lost", providing_args={"run"})
+#: A recorded step was not called as it was recorded: the code or its arguments have changed.
+step_changed = Signal(name="step_changed", providing_args={"run", "name"})
+#: Checkpoints of an agent were dropped.
+checkpoints_pruned = Signal(name="checkpoints_pruned", providing_args={"agent_id", "count"})
+
+__all__ = [
+    "agent_finished",
+    "agent_handed_off",
+    "agent_resumed",
+    "agent_started",
+    "checkpoint_event",
+    "checkpoint_failed",
+    "checkpoint_saved",
+    "checkpoints_pruned",
+    "lease_lost",
+    "step_changed",
+]

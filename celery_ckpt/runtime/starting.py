@@ -1,0 +1,108 @@
+"""From a delivery to an attempt: is it this run's turn, and may this worker work on it?"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.exceptions import Ignore
+
+from celery_ckpt.clock import system_clock
+from celery_ckpt.errors import LeaseHeld, StoreUnavailable
+from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
+from celery_ckpt.runtime.attempt import Attempt
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.envelopes import agent_id_of, delivery_tag, envelope_of_request, send_later
+from celery_ckpt.runtime.lease import Hold
+from celery_ckpt.runtime.owner import is_known_dead
+from celery_ckpt.runtime.settling import settle
+from celery_ckpt.runtime.states import is_revoked
+
+logger = logging.getLogger(__name__)
+
+#: A delivery that finds the store away comes back after so long.
+_STORE_AWAY_SECONDS = 5.0
+
+
+def start(task: Any) -> Attempt:
+    """Begin an attempt at what was delivered.
+
+    Raises:
+        Ignore: there is nothing to do; Celery acknowledges the message and stores nothing.
+    """
+    context = AppContext.of(task.app)
+    try:
+        return _started(context, task)
+    except StoreUnavailable as error:
+        logger.error("Run %s cannot begin yet: %s", task.request.id, error)
+        send_later(task, _STORE_AWAY_SECONDS)
+        raise Ignore("the store is away") from error
+
+
+def _started(context: AppContext, task: Any) -> Attempt:
+    run = _delivered(task)
+    begun = _begun(context, run)
+    if begun.lease is None:
+        raise Ignore("it is settled" if begun.run.is_settled else "it waits for its turn")
+    hold = Hold(begun.lease, run.delivery)
+    attempt = Attempt(context, task, begun.run, hold, begun.moment)
+    context.keeper.keep(hold)
+    task.request.ckpt_attempt = attempt
+    # What the message says is old if it was delivered more than once.
+    task.request.retries = max(task.request.retries, begun.run.retries)
+    if not begun.run.has_envelope:
+        if is_revoked(task):
+            raise _cancelled(attempt)
+        _seal(attempt)
+    return attempt
+
+
+def _cancelled(attempt: Attempt) -> Ignore:
+    """The agent was deleted while this message was on its way."""
+    attempt.context.keeper.let_go(attempt.hold)
+    attempt.of_run = attempt.of_run.model_copy(update={"status": RunStatus.CANCELLED})
+    settle(attempt)
+    return Ignore("it was cancelled")
+
+
+def _delivered(task: Any) -> RunRecord:
+    request = task.request
+    return RunRecord(
+        agent_id=agent_id_of(request),
+        run_id=request.id,
+        task=task.name,
+        delivery=delivery_tag(request),
+        created_at=system_clock.now(),
+    )
+
+
+def _begun(context: AppContext, run: RunRecord) -> Start:
+    store, owner, ttl = context.store, context.owner, context.settings.lease_ttl
+    try:
+        return store.start_run(run, owner, ttl)
+    except LeaseHeld as held:
+        if not is_known_dead(held.owner):
+            raise Ignore(f"a duplicate: {held.owner} works on it") from held
+        over = held
+    try:
+        return store.start_run(run, owner, ttl, over=_lease(over))
+    except LeaseHeld as held:
+        raise Ignore(f"a duplicate: {held.owner} was faster") from held
+
+
+def _lease(held: LeaseHeld) -> Lease:
+    return Lease(
+        agent_id=held.agent_id,
+        token=held.token,
+        nonce=held.nonce,
+        owner=held.owner,
+        expires_at=system_clock.now(),
+    )
+
+
+def _seal(attempt: Attempt) -> None:
+    """The task was sent past ``AgentTask.apply_async``: keep what it takes to send it again."""
+    sealed = envelope_of_request(attempt.task)
+    record = attempt.of_run.model_copy(update={"envelope": sealed})
+    attempt.write(lambda: attempt.context.store.update_run(record, attempt.hold.lease))
+    attempt.of_run = record

@@ -1,0 +1,59 @@
+"""Task states that Celery does not keep by itself, or would keep at the wrong time."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from celery import Celery, states
+from celery.app.task import Context
+from kombu.exceptions import ContentDisallowed
+
+from celery_ckpt.records import RunRecord
+from celery_ckpt.runtime.broker import content
+
+logger = logging.getLogger(__name__)
+
+#: What a cancelled run's result says.
+CANCELLED = "cancelled"
+
+
+def tell_started(task: Any) -> None:
+    """STARTED, if that is to be kept: by Celery's own means it would replace the outcome of a run that
+    has ended, whenever a late copy of its message is delivered.
+    """
+    tracks = task.app.conf.task_track_started if task.tracks_start is None else task.tracks_start
+    request = task.request
+    if not tracks or task.ignore_result or request.ignore_result:
+        return
+    who = {"pid": os.getpid(), "hostname": request.hostname}
+    try:
+        task.backend.store_result(request.id, who, states.STARTED, request=request)
+    except Exception as error:
+        # Nobody's work depends on being watched.
+        logger.warning("That run %s has started was not stored: %s", request.id, error)
+
+
+def tell_cancelled(app: Celery, run: RunRecord) -> None:
+    """REVOKED; a chord that waits for the task hears of it."""
+    app.backend.mark_as_revoked(run.run_id, CANCELLED, request=_request(app, run), store_result=True)
+
+
+def is_revoked(task: Any) -> bool:
+    """Does the result say so? No, if there are no results."""
+    try:
+        return bool(task.backend.get_state(task.request.id) == states.REVOKED)
+    except Exception as error:
+        logger.info("Whether run %s was cancelled is not known: %s", task.request.id, error)
+        return False
+
+
+def _request(app: Celery, run: RunRecord) -> Context | None:
+    if not run.envelope:
+        return None
+    try:
+        args, kwargs, embedded = content(app, run.envelope)
+    except ContentDisallowed:
+        return None
+    return Context(run.envelope["headers"], args=args, kwargs=kwargs, **embedded)

@@ -1,0 +1,117 @@
+"""Agents whose bodies are coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from celery import shared_task
+from pydantic import BaseModel
+
+from celery_ckpt import AgentRun, AgentTask, EveryN, agent_task, current_run
+from celery_workers.ledger import here
+
+
+@agent_task
+async def which_loop(run: AgentRun, seconds: float = 0.0) -> list[Any]:
+    """The process and the loop it runs in, and whether another one ran there meanwhile."""
+    await asyncio.sleep(seconds)
+    loop = asyncio.get_running_loop()
+    return [os.getpid(), id(loop), current_run().run_id == run.run_id]
+
+
+def _calls(n: int) -> dict[str, Any]:
+    def call(number: int) -> dict[str, Any]:
+        arguments = f'{{"number": {number}}}'
+        function = {"name": "work", "arguments": arguments}
+        return {"id": f"c{number}", "type": "function", "function": function}
+
+    return {"role": "assistant", "content": None, "tool_calls": [call(n) for n in range(n)]}
+
+
+async def _model(n: int) -> dict[str, Any]:
+    return _calls(n)
+
+
+@agent_task(strategy=EveryN(1), iterations_per_task=1)
+async def parallel(run: AgentRun, n: int, how: str) -> list[Any]:
+    """Runs the tools of each of two answers side by side; the first ones take longest."""
+
+    async def work(number: int) -> int:
+        here().call(run.run_id, f"work {run.iteration}.{number}")
+        await asyncio.sleep(0.02 * (n - number))
+        return 10 * number
+
+    with here().body(run.run_id, attempt=run.attempt):
+        async for _ in run.iterations(limit=2):
+            reply = await run.llm(_model, n)
+            if how == "gather":
+                done = await asyncio.gather(*(run.tool(call, work) for call in reply.tool_calls))
+            else:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(_awaited(run.tool(c, work))) for c in reply.tool_calls]
+                done = [task.result() for task in tasks]
+            run.state["sum"] = run.state.get("sum", 0) + sum(done)
+        answers = [
+            message.to_dict()["tool_call_id"]
+            for message in run.conversation.messages
+            if message.to_dict()["role"] == "tool"
+        ]
+        return [run.state["sum"], answers]
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+@agent_task(strategy=EveryN(1))
+async def in_a_group(run: AgentRun) -> int:
+    """All its steps are tasks of one group; the worker shuts down amid them."""
+
+    async def work(number: int) -> int:
+        here().call(run.run_id, f"work {number}")
+        await asyncio.sleep(0.1)
+        return number
+
+    with here().body(run.run_id, attempt=run.attempt):
+        total = 0
+        async for number in run.iterations(limit=6):
+            async with asyncio.TaskGroup() as group:
+                one = group.create_task(_awaited(run.step("one", work, 2 * number)))
+                two = group.create_task(_awaited(run.step("two", work, 2 * number + 1)))
+            run.state["sum"] = run.state.get("sum", 0) + one.result() + two.result()
+        total = run.state["sum"]
+        return int(total)
+
+
+@agent_task(strategy=EveryN(1), max_retries=1, retry_backoff=False, default_retry_delay=0)
+async def slow_async(run: AgentRun, n: int, seconds: float) -> int:
+    """Slow, and interrupted by a time limit: its cleaning up is on record."""
+    with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
+        async for number in run.iterations(limit=n):
+            await run.step("sleep", _sleep, run.run_id, number, seconds)
+        return run.attempt
+
+
+async def _sleep(run_id: str, number: int, seconds: float) -> None:
+    here().call(run_id, f"sleep {number}")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        here().note(run_id, "cleaned up")
+        raise
+
+
+class Given(BaseModel):
+    number: int
+
+
+@shared_task(base=AgentTask, bind=True, pydantic=True)
+async def with_models(self: AgentTask[Any, Any], given: Given) -> Given:
+    run = current_run()
+    return Given(number=await run.step("add", _one_more, given.number))
+
+
+async def _one_more(number: int) -> int:
+    return number + 1

@@ -1,0 +1,81 @@
+"""Async bodies on pools of all kinds: how they last, and how they are interrupted."""
+
+from __future__ import annotations
+
+import pytest
+from celery_workers.asynchronous import (
+    in_a_group,
+    slow_async,
+    which_loop,
+)
+from celery_workers.broker import Broker
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+
+from celery_ckpt.errors import ConfigurationError
+
+pytestmark = [
+    pytest.mark.configured(
+        include=("celery_workers.asynchronous",),
+        conf={"ckpt_lease_ttl": 2},
+    ),
+    pytest.mark.usefixtures("celery_app"),
+]
+
+
+def test_each_child_of_a_pool_has_a_loop_that_lasts(start_worker: StartWorker) -> None:
+    worker = start_worker(concurrency=1)
+
+    seen = [which_loop.delay().get(timeout=10) for _ in range(3)]
+
+    assert len({tuple(one) for one in seen}) == 1
+    assert [seen[0][0]] == worker.children()
+
+
+def test_a_hand_off_inside_of_a_task_group_costs_nothing(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    first = start_worker(pool="threads")
+    result = in_a_group.delay()
+    ledger.wait_for_call("work 4", 10)
+
+    first.term()
+    assert first.wait_exit(10) == 0
+    start_worker(pool="threads")
+
+    assert result.get(timeout=10) == sum(range(2, 14))
+    assert ledger.repeated(result.id) == {}
+    assert len(ledger.bodies(result.id)) == 2
+    broker.assert_clean(5)
+
+
+@pytest.mark.parametrize(
+    "hands_off",
+    [
+        pytest.param(
+            True,
+            marks=pytest.mark.configured(
+                conf={"ckpt_lease_ttl": 2, "ckpt_hand_off_on_time_limit": True}
+            ),
+        ),
+        False,
+    ],
+)
+def test_a_soft_time_limit_cancels_the_body(
+    start_worker: StartWorker, ledger: Ledger, hands_off: bool
+) -> None:
+    start_worker()
+    # In each limit there is time for one and a half.
+    result = slow_async.apply_async((3 if hands_off else 2, 0.6), soft_time_limit=1)
+
+    assert result.get(timeout=15) == (3 if hands_off else 2)
+    begins = ledger.notes(result.id, "begin")
+    assert [note["retries"] for note in begins] == ([0, 0, 0] if hands_off else [0, 1])
+    assert ledger.notes(result.id, "cleaned up")
+
+
+def test_a_gevent_pool_says_what_to_do(start_worker: StartWorker) -> None:
+    start_worker(pool="gevent")
+
+    with pytest.raises(ConfigurationError, match="Use the prefork, threads or solo pool"):
+        which_loop.delay().get(timeout=10)

@@ -1,0 +1,96 @@
+"""The kit's ``crash_everywhere``, on agents that work rightly and on agents that do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_ckpt import AfterLlmResponse, AfterToolCall, AgentRun, EveryN, Message, Never, agent_task
+from celery_ckpt.testing import crash_everywhere
+
+CALLS: Counter[str] = Counter()
+app = Celery("crashing", set_as_current=False)
+app.conf.ckpt_store_url = "memory://"
+STRATEGIES = (AfterToolCall(), AfterLlmResponse(), EveryN(1), EveryN(2), Never())
+
+
+def model(run: AgentRun) -> dict[str, Any]:
+    CALLS[f"llm {run.iteration}"] += 1
+    calls = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": f'{{"n": {n}}}'}}
+        for n in range(3)
+    ]
+    return {"role": "assistant", "content": f"turn {run.iteration}", "tool_calls": calls}
+
+
+def tool(n: int) -> dict[str, int]:
+    return {"square": n * n}
+
+
+def begin(run: AgentRun) -> None:
+    if not run.resumed:
+        run.conversation.append(Message.user("go"))
+
+
+def turn_over(run: AgentRun, results: list[dict[str, int]]) -> None:
+    run.state["sum"] = run.state.get("sum", 0) + sum(result["square"] for result in results)
+    if run.iteration == 2:  # a compaction
+        kept = run.conversation.messages
+        run.conversation.replace([kept[0], Message.user("in short: so far, so good"), *kept[-4:]])
+
+
+@agent_task(app=app)
+def sync_agent(run: AgentRun, turns: int) -> list[Any]:
+    begin(run)
+    seed = run.step("seed", lambda: 7)
+    for _ in run.iterations(limit=turns):
+        reply = run.llm(model, run)
+        with ThreadPoolExecutor(3) as pool:
+            results = list(pool.map(lambda call: run.tool(call, tool), reply.tool_calls))
+        turn_over(run, results)
+    last = run.step("after", lambda total: total + seed, run.state["sum"])
+    return [last, len(run.conversation)]
+
+
+@agent_task(app=app)
+async def async_agent(run: AgentRun, turns: int) -> list[Any]:
+    begin(run)
+    seed = await run.step("seed", lambda: 7)
+    async for _ in run.iterations(limit=turns):
+        reply = await run.llm(model, run)
+        results = await asyncio.gather(*(run.tool(call, tool) for call in reply.tool_calls))
+        turn_over(run, results)
+    last = await run.step("after", lambda total: total + seed, run.state["sum"])
+    return [last, len(run.conversation)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
+@pytest.mark.parametrize("task", [sync_agent, async_agent], ids=["sync", "async"])
+def test_an_agent_killed_at_any_write_ends_the_same(task, strategy, monkeypatch) -> None:
+    monkeypatch.setattr(type(task._get_current_object()), "strategy", strategy)
+
+    report = crash_everywhere(task, (3,))
+
+    assert report.result == [15 + 7, 10]
+    # A step before the loop, four a turn, one after it, and the start and the end.
+    assert report.writes >= 1 + 3 * 4 + 1 + 2
+    assert report.kills == 2 * report.writes
+
+
+@agent_task(app=app, strategy=EveryN(1))
+def forgetful(run: AgentRun) -> int:
+    """Keeps what crosses iterations in a variable instead of the state."""
+    total = 0
+    for iteration in run.iterations(limit=3):
+        total += run.step("count", int, iteration)
+    return total
+
+
+def test_an_agent_that_keeps_its_state_elsewhere_is_found_out() -> None:
+    with pytest.raises(AssertionError, match=r"killed just (before|after) write \d+, the result is"):
+        crash_everywhere(forgetful)

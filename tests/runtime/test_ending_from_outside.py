@@ -1,0 +1,108 @@
+"""Revocation and time limits: what was ended on purpose stays ended; no watchdog brings it back."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+from celery.exceptions import TimeLimitExceeded
+from celery.result import AsyncResult
+from celery_workers.broker import Broker
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+from celery_workers.retrying import outcome, slow_step, stubborn
+from celery_workers.waiting import until
+
+from celery_ckpt import Agents
+
+pytestmark = pytest.mark.configured(include=("celery_workers.retrying",), conf={"ckpt_lease_ttl": 1})
+
+#: A name of its own: the parent has to find it.
+NAME = "named"
+
+
+def test_a_running_agent_that_is_revoked_stays_revoked(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker()
+    result = slow_step.apply_async((50, 0.1), agent_id=NAME)
+    ledger.wait_for_call("sleep 2", 10)
+
+    result.revoke(terminate=True)
+
+    until(lambda: outcome(result) == "REVOKED", 10, "it is revoked")
+    stays_ended(celery_app, ledger, broker, result, "cancelled")
+    assert outcome(result) == "REVOKED"
+
+
+def test_an_agent_at_its_hard_time_limit_has_failed_once(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker()
+    result = slow_step.apply_async((50, 0.1), agent_id=NAME, time_limit=1)
+
+    with pytest.raises(TimeLimitExceeded):
+        result.get(timeout=10)
+    stays_ended(celery_app, ledger, broker, result, "failed")
+    assert outcome(result) == "FAILURE"
+    error = Agents(celery_app).status(NAME).error
+    assert error == "TimeLimitExceeded: TimeLimitExceeded(1,)"
+
+
+def stays_ended(
+    app: Celery,
+    ledger: Ledger,
+    broker: Broker,
+    result: AsyncResult,
+    status: str,
+) -> None:
+    """It is on record, nothing is left to do, and another agent of that worker works."""
+    agents = Agents(app)
+    until(lambda: agents.status(NAME).status == status, 10, f"it is {status}")
+    broker.assert_clean(5)
+    # Longer than its lease, and than a watchdog waits for one that was interrupted.
+    assert stubborn.delay(3).get(timeout=15) == "done"
+    assert len(ledger.bodies(result.id)) == 1
+    assert agents.status(NAME).status == status
+
+
+def test_an_agent_that_is_revoked_before_its_start_never_starts(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker(pool="threads")
+    blocking = stubborn.delay(0.5)
+    ledger.wait_for_call("working", 10)
+    result = slow_step.apply_async((1, 0), agent_id="too early")
+
+    result.revoke()
+
+    assert blocking.get(timeout=10) == "done"
+    until(lambda: outcome(result) == "REVOKED", 10, "it is revoked")
+    agents = Agents(celery_app)
+    until(lambda: agents.status("too early").status == "cancelled", 5, "it is on record")
+    assert ledger.bodies(result.id) == []
+    broker.assert_clean(5)
+    assert slow_step.apply_async((1, 0), agent_id="too early").get(timeout=10) == 1
+
+
+def test_a_soft_time_limit_is_retried_as_any_error(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger
+) -> None:
+    start_worker()
+    result = slow_step.apply_async((2, 0.6), soft_time_limit=1)
+
+    assert result.get(timeout=10) == 2
+    assert [note["retries"] for note in ledger.notes(result.id, "begin")] == [0, 1]
+    assert ledger.bodies(result.id)[0].how == "SoftTimeLimitExceeded"
+    assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2}
+
+
+@pytest.mark.configured(conf={"ckpt_lease_ttl": 1, "ckpt_hand_off_on_time_limit": True})
+def test_a_soft_time_limit_hands_off_if_that_is_wanted(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger
+) -> None:
+    start_worker()
+    result = slow_step.apply_async((3, 0.6), soft_time_limit=1)
+
+    assert result.get(timeout=10) == 3
+    assert [note["retries"] for note in ledger.notes(result.id, "begin")] == [0, 0, 0]
+    assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2, (result.id, "sleep 3"): 2}
