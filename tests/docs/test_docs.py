@@ -33,8 +33,9 @@ def test_the_code_in_the_documentation_runs(program: str, tmp_path: Path) -> Non
     assert finished.returncode == 0, finished.stderr
 
 
-def test_the_readme_program_goes_on_where_it_was(tmp_path: Path) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_program_of_the_store_alone_goes_on_where_it_was(tmp_path: Path) -> None:
+    page = (ROOT / "docs/howto/use-a-store-alone.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     runs = [
         subprocess.run(
             [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60

@@ -8,6 +8,7 @@ the tests below, and one run of pytest has both. Its ``default_*`` fixtures are 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from celery_workers.fixtures import current_app_kept
 from pytest_celery import CeleryTestBackend, CeleryTestBroker
 from pytest_celery.plugin import *  # noqa: F403
 from servers import APPEND_ONLY, Valkey
-from stand_ins import LocalRedis, LocalWorker, LocalWorkerNode
+from stand_ins import LocalRedis, LocalWorker, LocalWorkerNode, StartContainer
 
 
 @pytest.fixture(autouse=True)
@@ -58,18 +59,29 @@ def default_worker_cls() -> type[LocalWorkerNode]:
 
 
 @pytest.fixture
-def default_worker_container(
+def start_container(
     tmp_path: Path,
     default_worker_initial_content: dict[str, bytes],
     default_worker_command: list[str],
     default_worker_env: dict[str, str],
-) -> Iterator[LocalWorker]:
-    directory = tmp_path / "worker"
-    directory.mkdir()
-    worker = LocalWorker(
-        directory, default_worker_initial_content, default_worker_command, default_worker_env
-    )
-    worker.start()
+) -> Iterator[StartContainer]:
+    with ExitStack() as running:
+
+        def start(name: str) -> LocalWorker:
+            directory = tmp_path / name
+            directory.mkdir()
+            worker = LocalWorker(
+                directory, default_worker_initial_content, default_worker_command, default_worker_env
+            )
+            running.callback(worker.teardown)
+            worker.start()
+            return worker
+
+        yield start
+
+
+@pytest.fixture
+def default_worker_container(start_container: StartContainer) -> LocalWorker:
+    worker = start_container("worker")
     worker.ready()
-    yield worker
-    worker.teardown()
+    return worker

@@ -1,0 +1,115 @@
+"""How every scenario ends, whatever happened in it: as if nothing had."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import pytest
+from celery.result import AsyncResult
+from celery_workers import bodies
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import NO_RUN, VARIABLE, Ledger, Note, names
+from celery_workers.processes import Worker
+from celery_workers.scenarios import MODULE, count
+
+#: A lease that ends soon, but not because a machine with two cores was busy for a moment.
+LEASE = 2.0
+POOLS = ("prefork", "threads", "solo", "gevent")
+
+
+class Emptied(Protocol):
+    """A broker, of whichever kind."""
+
+    def assert_clean(self, deadline: float) -> None: ...
+
+
+def scenario(*, transport_options: dict[str, Any] | None = None, **conf: Any) -> pytest.MarkDecorator:
+    """The configuration of a scenario."""
+    changed = {"ckpt_lease_ttl": LEASE, **conf}
+    return pytest.mark.configured(
+        include=(MODULE,), transport_options=transport_options or {}, conf=changed
+    )
+
+
+@cache
+def uninterrupted(n: int) -> list[Any]:
+    """What counting to ``n`` gives when nothing happens."""
+    with patch.dict(os.environ, {VARIABLE: os.devnull}):
+        return count(n, 0)
+
+
+def several_workers(number: int, start_worker: StartWorker, **options: Any) -> list[Worker]:
+    """Start workers side by side, and wait until all are ready."""
+    workers = [start_worker(wait=False, **options) for _ in range(number)]
+    return [worker.wait_ready() for worker in workers]
+
+
+def who_made(note: Note, workers: Sequence[Worker]) -> Worker:
+    """The worker in which something was noted."""
+    return next(worker for worker in workers if note.pid in worker.tree())
+
+
+def assert_right_end(
+    result: AsyncResult,
+    n: int,
+    ledger: Ledger,
+    broker: Emptied,
+    *,
+    timeout: float = 20,
+    interruptions: int = 0,
+    grace_after_thaw: float = 0.0,
+) -> None:
+    """The result is right, nothing was done twice or side by side, no message is left behind.
+
+    Each of the ``interruptions`` may have cost the one call that was being made just then.
+    """
+    value, expected = result.get(timeout=timeout), uninterrupted(n)
+    assert value == expected, f"{value} instead of {expected}"
+    assert repetitions(result.id, n, ledger.notes(result.id)) <= interruptions, str(ledger)
+    ledger.never_two_bodies_at_once(result.id, grace_after_thaw)
+    broker.assert_clean(10)
+
+
+def assert_all_right(
+    results: Sequence[AsyncResult], n: int, ledger: Ledger, broker: Emptied, *, interruptions: int = 0
+) -> None:
+    """The same for many results, with the interruptions of all of them."""
+    assert [result.get(timeout=60) for result in results] == [uninterrupted(n)] * len(results)
+    notes = defaultdict(list)
+    for note in ledger.notes():
+        notes[note.run_id].append(note)
+    own = {result.id: notes[result.id] for result in results}
+    repeated = sum(repetitions(run_id, n, found) for run_id, found in own.items())
+    assert repeated <= interruptions, f"{repeated} calls were made again: {ledger.repeated()}"
+    for run_id, found in own.items():
+        in_order = sorted([*found, *notes[NO_RUN]], key=lambda note: note.at)
+        overlapping = bodies.overlaps(bodies.of_run(in_order, run_id))
+        assert not overlapping, f"two bodies of run {run_id} at once: {overlapping}"
+    broker.assert_clean(15)
+
+
+def repetitions(run_id: str, n: int, notes: Sequence[Note]) -> int:
+    """How many calls of a run were made again; each was made, and none that was recorded again."""
+    wanted = {f"{what} {turn}" for what in ("llm", "tool") for turn in range(1, n + 1)}
+    made = names(note for note in notes if note.what == "call")
+    assert set(made) == wanted, f"run {run_id} made {made}"
+    again = called_after_record(notes)
+    assert not again, f"called although recorded: {again}"
+    return len(made) - len(wanted)
+
+
+def called_after_record(notes: Sequence[Note]) -> list[Note]:
+    """The calls that somebody made although they were recorded."""
+    recorded: set[str] = set()
+    again = []
+    for note in notes:
+        if note.what == "recorded":
+            recorded.add(note["name"])
+        elif note.what == "call" and note["name"] in recorded:
+            again.append(note)
+    return again

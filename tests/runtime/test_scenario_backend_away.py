@@ -1,0 +1,45 @@
+"""A result backend that is away when an agent ends: the caller gets the result once it is back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from celery_workers.broker import BACKEND_DB, Broker
+from celery_workers.configuration import Configuration
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+from celery_workers.scenarios import count
+from scenario_kit import assert_right_end, scenario
+from servers import Valkey
+
+#: Celery itself tries for twenty seconds.
+ONCE = {"retry_policy": {"max_retries": 1, "interval_start": 0, "interval_step": 0.1}}
+
+pytestmark = [
+    pytest.mark.usefixtures("celery_app"),
+    scenario(result_backend_transport_options=ONCE),
+]
+
+
+@pytest.fixture
+def configuration(configuration: Configuration, other_server: Valkey) -> Configuration:
+    return replace(configuration, backend_url=Broker(other_server).url(BACKEND_DB))
+
+
+def test_a_result_that_could_not_be_stored_is_delivered_when_the_backend_is_back(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
+) -> None:
+    worker = start_worker()
+    result = count.delay(3)
+    ledger.wait_for_call("tool 3", 10)
+
+    other_server.kill()
+    # Celery acknowledges the message although it could not store the result.
+    ledger.wait_for(lambda note: note.what == "end", 10)
+    broker.assert_clean(10)
+    other_server.start()
+
+    assert_right_end(result, 3, ledger, broker)
+    assert len(ledger.bodies(result.id)) == 1
+    assert f"Run {result.id} (succeeded) was sent again" in worker.log()

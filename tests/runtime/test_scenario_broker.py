@@ -1,0 +1,82 @@
+"""A broker that delivers twice, drops connections, or goes away for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from celery_workers.broker import BACKEND_DB, STORE_DB, Broker
+from celery_workers.configuration import FAST_REDELIVERY, Configuration
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+from celery_workers.processes import Pool, Worker
+from celery_workers.scenarios import count
+from celery_workers.waiting import until
+from scenario_kit import POOLS, assert_right_end, scenario
+from servers import Valkey
+
+pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+
+
+@pytest.fixture
+def configuration(configuration: Configuration, other_server: Valkey) -> Configuration:
+    """Only the broker is on the broker's server."""
+    other = Broker(other_server)
+    return replace(configuration, backend_url=other.url(BACKEND_DB), store_url=other.url(STORE_DB))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_cut_connections_never_make_two_of_an_agent(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    worker = start_worker(pool=pool, concurrency=2)
+    result = count.delay(6)
+    ledger.wait_for_call("llm 2", 10)
+
+    assert broker.cut_connections() > 0
+
+    assert_right_end(result, 6, ledger, broker)
+    assert len(ledger.bodies(result.id)) == 1
+    # Celery did run it twice; the second one found that somebody works on it.
+    assert f"[{result.id}] ignored" in worker.log()
+
+
+@scenario(transport_options={**FAST_REDELIVERY, "visibility_timeout": 2})
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_visibility_timeout_shorter_than_the_task_delivers_it_once(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = [start_worker(pool=pool, concurrency=2, wait=False) for _ in range(2)]
+    result = count.delay(15)
+
+    assert_right_end(result, 15, ledger, broker)
+    assert len(ledger.bodies(result.id)) == 1
+    assert sum(worker.log().count(f"[{result.id}] received") for worker in workers) == 1
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_an_agent_outlives_an_outage_of_the_broker(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    worker = start_worker(pool=pool, concurrency=2)
+    result = count.delay(10)
+    ledger.wait_for_call("llm 2", 10)
+
+    broker.server.kill()
+    # A solo worker notices only when its task has ended.
+    until(
+        lambda: "Connection to broker lost" in worker.log() or ledger.calls("llm 5"),
+        10,
+        "the outage is noticed",
+    )
+    broker.server.start()
+    until(lambda: _is_supervised(worker) and result.ready(), 30, "the agent has ended")
+
+    assert_right_end(result, 10, ledger, broker)
+
+
+def _is_supervised(worker: Worker) -> bool:
+    """Celery 5.7 may end if its broker goes away while it works; it is then started again."""
+    if not worker.is_running():
+        worker.start()
+    return True

@@ -1,0 +1,107 @@
+"""Workers that are told to end, one after the other: an agent goes on elsewhere, the worker leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from socket import gethostname
+
+import pytest
+from celery import current_app
+from celery.result import AsyncResult
+from celery_workers.broker import Broker
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger, Note
+from celery_workers.processes import Pool, Worker
+from celery_workers.scenarios import count
+from scenario_kit import POOLS, assert_right_end, scenario, several_workers
+
+pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+
+End = Callable[[Worker], object]
+#: How soon a worker with an agent at work has to be gone.
+EXIT = 12.0
+#: How bodies end that were stopped in the midst of a call, by a cold shutdown.
+STOPPED = {"SystemExit", "GreenletExit"}
+
+
+def shut_down(worker: Worker) -> None:
+    current_app.control.shutdown(destination=[f"{worker.name}@{gethostname()}"])
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    # A solo worker listens to nobody while it works.
+    ends: list[End] = [Worker.term, Worker.int_] + [shut_down] * (pool != "solo")
+    workers = several_workers(len(ends) + 1, start_worker, pool=pool)
+    result = count.delay(6)
+
+    left = _end_one_after_the_other(ends, workers, result, ledger)
+    (restarted,) = set(workers) - set(left)
+    ledger.wait_for(_call_in([restarted]), 10)
+    restarted.hup()
+    restarted.wait_ready()
+
+    assert_right_end(result, 6, ledger, broker)
+    _assert_ended_by(ledger, result, {"HandOff"}, at_least=len(ends) + 1)
+    # Celery ends with 1 at SIGINT.
+    assert [worker.wait_exit(EXIT) for worker in left] == [0, 1, 0][: len(left)]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_cold_shutdown_costs_at_most_the_call_in_flight(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = several_workers(2, start_worker, pool=pool)
+    result = count.delay(4)
+
+    (left,) = _end_one_after_the_other([Worker.quit], workers, result, ledger)
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+    _assert_ended_by(ledger, result, {"HandOff", *STOPPED}, at_least=1)
+    left.wait_exit(EXIT)
+
+
+@scenario(worker_soft_shutdown_timeout=2)
+@pytest.mark.parametrize("pool", POOLS)
+def test_soft_shutdowns_hand_an_agent_over_and_cost_no_call(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    remapped = {"REMAP_SIGTERM": "SIGQUIT"}
+    workers = several_workers(3, start_worker, pool=pool, environment=remapped)
+    result = count.delay(4)
+
+    left = _end_one_after_the_other([Worker.quit, Worker.term], workers, result, ledger)
+
+    assert_right_end(result, 4, ledger, broker)
+    _assert_ended_by(ledger, result, {"HandOff"}, at_least=2)
+    for worker in left:
+        worker.wait_exit(EXIT)
+
+
+def _end_one_after_the_other(
+    ends: Sequence[End], workers: Sequence[Worker], result: AsyncResult, ledger: Ledger
+) -> list[Worker]:
+    """End, each in its way, the workers that the agent comes to; returns them in that order."""
+    ended: list[Worker] = []
+    for end in ends:
+        there = [worker for worker in workers if worker not in ended]
+        pid = ledger.wait_for(_call_in(there), 10, f"a call of {result.id} elsewhere").pid
+        (holder,) = [worker for worker in there if pid in worker.tree()]
+        end(holder)
+        ended.append(holder)
+    return ended
+
+
+def _call_in(workers: Sequence[Worker]) -> Callable[[Note], bool]:
+    pids = {pid for worker in workers for pid in worker.tree()}
+    return lambda note: note.what == "call" and note.pid in pids
+
+
+def _assert_ended_by(ledger: Ledger, result: AsyncResult, ways: set[str], *, at_least: int) -> None:
+    *ended, last = [body.how for body in ledger.bodies(result.id)]
+    # One may come back to a worker that has not quite left, and be handed off again.
+    assert len(ended) >= at_least
+    assert set(ended) <= ways
+    assert last == "returned"

@@ -1,0 +1,91 @@
+"""Workers that die without a word, and one that is taken for dead."""
+
+from __future__ import annotations
+
+import pytest
+from celery_workers.broker import Broker
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+from celery_workers.processes import Pool
+from celery_workers.scenarios import count, early
+from scenario_kit import LEASE, POOLS, assert_right_end, scenario, several_workers, who_made
+
+pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+
+
+def test_a_killed_pool_child_costs_at_most_the_call_in_flight(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    result = count.delay(4)
+    child = ledger.wait_for_call("tool 2", 10).pid
+
+    worker.kill_child(child)
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+    killed, successor = ledger.bodies(result.id)
+    assert killed.how == "killed"
+    assert successor.begin - killed.end < 2
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_another_worker_goes_on_where_a_killed_one_was(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = several_workers(2, start_worker, pool=pool)
+    result = count.delay(4)
+    doomed = who_made(ledger.wait_for_call("tool 2", 10), workers)
+
+    doomed.kill_tree()
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+    killed, successor = ledger.bodies(result.id)
+    assert killed.how == "killed"
+    assert successor.begin - killed.end < LEASE + 3
+
+
+def test_a_killed_worker_whose_messages_were_acknowledged_early_loses_nothing(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    workers = several_workers(2, start_worker)
+    result = early.delay(4)
+    doomed = who_made(ledger.wait_for_call("tool 2", 10), workers)
+    broker.assert_clean(1)
+
+    doomed.kill_tree()
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_that_was_frozen_past_its_lease_changes_nothing_when_it_thaws(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = several_workers(2, start_worker, pool=pool)
+    result = count.delay(6, 0.15)
+    frozen = who_made(ledger.wait_for_call("tool 2", 10), workers)
+
+    frozen.freeze()
+    ledger.wait_for_call("llm 4", 10)
+    frozen.thaw()
+
+    # The call in flight ends after the thaw; its result is refused, and the body stops there.
+    assert_right_end(result, 6, ledger, broker, interruptions=1, grace_after_thaw=0.5)
+    assert [body.how for body in ledger.bodies(result.id)] == ["Fenced", "returned"]
+    assert frozen.is_running()
+
+
+def test_a_worker_that_thaws_after_the_end_changes_nothing(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    workers = several_workers(2, start_worker)
+    result = count.delay(3, 0.05)
+    frozen = who_made(ledger.wait_for_call("tool 2", 10), workers)
+
+    frozen.freeze()
+    right = result.get(timeout=20)
+    frozen.thaw()
+
+    ledger.wait_for(lambda note: note.what == "end" and note["how"] == "Fenced", 10)
+    assert_right_end(result, 3, ledger, broker, interruptions=1, grace_after_thaw=0.5)
+    assert result.get() == right

@@ -1,0 +1,82 @@
+"""Many agents at once, while workers are replaced or die."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from celery_workers.broker import Broker
+from celery_workers.configuration import FAST_REDELIVERY
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger, Note
+from celery_workers.scenarios import async_count, count
+from celery_workers.waiting import until
+from scenario_kit import assert_all_right, scenario, several_workers
+
+pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+
+#: How soon a worker with agents at work has to be gone.
+EXIT = 12.0
+
+
+def test_agents_outlive_a_rolling_deploy_and_no_worker_hangs(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    workers = deque(several_workers(2, start_worker, concurrency=6))
+    results = [count.delay(50, 0.1) for _ in range(12)]
+    _wait_for_begins(ledger, 12)
+    for _ in range(4):
+        leaving = workers.popleft()
+        leaving.term()
+        workers.append(start_worker(concurrency=6, wait=False))
+        assert leaving.wait_exit(EXIT) == 0
+        workers[-1].wait_ready()
+
+    assert_all_right(results, 50, ledger, broker)
+    hand_offs = len(ledger.notes(what="handed off"))
+    # As a rule it is six for each worker.
+    assert hand_offs >= 12
+    assert len(ledger.notes(what="begin")) == len(results) + hand_offs
+
+
+def _wait_for_begins(ledger: Ledger, number: int) -> None:
+    # Counted without reading them: there are thousands of notes.
+    until(lambda: ledger.path.read_bytes().count(b'"begin"') >= number, 40, f"{number} bodies began")
+
+
+# Hundreds of threads share one interpreter: their leases are renewed in time, but not within a second.
+@scenario(ckpt_lease_ttl=6)
+def test_two_hundred_async_agents_work_at_once_in_one_worker(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker(pool="threads", concurrency=200)
+    results = [async_count.delay(2, 1.0) for _ in range(200)]
+
+    assert_all_right(results, 2, ledger, broker)
+    assert _most_at_once(ledger.notes()) > 150
+
+
+def _most_at_once(notes: Sequence[Note]) -> int:
+    most = now = 0
+    for note in notes:
+        now += {"begin": 1, "end": -1}.get(note.what, 0)
+        most = max(most, now)
+    return most
+
+
+# What a killed worker had fetched and not begun is on nobody's record: the broker has to bring it back.
+@scenario(transport_options={**FAST_REDELIVERY, "visibility_timeout": 3})
+def test_five_hundred_agents_outlive_killed_children_and_a_killed_worker(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    results = [count.delay(1, 0) for _ in range(500)]
+    first, second = several_workers(2, start_worker, concurrency=2)
+    for done, worker in ((50, first), (100, second), (200, second), (300, first)):
+        _wait_for_begins(ledger, done)
+        worker.kill_child(worker.children()[0])
+        if done == 100:
+            first.kill_tree()
+            first.start()
+
+    assert_all_right(results, 1, ledger, broker, interruptions=6)
