@@ -24,6 +24,7 @@ from benchmarks.measure import QUICK, Figures, Plan, measure
 from benchmarks.peers import peers
 from benchmarks.progress import Steps, steps
 from benchmarks.results import Results, versions
+from benchmarks.running import RUNNING
 from benchmarks.servers import valkey
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -63,8 +64,9 @@ def run(url: str, plan: Plan) -> Results:
     found, missing = peers()
     with _fresh(url) as place:
         results = Results(plan, versions(place), missing=missing)
-    with steps(len(BUDGETS) + len(_OURS) + len(_OTHERS) + len(found)) as progress:
-        for budget in BUDGETS:
+    budgets = (*BUDGETS, *RUNNING)
+    with steps(len(budgets) + len(_OURS) + len(_OTHERS) + len(found)) as progress:
+        for budget in budgets:
             with progress.step(f"budget: {budget.__name__}"), _fresh(url) as place:
                 results.budgets.append(budget(place, plan))
         for make in (*_OURS, *_OTHERS):

@@ -29,6 +29,9 @@ class Plan:
     rounds: int = 1500
     prunes: int = 5
     imports: int = 9
+    #: How many batches of tasks are run, and how many workers killed.
+    batches: int = 9
+    kills: int = 3
 
     @property
     def last(self) -> int:
@@ -38,7 +41,7 @@ class Plan:
 
 QUICK = Plan(
     points=(10, 20, 50, 100, 200), columns=(10, 100), read_at=100, short_agents=3, rounds=200, prunes=2,
-    imports=3,
+    imports=3, batches=3, kills=1,
 )  # fmt: skip
 
 

@@ -1,0 +1,61 @@
+"""Celery workers as processes, for what can only be measured with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+_ROOT = Path(__file__).resolve().parent.parent
+_FLAGS = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "INFO")
+URL = "CKPT_BENCH_URL"
+_DEADLINE = 30.0
+
+
+class Worker:
+    """A worker of the benchmark's app, in a process group of its own."""
+
+    def __init__(self, name: str, concurrency: int, log: Path) -> None:
+        program = [str(Path(sys.executable).with_name("celery")), "-A", "benchmarks.agents", "worker"]
+        options = ["--concurrency", str(concurrency), "--hostname", f"{name}@%h", *_FLAGS]
+        self._log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [*program, *options], cwd=_ROOT, stdout=file, stderr=file, start_new_session=True
+            )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        end = monotonic() + _DEADLINE
+        while " ready." not in self._log.read_text(errors="replace"):
+            if monotonic() > end or self._process.poll() is not None:
+                raise RuntimeError(f"a worker did not start:\n{self._log.read_text()[-2000:]}")
+            sleep(0.02)
+
+    def kill_tree(self) -> None:
+        """End it as a lost machine would."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it, whatever it does."""
+        if self._process.poll() is None:
+            self.kill_tree()
+
+
+@contextmanager
+def workers(directory: Path, *concurrency: int) -> Iterator[list[Worker]]:
+    """Workers with so many slots each, ready. They find the server by the environment."""
+    started: list[Worker] = []
+    try:
+        for number, slots in enumerate(concurrency):
+            started.append(Worker(f"bench{number}", slots, directory / f"worker{number}.log"))
+        yield started
+    finally:
+        for worker in started:
+            worker.stop()
