@@ -1,0 +1,73 @@
+"""What becomes of tool calls that nobody finished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_ckpt import Conversation, Message
+from celery_ckpt.repairing import INTERRUPTED, POLICIES, repaired
+
+
+def chat_call(name: str) -> dict[str, Any]:
+    return {"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+CHAT = [
+    Message.user("go"),
+    Message.assistant("two", tool_calls=[chat_call("a"), chat_call("b")]),
+    Message.tool("1", "a"),
+]
+ANTHROPIC = [
+    Message.user("go"),
+    Message.assistant([{"type": "tool_use", "id": "a", "name": "f", "input": {}}]),
+]
+RESPONSES = [
+    Message.of({"type": "message", "role": "user", "content": "go"}),
+    Message.of({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}),
+]
+SHAPES = pytest.mark.parametrize(
+    "messages", [CHAT, ANTHROPIC, RESPONSES], ids=["chat", "anthropic", "responses"]
+)
+
+
+@SHAPES
+def test_left_alone_a_conversation_stays_as_it_is(messages: list[Message]) -> None:
+    conversation = Conversation(messages=messages)
+
+    assert repaired(conversation, "leave") is conversation
+    assert conversation.pending_tool_calls()
+
+
+@SHAPES
+@pytest.mark.parametrize("policy", ["answer", "take_back"])
+def test_a_repaired_conversation_has_no_open_calls(messages: list[Message], policy: Any) -> None:
+    conversation = Conversation(messages=messages)
+
+    whole = repaired(conversation, policy)
+
+    assert whole.pending_tool_calls() == []
+    assert conversation.messages == messages
+
+
+@SHAPES
+def test_answered_each_open_call_has_an_error_as_its_result(messages: list[Message]) -> None:
+    whole = repaired(Conversation(messages=messages), "answer")
+
+    assert whole.messages[: len(messages)] == messages
+    [answer] = whole.messages[len(messages) :]
+    assert INTERRUPTED in answer.to_json().decode()
+    assert answer.answers == (["b"] if messages is CHAT else ["a"])
+
+
+@SHAPES
+def test_taken_back_the_conversation_ends_before_the_call(messages: list[Message]) -> None:
+    assert repaired(Conversation(messages=messages), "take_back").messages == messages[:1]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_whole_conversation_needs_no_repair(policy: Any) -> None:
+    conversation = Conversation(messages=[*CHAT, Message.tool("2", "b")])
+
+    assert repaired(conversation, policy) is conversation
