@@ -7,6 +7,10 @@ from importlib.resources import files
 
 from celery_ckpt.codec import FORMAT_VERSION
 
+#: Found now, because that imports modules. Were it done when the first script is needed, then by a
+#: thread: a process that is forked at that moment would wait for ever for the import to end.
+_FILES = files("celery_ckpt.stores")
+
 
 @cache
 def lua(name: str) -> str:
@@ -29,4 +33,4 @@ def schema() -> str:
 
 
 def _read(path: str) -> str:
-    return files("celery_ckpt.stores").joinpath(path).read_text(encoding="utf-8")
+    return _FILES.joinpath(path).read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from celery_workers import importing, scenarios
 from celery_workers.broker import Broker
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
@@ -55,6 +56,22 @@ def test_a_killed_worker_whose_messages_were_acknowledged_early_loses_nothing(
     doomed.kill_tree()
 
     assert_right_end(result, 4, ledger, broker, interruptions=1)
+
+
+@pytest.mark.configured(include=(scenarios.MODULE, importing.MODULE))
+def test_the_watchdog_imports_nothing_while_the_pool_may_fork(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    """A child that is forked in the midst of an import would wait for ever for its end."""
+    workers = several_workers(2, start_worker)
+    result = early.delay(3)
+
+    # The watchdog of the other one has to look, to claim, and to send.
+    who_made(ledger.wait_for_call("tool 1", 10), workers).kill_tree()
+
+    assert_right_end(result, 3, ledger, broker, interruptions=1)
+    imports = [note for note in ledger.notes(what="import") if "watchdog" in note["thread"]]
+    assert imports == []
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

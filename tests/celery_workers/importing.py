@@ -1,0 +1,22 @@
+"""Writes down what is imported by threads, from the moment that a worker has its tasks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from celery_workers.ledger import NO_RUN, here
+
+MODULE = "celery_workers.importing"
+
+
+class _Finder:
+    """Finds nothing, and is asked first."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        thread = threading.current_thread()
+        if thread is not threading.main_thread():
+            here().note(NO_RUN, "import", module=name, thread=thread.name)
+
+
+sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
