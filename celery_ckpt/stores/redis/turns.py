@@ -130,10 +130,10 @@ class RedisTurns(RedisLedger):
 
     def unwatch(self, moments: Mapping[str, int]) -> int:
         """See ``CheckpointStore``."""
-        calls = [
-            Call.script("unwatch", [self._keys.due_of(agent_id)], agent_id, moment)
-            for agent_id, moment in moments.items()
-        ]
+        parts: dict[bytes, builtins.list[str | int]] = {}
+        for agent_id, moment in moments.items():
+            parts.setdefault(self._keys.due_of(checked_name(agent_id)), []).extend((agent_id, moment))
+        calls = [Call.script("unwatch", [key], *pairs) for key, pairs in parts.items()]
         return sum(self._server.together(*calls))
 
     def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:

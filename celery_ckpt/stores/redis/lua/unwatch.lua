@@ -1,7 +1,12 @@
---[[ unwatch: forget when to look at an agent, unless it was given another moment.
+--[[ unwatch: forget when to look at some agents, unless they were given other moments.
   KEYS[1]  agents by moment (see watch.lua)
-  ARGV[1]  agent_id  ARGV[2]  the moment
-  returns  1 if it was forgotten, else 0
+  ARGV     agent_id, its moment, agent_id, its moment, ...
+  returns  how many were forgotten
 ]]
-if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1])) ~= tonumber(ARGV[2]) then return 0 end
-return redis.call('ZREM', KEYS[1], ARGV[1])
+local over = 0
+for i = 1, #ARGV, 2 do
+  if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i])) == tonumber(ARGV[i + 1]) then
+    over = over + redis.call('ZREM', KEYS[1], ARGV[i])
+  end
+end
+return over
