@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# Many tests wait for others most of the time.
+JOBS ?= 3
 
 .PHONY: help test check bench format clean
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
-from celery_workers.ledger import NO_RUN, here
+from celery_workers.ledger import NO_RUN, VARIABLE, here
 
 MODULE = "celery_workers.importing"
 
@@ -19,4 +20,5 @@ class _Finder:
             here().note(NO_RUN, "import", module=name, thread=thread.name)
 
 
-sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+if VARIABLE in os.environ:  # in a worker; the tests import this module too
+    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from celery import Celery
 from celery_workers.broker import Broker
 from celery_workers.configuration import FAST_REDELIVERY
 from celery_workers.fixtures import StartWorker
-from celery_workers.ledger import Ledger, names
+from celery_workers.ledger import Ledger
 from celery_workers.processes import Pool
 from celery_workers.tasks import slow, who
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("celery_app")
 redelivered_fast = pytest.mark.configured(transport_options=FAST_REDELIVERY)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_task_runs_on_each_pool(start_worker: StartWorker, broker: Broker, pool: Pool) -> None:
     worker = start_worker(pool=pool)
 
@@ -34,40 +34,6 @@ def test_the_app_of_the_tests_is_the_current_one(celery_app: Celery, broker: Bro
         broker.assert_clean(0.05)
 
 
-def test_a_killed_child_is_replaced_and_its_task_redelivered(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker
-) -> None:
-    worker = start_worker()
-    result = slow.delay(2, 0.3)
-    killed = ledger.wait_for_call("step 0", 5).pid
-
-    worker.kill_child(killed)
-
-    assert result.get(timeout=10) == 2
-    assert [body.how for body in ledger.bodies(result.id)] == ["killed", "returned"]
-    ledger.never_two_bodies_at_once(result.id)
-    assert killed not in worker.children()
-    broker.assert_clean(5)
-
-
-@redelivered_fast
-def test_a_killed_worker_s_task_comes_back_to_another(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker
-) -> None:
-    doomed = start_worker()
-    result = slow.delay(2, 0.3)
-    ledger.wait_for_call("step 0", 5)
-
-    doomed.kill_tree()
-    assert (doomed.tree(), len(broker.unacked())) == ([], 1)
-    start_worker()
-
-    assert result.get(timeout=10) == 2
-    ledger.never_two_bodies_at_once(result.id)
-    assert ledger.repeated() == {(result.id, "step 0"): 2}
-    broker.assert_clean(5)
-
-
 def test_a_worker_that_is_told_to_end_finishes_its_task(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
@@ -80,25 +46,6 @@ def test_a_worker_that_is_told_to_end_finishes_its_task(
     assert worker.wait_exit(10) == 0
     assert len(ledger.calls(run_id=result.id)) == 5
     broker.assert_clean(0.05)
-
-
-def test_a_frozen_worker_does_nothing_until_it_is_thawed(
-    start_worker: StartWorker, ledger: Ledger
-) -> None:
-    worker = start_worker(pool="threads")
-    result = slow.delay(20, 0.05)
-    ledger.wait_for_call("step 0", 5)
-
-    worker.freeze()
-    before = names(ledger.calls())
-    with pytest.raises(AssertionError, match="in vain"):
-        ledger.wait_for(lambda note: note.what == "end", 0.6)
-    assert names(ledger.calls()) == before
-    worker.thaw()
-
-    assert result.get(timeout=10) == 20
-    ((stop, go),) = ledger.bodies(result.id)[0].frozen
-    assert go - stop > 0.5
 
 
 def test_a_cut_connection_makes_celery_run_a_task_twice_at_once(

@@ -57,9 +57,16 @@ def gates(kind: str, shape: str, strategy: str, end: str) -> tuple[int, Any, int
     return 2 * tried.host.writes, outcome, len(tried.world.calls)
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("kind", AGENTS)
+#: Every strategy, every end and both kinds of bodies; not all of them with each other.
+CASES = [
+    *(("sync", strategy, "limit") for strategy in STRATEGIES),
+    *(("sync", "every", end) for end in ("break", "no loop")),
+    *(("async", strategy, "limit") for strategy in ("after tools", "never")),
+    ("async", "every second", "break"),
+]
+
+
+@pytest.mark.parametrize(("kind", "strategy", "end"), CASES)
 def test_a_run_killed_once_at_any_place_ends_the_same(kind: str, strategy: str, end: str) -> None:
     places, expected, calls = gates(kind, "chat", strategy, end)
     assert places > 10
@@ -73,7 +80,7 @@ def test_a_run_killed_once_at_any_place_ends_the_same(kind: str, strategy: str, 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", AGENTS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(
     places=st.lists(st.integers(0, 80), max_size=12),
     strategy=st.sampled_from(sorted(STRATEGIES)),
@@ -93,7 +100,7 @@ def test_a_run_killed_again_and_again_ends_the_same(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", AGENTS)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(stops=st.lists(st.integers(1, 12), max_size=8), strategy=st.sampled_from(sorted(STRATEGIES)))
 def test_a_run_handed_off_again_and_again_ends_the_same(
     kind: str, shape: str, stops: list[int], strategy: str

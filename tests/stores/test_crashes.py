@@ -185,4 +185,4 @@ def _finish_all(store: FileCheckpointStore) -> None:
     for run in sorted(store.standing("agent").open, key=lambda run: run.run_id != active):
         start = store.start_run(run, "next", 60, over=store.holder("agent"))
         assert start.lease is not None
-        store.settle_run(start.run.model_copy(update={"status": RunStatus.FAILED}), start.lease)
+        store.settle_run(start.run.model_copy(update={"status": RunStatus.SUCCEEDED}), start.lease)
