@@ -21,13 +21,14 @@ _NOT_BEHIND = {"agent_id", "run_id", *IN_FRONT}
 
 def run_line(run: RunRecord, limit: int) -> bytes:
     """Everything after the number. Raises ``CheckpointTooLarge``."""
-    front = " ".join(_word(getattr(run, name)) for name in IN_FRONT).encode()
+    front = " ".join(word(getattr(run, name)) for name in IN_FRONT).encode()
     line = front + b" " + encode(run.model_dump(mode="json", exclude=_NOT_BEHIND))
     refuse_too_large(run, len(line), limit)
     return line
 
 
-def _word(fact: object) -> str:
+def word(fact: object) -> str:
+    """A fact as it stands in front of a line: no spaces, and never empty."""
     if fact in ("", "-"):
         return "%2D" if fact else "-"
     return quote(str(int(fact) if isinstance(fact, bool) else fact), safe="")

@@ -20,7 +20,7 @@ from celery_ckpt.stores.redis.ledger import (
     refuse,
     run_prefix,
 )
-from celery_ckpt.stores.redis.runs import parsed_run
+from celery_ckpt.stores.redis.runs import parsed_run, word
 from celery_ckpt.stores.redis.server import Call
 
 
@@ -64,20 +64,23 @@ class RedisTurns(RedisLedger):
 
     def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
         """See ``CheckpointStore``."""
-        agent_id, nonce, line = run.agent_id, new_nonce(), self._line(run)
+        agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
             "start_run",
-            self._keys.of(agent_id, "agent", "runs", "open", "steps"),
+            self._keys.of(agent_id, "agent", "runs", "steps"),
             run.run_id,
-            line,
+            word(run.delivery),
             nonce,
             checked_name(owner, "A lease's owner"),
             milliseconds(ttl),
             fence(agent_id, over),
-            line.split(b" ", 6)[5],
         )
-        entry = self._index.entry(agent_id)
-        moment, _, reply = self._server.together(*self._watching(agent_id, ttl), entry, start)
+        moment, reply = self._server.together(*self._watching(agent_id, ttl), start)
+        if reply[0] == b"none":
+            if run.is_settled:
+                return Start(run=run, moment=moment)
+            self.add_run(run)
+            return self.start_run(run, owner, ttl, over=over)
         refuse(reply, agent_id, None)
         record = parsed_run(agent_id, run.run_id, reply[1])
         lease = lease_of(agent_id, owner, nonce, reply[2:]) if reply[0] == b"ok" else None

@@ -1,11 +1,10 @@
 --[[ start_run: begin an attempt of a run that was delivered, if it is its turn.
-  KEYS[1]  hash of the agent (see fence.lua)    KEYS[2], KEYS[3]  runs (see add_run.lua)
-  KEYS[4]  steps (see record_step.lua)
-  ARGV[1]  run_id  ARGV[2]  the line after the number of a run that is not known yet
+  KEYS[1]  hash of the agent (see fence.lua)    KEYS[2]  runs (see add_run.lua)
+  KEYS[3]  steps (see record_step.lua)
+  ARGV[1]  run_id   ARGV[2]  delivery
   ARGV[3]  nonce of the new lease   ARGV[4]  owner   ARGV[5]  ttl_ms   ARGV[6]  over (see fence.lua)
-  ARGV[7]  delivery
   returns  {"ok", line, token, expires_ms} | {"waiting", line} | {"settled", line} | {"damaged", line}
-           | refusal
+           | {"none"} | refusal
 ]]
 local function keep(line)
   redis.call('HSET', KEYS[2], ARGV[1], line)
@@ -13,33 +12,24 @@ local function keep(line)
 end
 
 local stored = redis.call('HGET', KEYS[2], ARGV[1])
-local given = '0 ' .. ARGV[2]
-local run, number = run_facts(stored or given)
+if not stored then return {'none'} end
+local run, number = run_facts(stored)
 if not number then return {'damaged', stored} end
-if run.is_final and run.delivered == '1' then return {'settled', stored or given} end
+if run.is_final and run.delivered == '1' then return {'settled', stored} end
 local agent = redis.call('HMGET', KEYS[1], 'active', 'nonce', 'tip')
-local is_waiting = not run.is_final and agent[1] and agent[1] ~= '' and agent[1] ~= ARGV[1]
-local is_repeated = agent[2] == ARGV[3]
-local refused, token, expires_ms
-if not is_waiting then
-  refused, token, expires_ms = take_lease(ARGV[3], ARGV[4], ARGV[5], ARGV[6])
-  if refused then return refused end
-end
-if is_repeated then return {'ok', stored, token, expires_ms} end
-if not stored then
-  number = redis.call('HINCRBY', KEYS[1], 'runs', 1)
-  redis.call('RPUSH', KEYS[3], ARGV[1])
-end
-if run.is_final then return {'ok', stored or keep(run_line(number, run)), token, expires_ms} end
-if is_waiting then
-  run.status, run.delivery = 'waiting', ARGV[7]
+if not run.is_final and agent[1] and agent[1] ~= '' and agent[1] ~= ARGV[1] then
+  run.status, run.delivery = 'waiting', ARGV[2]
   return {'waiting', keep(run_line(number, run))}
 end
-local progress = (tip(agent[3]) or 0) .. '.' .. redis.call('HLEN', KEYS[4])
+local refused, token, expires_ms = take_lease(ARGV[3], ARGV[4], ARGV[5], ARGV[6])
+if refused then return refused end
+local is_repeated = agent[2] == ARGV[3]
+if is_repeated or run.is_final then return {'ok', stored, token, expires_ms} end
+local progress = (tip(agent[3]) or 0) .. '.' .. redis.call('HLEN', KEYS[3])
 -- Nobody wrote the end of the attempt before, and it has left nothing behind: it stalled.
 local is_stalled = run.status == 'running' and run.progress == progress
 run.stalled = is_stalled and run.stalled + 1 or 0
 run.attempts = run.attempts + 1
-run.status, run.progress, run.delivery = 'running', progress, ARGV[7]
+run.status, run.progress, run.delivery = 'running', progress, ARGV[2]
 redis.call('HSET', KEYS[1], 'active', ARGV[1])
 return {'ok', keep(run_line(number, run)), token, expires_ms}
