@@ -10,6 +10,8 @@ from celery_ckpt.runtime.broker import envelope
 
 #: On the wire, the agent's name travels under this header.
 AGENT_HEADER = "ckpt_agent_id"
+#: Says that the run is on record: whoever gets the message need not keep it.
+RECORDED_HEADER = "ckpt_recorded"
 
 
 def agent_id_of(request: Any, unknown: str = "") -> str:

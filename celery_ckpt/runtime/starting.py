@@ -12,7 +12,13 @@ from celery_ckpt.errors import LeaseHeld, StoreUnavailable
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.envelopes import agent_id_of, delivery_tag, envelope_of_request, send_later
+from celery_ckpt.runtime.envelopes import (
+    RECORDED_HEADER,
+    agent_id_of,
+    delivery_tag,
+    envelope_of_request,
+    send_later,
+)
 from celery_ckpt.runtime.lease import Hold
 from celery_ckpt.runtime.owner import is_known_dead
 from celery_ckpt.runtime.settling import settle
@@ -20,8 +26,12 @@ from celery_ckpt.runtime.states import is_revoked
 
 logger = logging.getLogger(__name__)
 
-#: A delivery that finds the store away comes back after so long.
-_STORE_AWAY_SECONDS = 5.0
+#: A delivery that finds the store away, or cannot even be recorded, comes back after so long.
+_LATER_SECONDS = 5.0
+
+
+class _Busy(Exception):
+    """Somebody works for the agent now."""
 
 
 def start(task: Any) -> Attempt:
@@ -35,8 +45,17 @@ def start(task: Any) -> Attempt:
         return _started(context, task)
     except StoreUnavailable as error:
         logger.error("Run %s cannot begin yet: %s", task.request.id, error)
-        send_later(task, _STORE_AWAY_SECONDS)
+        send_later(task, _LATER_SECONDS)
         raise Ignore("the store is away") from error
+    except _Busy as busy:
+        raise _duplicate(context, task, busy) from busy
+
+
+def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore:
+    """Drop what is on record: that and the watchdog protect it. Else it is only in this message."""
+    if context.store.run(agent_id_of(task.request), task.request.id) is None:
+        send_later(task, _LATER_SECONDS)
+    return Ignore(f"{busy} works for the agent")
 
 
 def _started(context: AppContext, task: Any) -> Attempt:
@@ -67,10 +86,13 @@ def _cancelled(attempt: Attempt) -> Ignore:
 
 def _delivered(task: Any) -> RunRecord:
     request = task.request
+    # One that was sent past AgentTask.apply_async is recorded by whoever gets it first.
+    is_recorded = getattr(request, RECORDED_HEADER, False)
     return RunRecord(
         agent_id=agent_id_of(request),
         run_id=request.id,
         task=task.name,
+        envelope={} if is_recorded else envelope_of_request(task),
         delivery=delivery_tag(request),
         created_at=system_clock.now(),
     )
@@ -82,12 +104,12 @@ def _begun(context: AppContext, run: RunRecord) -> Start:
         return store.start_run(run, owner, ttl)
     except LeaseHeld as held:
         if not is_known_dead(held.owner):
-            raise Ignore(f"a duplicate: {held.owner} works on it") from held
+            raise _Busy(held.owner) from held
         over = held
     try:
         return store.start_run(run, owner, ttl, over=_lease(over))
     except LeaseHeld as held:
-        raise Ignore(f"a duplicate: {held.owner} was faster") from held
+        raise _Busy(held.owner) from held
 
 
 def _lease(held: LeaseHeld) -> Lease:
@@ -101,7 +123,7 @@ def _lease(held: LeaseHeld) -> Lease:
 
 
 def _seal(attempt: Attempt) -> None:
-    """The task was sent past ``AgentTask.apply_async``: keep what it takes to send it again."""
+    """The record was deleted while the message was on its way: keep what it takes to send it again."""
     sealed = envelope_of_request(attempt.task)
     record = attempt.of_run.model_copy(update={"envelope": sealed})
     attempt.write(lambda: attempt.context.store.update_run(record, attempt.hold.lease))

@@ -19,7 +19,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.repairing import PendingCalls
 from celery_ckpt.runtime.admission import admitting
 from celery_ckpt.runtime.current import current_request
-from celery_ckpt.runtime.envelopes import AGENT_HEADER
+from celery_ckpt.runtime.envelopes import AGENT_HEADER, RECORDED_HEADER
 from celery_ckpt.runtime.execution import execute
 from celery_ckpt.runtime.install import connect
 from celery_ckpt.runtime.local import run_locally
@@ -132,6 +132,7 @@ class AgentTask(Task, Generic[P, R]):
             StoreUnavailable: the run could not be recorded, so it was not sent.
         """
         options["headers"] = headers = dict(options.get("headers") or {})
+        headers[RECORDED_HEADER] = True
         if agent_id is not None:
             headers[AGENT_HEADER] = checked_name(agent_id)
         if self.app.conf.task_always_eager:

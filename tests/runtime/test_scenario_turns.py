@@ -6,6 +6,7 @@ import pytest
 from celery import Celery
 from celery.result import AsyncResult
 from celery_workers.broker import Broker
+from celery_workers.configuration import Configuration
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger, names
 from celery_workers.processes import Pool
@@ -13,7 +14,7 @@ from celery_workers.scenarios import count, talk
 from celery_workers.waiting import until
 from scenario_kit import scenario, several_workers, uninterrupted
 
-from celery_ckpt import Agents
+from celery_ckpt import Agents, open_store
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 AGENT = "user-42"
@@ -83,3 +84,30 @@ def test_a_run_that_waits_is_not_lost_with_the_worker_of_the_first(
     ledger.never_two_bodies_at_once(first.id)
     assert ledger.bodies(first.id)[-1].end < ledger.bodies(AGENT)[0].begin
     broker.assert_clean(10)
+
+
+def test_a_run_that_was_sent_by_name_alone_waits_and_is_sent_when_its_turn_has_come(
+    start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker(concurrency=2)
+    first = _sent("first", 3)
+    ledger.wait_for_call("first 1", 10)
+    second = celery_app.send_task(talk.name, ("second", 1), headers={"ckpt_agent_id": AGENT})
+    until(lambda: Agents(celery_app).status(AGENT).waiting == 1, 10, "the second run waits")
+
+    assert second.get(timeout=20) == _said(("first", 3), ("second", 1))
+    assert first.get(timeout=1) == _said(("first", 3))
+    broker.assert_clean(10)
+
+
+def test_a_run_that_was_sent_by_name_alone_is_not_lost_while_somebody_holds_the_lease(
+    start_worker: StartWorker, celery_app: Celery, configuration: Configuration
+) -> None:
+    worker = start_worker()
+    with open_store(configuration.store_url) as store:
+        lease = store.acquire(AGENT, "somebody", 60)
+        sent = celery_app.send_task(talk.name, ("only", 1), headers={"ckpt_agent_id": AGENT})
+        until(lambda: f"{sent.id}] ignored" in worker.log(), 10, "it finds the lease held")
+        store.release(lease)
+
+        assert sent.get(timeout=20) == _said(("only", 1))

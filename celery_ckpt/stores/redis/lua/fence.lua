@@ -13,6 +13,7 @@
   lease_refusal(held, lease)  the same, given token, nonce, owner and expires_ms of the agent
   tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if not there
   messages(from, last)  the log's messages from index to index; none before the first
+  taking_refusal(over)  what take_lease would answer instead of giving the lease, or nil
   take_lease(nonce, owner, ttl_ms, over)  gives the lease; nil, token, expires_ms, or what to answer
       over  a lease that may be taken over although unexpired; empty: none
   run_facts(line)  of a run's "number status delivered attempts stalled progress delivery record", all
@@ -57,11 +58,15 @@ local function each(items, first, size, action)
   end
 end
 
+local function taking_refusal(over)
+  local may_take_over = over ~= '' and not refusal(over)
+  return not may_take_over and refusal('') or nil
+end
+
 local function take_lease(nonce, owner, ttl_ms, over)
   local held = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'expires_ms')
   if held[2] == nonce then return nil, tonumber(held[1]), held[3] end
-  local may_take_over = over ~= '' and not refusal(over)
-  local refused = not may_take_over and refusal('')
+  local refused = taking_refusal(over)
   if refused then return refused end
   local token = redis.call('HINCRBY', KEYS[1], 'token', 1)
   local expires_ms = string.format('%d', now_ms() + ttl_ms)

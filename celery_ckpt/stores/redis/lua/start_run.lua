@@ -12,12 +12,14 @@ local function keep(line)
 end
 
 local stored = redis.call('HGET', KEYS[2], ARGV[1])
-if not stored then return {'none'} end
+local agent = redis.call('HMGET', KEYS[1], 'active', 'nonce', 'tip')
+local is_anothers = agent[1] and agent[1] ~= '' and agent[1] ~= ARGV[1]
+-- One that is not known has to be added first, unless it would be refused.
+if not stored then return not is_anothers and taking_refusal(ARGV[6]) or {'none'} end
 local run, number = run_facts(stored)
 if not number then return {'damaged', stored} end
 if run.is_final and run.delivered == '1' then return {'settled', stored} end
-local agent = redis.call('HMGET', KEYS[1], 'active', 'nonce', 'tip')
-if not run.is_final and agent[1] and agent[1] ~= '' and agent[1] ~= ARGV[1] then
+if not run.is_final and is_anothers then
   run.status, run.delivery = 'waiting', ARGV[2]
   return {'waiting', keep(run_line(number, run))}
 end
