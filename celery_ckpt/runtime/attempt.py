@@ -98,8 +98,13 @@ class Attempt:
             self._drop_steps(run, needless)
 
     def _drop_steps(self, run: AgentRun, last: int) -> None:
-        lease = self.hold.lease
-        self.context.store.drop_steps(run.agent_id, run.run_id, first=1, last=last, lease=lease)
+        store, lease = self.context.store, self.hold.lease
+        try:
+            self.fenced(
+                lambda: store.drop_steps(run.agent_id, run.run_id, first=1, last=last, lease=lease)
+            )
+        except StoreUnavailable:
+            return  # the checkpoint is saved; they go along with later ones
         self._dropped_to = last
 
     def check(self, run: AgentRun) -> None:

@@ -7,7 +7,6 @@ is marked; its attempt stops at its next event.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -58,7 +57,6 @@ class Keeper:
         self._over: dict[str, int] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
 
     def keep(self, hold: Hold) -> None:
         """Renew a lease from now on."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import Ignore
 
 from celery_ckpt import AfterLlmResponse, AfterToolCall, AgentRun, EveryN, Message, Never, agent_task
+from celery_ckpt.errors import LeaseLost, StoreError, StoreUnavailable
+from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import crash_everywhere
 
 CALLS: Counter[str] = Counter()
 app = Celery("crashing", set_as_current=False)
 app.conf.ckpt_store_url = "memory://"
+LEASE_LOST = LeaseLost(agent_id="a", token=1)
+AWAY = StoreUnavailable(where="there", reason="gone")
 STRATEGIES = (AfterToolCall(), AfterLlmResponse(), EveryN(1), EveryN(2), Never())
 
 
@@ -94,3 +100,32 @@ def forgetful(run: AgentRun) -> int:
 def test_an_agent_that_keeps_its_state_elsewhere_is_found_out() -> None:
     with pytest.raises(AssertionError, match=r"killed just (before|after) write \d+, the result is"):
         crash_everywhere(forgetful)
+
+
+@agent_task(app=app, strategy=EveryN(1))
+def long(run: AgentRun, turns: int) -> int:
+    """Has so many turns that the steps of the first ones are dropped while it runs."""
+    for iteration in run.iterations(limit=turns):
+        run.state["sum"] = run.state.get("sum", 0) + run.step("count", int, iteration)
+    return run.state["sum"]
+
+
+def test_an_agent_whose_first_steps_are_dropped_meanwhile_ends_the_same() -> None:
+    report = crash_everywhere(long, (18,))
+
+    assert report.result == sum(range(19))
+    # Beside a step and a checkpoint a turn, the start and the end: the steps were dropped once.
+    assert report.writes == 2 * 18 + 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(LEASE_LOST, Ignore), (AWAY, None)], ids=["lost", "away"]
+)
+def test_dropping_steps_never_fails_in_the_body(error: StoreError, outcome: Any, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(MemoryCheckpointStore, "drop_steps", refuse)
+
+    with pytest.raises(outcome) if outcome else nullcontext():
+        assert crash_everywhere(long, (18,)).result == sum(range(19))
