@@ -16,6 +16,7 @@ from click import ClickException
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.drain import drain
+from celery_ckpt.runtime.settling import finish
 from celery_ckpt.runtime.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class AgentsStep(bootsteps.StartStopStep):
 
     def stop(self, worker: Any) -> None:
         """The worker has stopped."""
+        finish()
         self.obj.stop()
 
     terminate = stop

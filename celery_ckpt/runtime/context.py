@@ -1,4 +1,4 @@
-"""What an app has in this process: settings, store, keeper. Opened when first used."""
+"""What an app has in this process: settings, store, its threads. Opened when first used."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from celery import Celery
 
 from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.runtime.aside import Aside
 from celery_ckpt.runtime.lease import Keeper
 from celery_ckpt.runtime.owner import this_process
 from celery_ckpt.runtime.settings import Settings
@@ -28,6 +29,7 @@ class AppContext:
         self.store = store or _store(self.settings)
         self.owner = this_process()
         self.keeper = Keeper(app, self.store, self.settings.lease_ttl)
+        self.aside = Aside()
 
     @property
     def sends_events(self) -> bool:
@@ -47,6 +49,12 @@ class AppContext:
             if found is None:
                 found = _contexts[app] = cls(app)
             return found
+
+    @classmethod
+    def all(cls) -> list[AppContext]:
+        """The contexts of this process."""
+        with _lock:
+            return list(_contexts.values())
 
 
 def _store(settings: Settings) -> CheckpointStore:

@@ -3,6 +3,8 @@
 Celery stores the result and sends the callbacks after the body has returned; ``task_success`` and
 ``task_failure`` say that it has, ``task_postrun`` comes whether it has or not. A run that ended and
 whose outcome Celery could not keep stays open: the watchdog brings it back until it is delivered.
+
+No slot waits for it: the run has ended, and the next task may begin meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery.signals import task_failure, task_postrun, task_success
+from celery.signals import task_failure, task_postrun, task_success, worker_process_shutdown
 
 from celery_ckpt.errors import LeaseError, StoreError
 from celery_ckpt.records import RunRecord
@@ -38,7 +40,13 @@ def _on_postrun(sender: Any, **_: Any) -> None:
     if attempt is not None and attempt.of_run.status.is_final:
         attempt.context.keeper.let_go(attempt.hold)
         if attempt.is_announced:
-            settle(attempt)
+            attempt.context.aside.do(lambda: settle(attempt))
+
+
+def finish(**_: Any) -> None:
+    """This process ends: settle first what has ended. A watchdog does what takes too long."""
+    for context in AppContext.all():
+        context.aside.finish(context.settings.lease_ttl)
 
 
 def settle(attempt: Attempt) -> None:
@@ -74,3 +82,4 @@ def connect() -> None:
     for number, signal in enumerate((task_success, task_failure)):
         signal.connect(_on_announced, weak=False, dispatch_uid=f"celery_ckpt.announced.{number}")
     task_postrun.connect(_on_postrun, weak=False, dispatch_uid="celery_ckpt.postrun")
+    worker_process_shutdown.connect(finish, weak=False, dispatch_uid="celery_ckpt.shutdown")

@@ -1,0 +1,68 @@
+"""What is done aside: in order, whatever fails, and waited for at the end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from celery import Celery
+from celery.signals import worker_process_shutdown
+
+from celery_ckpt.runtime import settling
+from celery_ckpt.runtime.aside import Aside
+from celery_ckpt.runtime.context import AppContext
+
+
+def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() -> None:
+    aside, done = Aside(), list[tuple[int, int]]()
+    for number in range(5):
+        aside.do(lambda number=number: done.append((number, threading.get_ident())))
+
+    assert aside.finish(5)
+
+    assert [number for number, _ in done] == [0, 1, 2, 3, 4]
+    (thread,) = {ident for _, ident in done}
+    assert thread != threading.get_ident()
+
+
+def test_what_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    aside, done = Aside(), threading.Event()
+    aside.do(lambda: 1 / 0)
+    aside.do(done.set)
+
+    assert aside.finish(5)
+    assert done.is_set()
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_the_end_is_not_waited_for_longer_than_told() -> None:
+    aside, hold = Aside(), threading.Event()
+    aside.do(hold.wait)
+
+    assert not aside.finish(0.01)
+
+    hold.set()
+    assert aside.finish(5)
+
+
+def test_nothing_asked_for_is_done_at_once() -> None:
+    assert Aside().finish(0)
+
+
+def test_a_process_that_shuts_down_waits_for_what_is_done_aside() -> None:
+    settling.connect()
+    app = Celery(set_as_current=False)
+    app.conf.ckpt_store_url = "memory://"
+    aside, begun, hold, done = AppContext.of(app).aside, *(threading.Event() for _ in range(3))
+    aside.do(lambda: (begun.set(), hold.wait(5), done.set()))
+    assert begun.wait(5)
+    ending = threading.Thread(target=worker_process_shutdown.send, kwargs={"sender": None})
+    ending.start()
+
+    ending.join(0.05)
+    assert ending.is_alive()
+
+    hold.set()
+    ending.join(5)
+    assert not ending.is_alive()
+    assert done.is_set()
