@@ -123,6 +123,22 @@ class Unacked:
             channel.qos.restore_by_tag(tag, client=client)
             return True
 
+    def delivered_between(self, oldest: float, newest: float) -> list[str]:
+        """The messages that were delivered, or touched, within a span of time."""
+        channel = self._channel
+        if channel is None:
+            return []
+        with channel.conn_or_acquire() as client:
+            found = client.zrangebyscore(channel.unacked_index_key, oldest, newest)
+            return [tag.decode() if isinstance(tag, bytes) else tag for tag in found]
+
+    def headers(self, tag: str) -> dict[str, Any]:
+        """The headers of a message; none, if it is not there any more."""
+        channel = self._channel
+        with channel.conn_or_acquire() as client:
+            found = client.hget(channel.unacked_key, tag)
+        return dict(json.loads(found)[0].get("headers") or {}) if found else {}
+
     def is_backlogged(self, sealed: Mapping[str, Any]) -> bool:
         """Do messages wait in the queue that this one goes to? It may be one of them."""
         channel = self._channel

@@ -22,12 +22,20 @@ from celery_ckpt.runtime.settling import attempt_of, send_next
 
 logger = logging.getLogger(__name__)
 
-#: What was delivered and is not done with. At a hard time limit Celery has forgotten it already.
+#: Agents' messages that were delivered and are not done with. At a hard time limit Celery has forgotten
+#: its own.
 _requests: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def _on_received(request: Any, **_: Any) -> None:
-    _requests[request.id] = request
+    if getattr(request.task, "is_agent", False):
+        _requests[request.id] = request
+
+
+def unacknowledged() -> list[str]:
+    """The tags of the agents' messages that this worker has."""
+    own = [request for request in list(_requests.values()) if not request.acknowledged]
+    return [str(request.message.delivery_tag) for request in own]
 
 
 def _on_revoked(sender: Any, request: Any, **_: Any) -> None:

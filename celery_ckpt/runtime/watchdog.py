@@ -10,6 +10,7 @@ It looks at the agents whose moment has come (``CheckpointStore.due``; each is n
                                            its queue it is taken to be one of them, for some minutes
     finished, but not delivered            send it: the delivery hands the recorded outcome to Celery
     nothing is open                        stop watching
+    fetched by a worker that has died      put back on its queue (``fetched.py``)
 
 Beside that it looks at the children of its own pool, so as not to wait for the lease of one that died,
 nor for the pool to notice, which can take it five seconds in which the slot stays taken.
@@ -29,6 +30,7 @@ from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing
 from celery_ckpt.runtime.broker import Unacked, send
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.envelopes import agent_id_of
+from celery_ckpt.runtime.fetched import Fetched
 from celery_ckpt.runtime.owner import is_dead, is_known_dead
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Watchdog:
         self._tend_pool = tend_pool
         #: The children whose death was seen.
         self._dead_children: set[int] = set()
+        self._fetched = Fetched(app, AppContext.of(app).settings.lease_ttl)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="celery_ckpt-watchdog", daemon=True)
         #: How long to wait until a run is sent once more, by agent.
@@ -81,6 +84,7 @@ class Watchdog:
     def look(self, unacked: Unacked) -> None:
         """Look once at everything that is due."""
         context = AppContext.of(self._app)
+        self._fetched.look(unacked)
         for agent_id in self._agents_of_dead_children():
             self._attend(context, unacked, agent_id, None)
         for agent_id, moment in context.store.due(_AT_ONCE, _HOLD):

@@ -9,7 +9,16 @@ from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
 from celery_workers.processes import Pool
 from celery_workers.scenarios import count, early
-from scenario_kit import LEASE, POOLS, assert_right_end, scenario, several_workers, who_made
+from celery_workers.waiting import until
+from scenario_kit import (
+    LEASE,
+    POOLS,
+    assert_all_right,
+    assert_right_end,
+    scenario,
+    several_workers,
+    who_made,
+)
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
@@ -106,3 +115,17 @@ def test_a_worker_that_thaws_after_the_end_changes_nothing(
     ledger.wait_for(lambda note: note.what == "end" and note["how"] == "Fenced", 10)
     assert_right_end(result, 3, ledger, broker, interruptions=1, grace_after_thaw=0.5)
     assert result.get() == right
+
+
+@scenario(worker_prefetch_multiplier=4)
+def test_messages_that_a_killed_worker_had_fetched_and_not_begun_come_back_soon(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    first = start_worker()
+    results = [count.delay(2, 0.2) for _ in range(4)]
+    until(lambda: len(broker.unacked()) == 4, 10, "it has fetched them all")
+    first.kill_tree()
+    start_worker(concurrency=2)
+
+    # The visibility timeout is an hour.
+    assert_all_right(results, 2, ledger, broker, interruptions=1)
