@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Many tests wait for others most of the time.
 JOBS ?= 3
 
-.PHONY: help test check bench format clean
+.PHONY: help test check bench chaos format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ check: $(VENV)/ready ## Lint, check types and the direction of imports
 
 bench: $(VENV)/bench-ready ## Measure against the bare commands and against others; writes docs/benchmarks.*
 	$(BIN)/python -m benchmarks
+
+chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for half an hour, and judge
+	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
 format: $(VENV)/ready ## Put the code in order
 	$(BIN)/ruff format .

@@ -2,7 +2,7 @@
 
 A server that cannot be found or started is an error, never a reason to skip. Ports are picked at run
 time, below the range that the system gives to outgoing connections, so that the port of a killed
-server is still free when it comes back. ``redis/proxies.py`` has what can stand between.
+server is still free when it comes back. ``proxies.py`` has what can stand between.
 """
 
 from __future__ import annotations

@@ -63,14 +63,14 @@ class WorkerProcess:
         self._log = directory / f"{name}.log"
         self._log.touch()
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready_seen = 0
+        self._ready_seen, self._awaits_ready = 0, False
 
     # Its life
 
     def start(self) -> Self:
         """Start it, without waiting: several become ready side by side."""
         assert not self.is_running(), f"worker {self.name} runs already"
-        self._ready_seen = self._ready_count()
+        self._ready_seen, self._awaits_ready = self._ready_count(), True
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
         # Not "python -m celery": on SIGHUP Celery executes its argv[0], and only the script bears that.
         celery = [sys.executable, str(Path(sys.executable).with_name("celery"))]
@@ -91,10 +91,15 @@ class WorkerProcess:
         path = os.pathsep.join(filter(None, paths))
         return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **self._environment}
 
+    @property
+    def awaits_ready(self) -> bool:
+        """Was it started, and not waited for?"""
+        return self._awaits_ready
+
     def wait_ready(self, deadline: float = START_DEADLINE) -> Self:
         """Wait until it has said that it is ready once more than it had before."""
         until(self._has_become_ready, deadline, f"worker {self.name} is ready")
-        self._ready_seen += 1
+        self._ready_seen, self._awaits_ready = self._ready_seen + 1, False
         return self
 
     def _has_become_ready(self) -> bool:

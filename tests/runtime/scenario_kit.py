@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Protocol
-from unittest.mock import patch
 
 import pytest
 from celery.result import AsyncResult
 from celery_workers import bodies
 from celery_workers.fixtures import StartWorker
-from celery_workers.ledger import NO_RUN, VARIABLE, Ledger, Note, names
+from celery_workers.judging import repetitions, uninterrupted
+from celery_workers.ledger import NO_RUN, Ledger, Note
 from celery_workers.processes import Worker
-from celery_workers.scenarios import MODULE, count
+from celery_workers.scenarios import MODULE
 
 #: A lease that ends soon, but not because a machine with two cores was busy for a moment.
 LEASE = 2.0
@@ -34,13 +32,6 @@ def scenario(*, transport_options: dict[str, Any] | None = None, **conf: Any) ->
     return pytest.mark.configured(
         include=(MODULE,), transport_options=transport_options or {}, conf=changed
     )
-
-
-@cache
-def uninterrupted(n: int) -> list[Any]:
-    """What counting to ``n`` gives when nothing happens."""
-    with patch.dict(os.environ, {VARIABLE: os.devnull}):
-        return count(n, 0)
 
 
 def several_workers(number: int, start_worker: StartWorker, **options: Any) -> list[Worker]:
@@ -91,25 +82,3 @@ def assert_all_right(
         overlapping = bodies.overlaps(bodies.of_run(in_order, run_id))
         assert not overlapping, f"two bodies of run {run_id} at once: {overlapping}"
     broker.assert_clean(15)
-
-
-def repetitions(run_id: str, n: int, notes: Sequence[Note]) -> int:
-    """How many calls of a run were made again; each was made, and none that was recorded again."""
-    wanted = {f"{what} {turn}" for what in ("llm", "tool") for turn in range(1, n + 1)}
-    made = names(note for note in notes if note.what == "call")
-    assert set(made) == wanted, f"run {run_id} made {made}"
-    again = called_after_record(notes)
-    assert not again, f"called although recorded: {again}"
-    return len(made) - len(wanted)
-
-
-def called_after_record(notes: Sequence[Note]) -> list[Note]:
-    """The calls that somebody made although they were recorded."""
-    recorded: set[str] = set()
-    again = []
-    for note in notes:
-        if note.what == "recorded":
-            recorded.add(note["name"])
-        elif note.what == "call" and note["name"] in recorded:
-            again.append(note)
-    return again

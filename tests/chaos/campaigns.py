@@ -1,0 +1,76 @@
+"""Campaigns: which faults, how many, on what fleet. A seed says in which order and to whom."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from chaos import faults
+from chaos.faults import Fault
+from chaos.fleet import fleet
+from chaos.judge import Verdict, judge
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Faults of a kind."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    #: How many in a row, if nobody says otherwise.
+    times: int
+    workers: int = 2
+    #: How many agents are at work or wait at any time.
+    open_runs: int = 10
+
+
+CAMPAIGNS = (
+    Campaign("killed processes", (faults.kill_child, faults.kill_parent, faults.kill_tree), 30),
+    Campaign("frozen workers", (faults.freeze,), 10),
+    Campaign("rolling deploys", (faults.deploy,), 20, workers=4, open_runs=16),
+    Campaign("cold shutdowns", (faults.quit_cold,), 10),
+    Campaign(
+        "servers",
+        (
+            faults.kill_store,
+            faults.kill_broker,
+            faults.cut_broker,
+            faults.full_store,
+            faults.paused_store,
+        ),
+        15,
+    ),
+    Campaign(
+        "network",
+        (faults.cut_store, faults.slow_network, faults.black_hole, faults.half_open),
+        16,
+    ),
+)
+
+
+def run(
+    campaign: Campaign, seed: int, times: int | None = None, tell: Callable[[str], object] = str
+) -> Verdict:
+    """Run a campaign; ``tell`` hears of each fault. Problems are in the verdict, not raised."""
+    chance = Random(f"{campaign.name} {seed}")
+    verdict = Verdict(campaign.name, seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="ckpt-chaos-", ignore_cleanup_errors=True) as directory,
+        fleet(Path(directory), chance, workers=campaign.workers) as made,
+    ):
+        try:
+            made.top_up(campaign.open_runs)
+            for _ in range(times or campaign.times):
+                fault = chance.choice(campaign.faults)
+                tell(fault.__name__)
+                fault(made)
+                made.top_up(campaign.open_runs)
+                made.wait_for_progress()
+                verdict.faults += 1
+            judge(made, verdict)
+        except Exception as error:
+            verdict.problems.append(f"{type(error).__name__}: {error}")
+    return verdict

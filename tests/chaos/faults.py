@@ -1,0 +1,150 @@
+"""What can happen to a fleet. Each fault is over when its function returns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from celery_workers.broker import BROKER_DB
+from celery_workers.waiting import until
+from servers import Valkey
+
+from chaos.fleet import LEASE, Fleet
+
+#: How soon a worker that was told to stop has to be gone, with agents at work.
+EXIT = 20.0
+#: How long things stay broken.
+_OUTAGE = 1.0
+Fault = Callable[[Fleet], None]
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def kill_child(fleet: Fleet) -> None:
+    """SIGKILL of a process of a pool."""
+    worker = fleet.pick()
+    children = worker.children()
+    if children:
+        worker.kill_child(fleet.chance.choice(children))
+
+
+def kill_parent(fleet: Fleet) -> None:
+    """SIGKILL of a worker's main process; its children are left to themselves."""
+    worker = fleet.pick()
+    # They end soon, by themselves.
+    fleet.ledger.killed(*worker.tree())
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: not worker.tree(), EXIT, f"the children of {worker.name} are gone")
+    _start_anew(fleet, worker)
+
+
+def kill_tree(fleet: Fleet) -> None:
+    """SIGKILL of a whole worker, as a machine that fails."""
+    worker = fleet.pick()
+    worker.kill_tree()
+    _start_anew(fleet, worker)
+
+
+def _start_anew(fleet: Fleet, worker: object) -> None:
+    fleet.workers.remove(worker)
+    fleet.add_worker()
+    fleet.wait_ready()
+
+
+def freeze(fleet: Fleet) -> None:
+    """SIGSTOP of a whole worker, past its leases, and SIGCONT."""
+    worker = fleet.pick()
+    worker.freeze()
+    time.sleep(1.5 * LEASE)
+    worker.thaw()
+
+
+def deploy(fleet: Fleet) -> None:
+    """SIGTERM, while the one that takes its place starts."""
+    leaving = fleet.pick()
+    leaving.term()
+    fleet.workers.remove(leaving)
+    fleet.add_worker()
+    status = leaving.wait_exit(EXIT)
+    assert status == 0, f"{leaving.name} left with status {status}:\n{leaving.log()[-3000:]}"
+    fleet.wait_ready()
+
+
+def quit_cold(fleet: Fleet) -> None:
+    """SIGQUIT: Celery's cold shutdown."""
+    leaving = fleet.pick()
+    leaving.quit()
+    leaving.wait_exit(EXIT)
+    leaving.kill_tree()
+    _start_anew(fleet, leaving)
+
+
+# -- servers ---------------------------------------------------------------------------------------
+
+
+def kill_store(fleet: Fleet) -> None:
+    """Kill -9 of the store's server, which comes back with what it had acknowledged."""
+    _outage(fleet.store)
+
+
+def kill_broker(fleet: Fleet) -> None:
+    """The same for the server of the broker and the results."""
+    _outage(fleet.broker.server)
+
+
+def _outage(server: Valkey) -> None:
+    server.kill()
+    time.sleep(_OUTAGE)
+    server.start()
+
+
+def cut_broker(fleet: Fleet) -> None:
+    """All connections to the broker are closed."""
+    fleet.broker.cut_connections(BROKER_DB)
+
+
+def full_store(fleet: Fleet) -> None:
+    """The store's memory is full: it refuses to write, and says so."""
+    with fleet.store.client() as client:
+        client.config_set("maxmemory", 1)
+        time.sleep(_OUTAGE)
+        client.config_set("maxmemory", 0)
+
+
+def paused_store(fleet: Fleet) -> None:
+    """The store's server does not answer for longer than a lease lasts."""
+    fleet.store.signal(signal.SIGSTOP)
+    time.sleep(1.5 * LEASE)
+    fleet.store.signal(signal.SIGCONT)
+
+
+# -- the network before the store ------------------------------------------------------------------
+
+
+def cut_store(fleet: Fleet) -> None:
+    """All connections to the store are closed."""
+    fleet.network.cut()
+
+
+def slow_network(fleet: Fleet) -> None:
+    """A tenth of a second in each direction."""
+    fleet.network.delay = 0.1
+    time.sleep(2 * _OUTAGE)
+    fleet.network.delay = 0.0
+
+
+def black_hole(fleet: Fleet) -> None:
+    """Nothing arrives, and nobody says so."""
+    fleet.network.swallows_requests = True
+    time.sleep(_OUTAGE)
+    fleet.network.clear_up()
+
+
+def half_open(fleet: Fleet) -> None:
+    """What is asked for is done, and no reply comes."""
+    fleet.network.swallows_replies = True
+    time.sleep(_OUTAGE)
+    fleet.network.clear_up()

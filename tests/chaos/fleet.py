@@ -1,0 +1,114 @@
+"""Workers, two servers and agents at work: what the faults happen to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count as numbers
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from celery.result import AsyncResult
+from celery_workers.broker import BACKEND_DB, Broker
+from celery_workers.configuration import Configuration
+from celery_workers.fixtures import app_of
+from celery_workers.ledger import Ledger
+from celery_workers.processes import Pool, Worker
+from celery_workers.scenarios import MODULE, count
+from celery_workers.waiting import until
+from servers import Valkey
+
+from chaos.network import Network
+
+#: A lease that ends soon, but not because a machine with two cores was busy for a moment.
+LEASE = 2.0
+#: How many turns an agent has, and how long each of its two calls takes.
+TURNS, SECONDS = 20, 0.1
+#: What was acknowledged is kept over a kill -9 of the server.
+_KEPT = ("--appendonly", "yes", "--appendfsync", "no")
+_READY, _PROGRESS = 60.0, 90.0
+
+
+@dataclass
+class Fleet:
+    """Everything that runs."""
+
+    directory: Path
+    chance: Random
+    broker: Broker
+    store: Valkey
+    network: Network
+    ledger: Ledger
+    configuration: Configuration
+    pool: Pool = "prefork"
+    concurrency: int = 4
+    workers: list[Worker] = field(default_factory=list)
+    results: list[AsyncResult] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: numbers(1))
+
+    def add_worker(self) -> Worker:
+        """Start one, without waiting."""
+        worker = Worker(
+            self.directory,
+            self.configuration.environment(),
+            ledger=self.ledger,
+            pool=self.pool,
+            concurrency=self.concurrency,
+            name=f"worker{next(self._numbers)}",
+        )
+        self.workers.append(worker.start())
+        return worker
+
+    def wait_ready(self) -> None:
+        """Wait until those that were started last are ready."""
+        for worker in self.workers:
+            if worker.awaits_ready:
+                worker.wait_ready(_READY)
+
+    def pick(self) -> Worker:
+        """Some worker."""
+        return self.chance.choice(self.workers)
+
+    def top_up(self, open_runs: int) -> None:
+        """Send agents until so many are not done with."""
+        under_way = sum(not result.ready() for result in self.results[-4 * open_runs :])
+        self.results += [count.delay(TURNS, SECONDS) for _ in range(open_runs - under_way)]
+
+    def wait_for_progress(self) -> None:
+        """Wait until an agent calls something, from now on."""
+        mark = self.ledger.path.stat().st_size
+        until(lambda: b'"call"' in self._notes_since(mark), _PROGRESS, "some agent goes on")
+
+    def _notes_since(self, mark: int) -> bytes:
+        with self.ledger.path.open("rb") as file:
+            file.seek(mark)
+            return file.read()
+
+
+@contextmanager
+def fleet(
+    directory: Path, chance: Random, *, workers: int = 2, conf: Mapping[str, Any] | None = None
+) -> Iterator[Fleet]:
+    """Servers, a network before the store, and workers that are ready. Nothing stays behind."""
+    with ExitStack() as running:
+        broker = Broker(running.enter_context(Valkey(directory / "broker", *_KEPT)))
+        store = running.enter_context(Valkey(directory / "store", *_KEPT))
+        network = running.enter_context(Network(store.port))
+        ledger = Ledger(directory / "ledger")
+        configuration = Configuration(
+            broker_url=broker.url(),
+            backend_url=broker.url(BACKEND_DB),
+            store_url=network.url,
+            ledger=ledger.path,
+            include=(MODULE,),
+            conf={"ckpt_lease_ttl": LEASE, **(conf or {})},
+        )
+        running.enter_context(app_of(configuration))
+        made = Fleet(directory, chance, broker, store, network, ledger, configuration)
+        running.callback(lambda: [worker.close() for worker in made.workers])
+        for _ in range(workers):
+            made.add_worker()
+        made.wait_ready()
+        yield made

@@ -1,0 +1,101 @@
+"""The verdict on a campaign: what was done, what was done again, and what was wrong."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+from celery.result import AsyncResult
+from celery_workers import bodies
+from celery_workers.broker import assert_nothing_left
+from celery_workers.judging import repetitions, uninterrupted
+from celery_workers.ledger import NO_RUN, Note
+from celery_workers.waiting import until
+
+from celery_ckpt.runtime.context import AppContext
+from chaos.fleet import LEASE, TURNS, Fleet
+
+#: How long all agents together may take to end after the last fault.
+_END = 120.0
+_CLEAN = 60.0
+#: How a body ends that was not interrupted.
+_IN_ORDER = {"returned", "HandOff"}
+
+
+@dataclass
+class Verdict:
+    """Figures of one campaign."""
+
+    name: str
+    seed: int
+    faults: int = 0
+    runs: int = 0
+    calls: int = 0
+    repeated: int = 0
+    interrupted: int = 0
+    hand_offs: int = 0
+    #: From each kill of a body to the beginning of the next one of its run, in seconds.
+    resumes: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def p50(self) -> float | None:
+        """The median time to resume."""
+        return median(self.resumes) if self.resumes else None
+
+    @property
+    def p99(self) -> float | None:
+        """Nearly the longest."""
+        ordered = sorted(self.resumes)
+        return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] if ordered else None
+
+
+def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
+    """Wait for the end of all runs, and look at everything that they did."""
+    for result in fleet.results:
+        value = result.get(timeout=_END)
+        if value != uninterrupted(TURNS):
+            verdict.problems.append(f"run {result.id} gave {value}")
+    _wait_until_nothing_is_left(fleet)
+    notes = defaultdict(list)
+    for note in fleet.ledger.notes():
+        notes[note.run_id].append(note)
+    for result in fleet.results:
+        _judge_run(result, notes[result.id], notes[NO_RUN], verdict)
+    verdict.runs = len(fleet.results)
+    return verdict
+
+
+def _wait_until_nothing_is_left(fleet: Fleet) -> None:
+    from celery import current_app
+
+    assert_nothing_left(fleet.broker.left, _CLEAN)
+    store = AppContext.of(current_app).store
+    for result in fleet.results:
+        until(lambda run=result.id: not store.standing(run).open, _CLEAN, f"{result.id} is settled")
+
+
+def _judge_run(
+    result: AsyncResult, own: Sequence[Note], others: Sequence[Note], verdict: Verdict
+) -> None:
+    in_order = sorted([*own, *others], key=lambda note: note.at)
+    made = bodies.of_run(in_order, result.id)
+    interrupted = sum(body.how not in _IN_ORDER or bool(body.frozen) for body in made)
+    try:
+        repeated = repetitions(result.id, TURNS, own)
+        assert repeated <= interrupted, f"run {result.id}: {repeated} calls again, {interrupted} bodies"
+        beside = bodies.overlaps(made, grace_after_thaw=LEASE)
+        assert not beside, f"two bodies of run {result.id} at once: {beside}"
+    except AssertionError as error:
+        verdict.problems.append(str(error))
+        return
+    verdict.calls += 2 * TURNS + repeated
+    verdict.repeated += repeated
+    verdict.interrupted += interrupted
+    verdict.hand_offs += sum(body.how == "HandOff" for body in made)
+    verdict.resumes += [
+        after.begin - body.end for body, after in pairwise(made) if body.how == "killed"
+    ]
