@@ -32,6 +32,7 @@ bench: $(VENV)/bench-ready ## Measure against the bare commands and against othe
 	$(BIN)/python -m benchmarks
 
 chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for half an hour, and judge
+	CKPT_MODEL_DEPTH=2 $(BIN)/python -m pytest -q -n $(JOBS) tests/model
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
 format: $(VENV)/ready ## Put the code in order

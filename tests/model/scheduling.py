@@ -1,0 +1,154 @@
+"""Which actor takes the next step: in order, but for the deviations that an exploration chooses.
+
+A schedule without deviations lets each actor go on until it has to wait. A deviation happens before a
+certain step: another actor goes first, the one whose turn it is crashes, every message is delivered
+again, or all leases end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from actors import CALLS, Process
+from greenlet import greenlet
+from world import Pause, World
+
+#: More steps than any schedule needs.
+_TOO_MANY = 2_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Actor:
+    """A process doing something, standing before its next step."""
+
+    name: str
+    process: Process
+    act: Callable[[], None]
+    #: Does another take its place when it crashes?
+    comes_back: bool = True
+    stands: Pause | None = None
+    body: Any = None
+
+    def start(self, world: World) -> None:
+        self.process.enter(world)
+        self.body = greenlet(self.act)
+        self.step()
+
+    def step(self) -> None:
+        """Take the step that it stands before."""
+        stands = self.body.switch()
+        self.stands = None if self.body.dead else stands
+
+    @property
+    def can_go(self) -> bool:
+        return self.stands is not None and self.stands.ready()
+
+
+#: What happens before a step: the name of the actor that goes first, or one of these.
+CRASH, REDELIVER, JUMP = "crash", "redeliver", "jump"
+Deviations = Mapping[int, str]
+
+
+@dataclass
+class Execution:
+    """One schedule, from the beginning to the end."""
+
+    actors: list[Actor]
+    deviations: Deviations
+    world: World = field(default_factory=World)
+    #: At each step: whose it was, what it was, and who else could have gone.
+    steps: list[tuple[str, str, list[str]]] = field(default_factory=list)
+
+    def run(self, runs: Mapping[str, str]) -> Execution:
+        """Let everybody act until all is quiet; ``runs`` says which runs there are, and whose."""
+        for actor in self.actors:
+            actor.start(self.world)
+        current = self.actors[0]
+        while chosen := self._next(current, runs):
+            current = self._take(chosen)
+            if len(self.steps) > _TOO_MANY:
+                self.world.wrong.append("it does not end")
+                break
+        self._judge(runs)
+        return self
+
+    def _next(self, current: Actor, runs: Mapping[str, str]) -> Actor | None:
+        able = [actor for actor in self.actors if actor.can_go]
+        if not able:
+            return self._next(current, runs) if self._time_passes(runs) else None
+        return current if current in able else able[0]
+
+    def _time_passes(self, runs: Mapping[str, str]) -> bool:
+        """Nobody has anything to do now: wait for the next moment, if something is still open."""
+        if self.world.restore_orphans():
+            return True
+        moments = self.world.store._moments.values()
+        if not moments or not self.world.open_runs(set(runs.values())):
+            return False
+        self.world.waits += 1
+        now = (self.world.clock.now() - _EPOCH).total_seconds()
+        self.world.clock.advance(max(0.0, min(moments) / 1e6 - now) + 0.001)
+        return True
+
+    def _take(self, actor: Actor) -> Actor:
+        """Let an actor take its step, unless something comes between; returns who goes on."""
+        others = [other.name for other in self.actors if other.can_go and other is not actor]
+        assert actor.stands is not None
+        deviation = self.deviations.get(len(self.steps))
+        self.steps.append((actor.name, actor.stands.before, others))
+        if deviation == CRASH:
+            self._crash(actor)
+        elif deviation == REDELIVER:
+            self.world.redeliver_all()
+        elif deviation == JUMP:
+            self.world.jump()
+        else:
+            by_name = {each.name: each for each in self.actors}
+            actor = by_name[deviation or actor.name]
+            actor.step()
+        return actor
+
+    def _crash(self, actor: Actor) -> None:
+        self.world.crashes += 1
+        self.world.died(actor.process)
+        # Never resumed; what its process had in memory is gone.
+        _abandoned.append(actor.body)
+        actor.stands = None
+        if actor.comes_back:
+            actor.start(self.world)
+
+    def _judge(self, runs: Mapping[str, str]) -> None:
+        world = self.world
+        lost = [run.run_id for run in world.open_runs(set(runs.values()))]
+        known = [run for run, agent in runs.items() if world.store.run(agent, run) is not None]
+        # Each run goes on with the agent's state, so one adds to what the other came to.
+        expected = [number * sum(range(1, CALLS + 1)) for number in range(1, len(known) + 1)]
+        results = sorted(world.results.get(run, 0) for run in known)
+        repeated = sum(times - 1 for times in world.calls.values())
+        troubles = world.crashes + world.jumps
+        again = [run for run, times in world.callbacks.items() if times > 1 + troubles]
+        facts = {
+            "not settled": lost,
+            "wrong results": results if results != expected else [],
+            "messages left": [*world.queue, *world.unacked.values()],
+            "calls made again": [] if repeated <= troubles else [repeated],
+            "callbacks sent again": again,
+            # Without any trouble nothing is left to the watchdog.
+            "waits": [world.waits] if world.waits > 0 == troubles + world.redeliveries else [],
+        }
+        world.wrong += [f"{what}: {which}" for what, which in facts.items() if which]
+
+
+#: Greenlets that are never resumed. Collected, they would be thrown an exception, and act on it.
+_abandoned: list[Any] = []
+
+
+def alternatives(execution: Execution, after: int = -1) -> Iterator[tuple[int, str]]:
+    """The deviations that an execution leaves open behind a certain step."""
+    for number, (_, _, others) in enumerate(execution.steps):
+        if number > after:
+            yield from ((number, what) for what in (CRASH, REDELIVER, JUMP, *others))

@@ -1,0 +1,142 @@
+"""A broker, a store, a clock and a result backend, in which every single access is a step.
+
+The code under test is the real one. Whoever runs it does so in a greenlet (see ``actors.py``) that
+stops before each access to the world, and goes on when the scheduler says so, or never: it has crashed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from greenlet import getcurrent
+
+from celery_ckpt import MemoryCheckpointStore
+from celery_ckpt.records import RunRecord
+from celery_ckpt.testing import FakeClock
+
+#: How long a lease lasts, in seconds.
+LEASE = 10.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """What lies in the queue. The tag stays the same when it is delivered again."""
+
+    tag: str
+    run_id: str
+    agent_id: str
+
+
+@dataclass(frozen=True)
+class Pause:
+    """An actor stands before a step, which it can take once it is ready."""
+
+    before: str
+    ready: Callable[[], bool] = lambda: True
+
+
+def pause(before: str, ready: Callable[[], bool] = lambda: True) -> None:
+    """Stop before a step, until the scheduler lets this actor go on."""
+    parent = getcurrent().parent
+    if parent is not None:
+        parent.switch(Pause(before, ready))
+
+
+@dataclass
+class World:
+    """Everything that outlives a process, and what must be true of it."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    queue: deque[Message] = field(default_factory=deque)
+    unacked: dict[str, Message] = field(default_factory=dict)
+    #: Who has a message, while that process lives.
+    holders: dict[str, object] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    callbacks: Counter[str] = field(default_factory=Counter)
+    calls: Counter[tuple[str, int]] = field(default_factory=Counter)
+    recorded: set[tuple[str, int]] = field(default_factory=set)
+    #: The bodies that are being executed: actor, run, and how often time had jumped when it began.
+    bodies: dict[object, tuple[str, int]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    crashes: int = 0
+    jumps: int = 0
+    redeliveries: int = 0
+    #: How often nobody had anything to do, although something was open.
+    waits: int = 0
+    _tags: Any = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self.store = MemoryCheckpointStore(clock=self.clock)
+
+    # -- the broker ----------------------------------------------------------------------------------
+
+    def publish(self, headers: dict[str, Any]) -> None:
+        """A message for a run."""
+        tag = f"tag {next(self._tags)}"
+        self.queue.append(Message(tag, headers["id"], headers["ckpt_agent_id"]))
+
+    def deliver(self, to: object) -> Message:
+        """The next message, which stays in ``unacked``."""
+        message = self.queue.popleft()
+        self.unacked[message.tag] = message
+        self.holders[message.tag] = to
+        return message
+
+    def died(self, holder: object) -> None:
+        """Nobody touches its messages any more."""
+        self.holders = {tag: who for tag, who in self.holders.items() if who is not holder}
+
+    def restore_orphans(self) -> bool:
+        """What ``fetched.py`` does once nobody has touched a message for a while."""
+        return any([self.restore(tag) for tag in list(self.unacked) if tag not in self.holders])
+
+    def restore(self, tag: str) -> bool:
+        """Put a message back, if it is still there."""
+        message = self.unacked.pop(tag, None)
+        if message is not None:
+            self.queue.append(message)
+        return message is not None
+
+    def redeliver_all(self) -> None:
+        """The visibility timeout of every message is over, whether somebody works on it or not."""
+        self.redeliveries += 1
+        for tag in list(self.unacked):
+            self.restore(tag)
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def jump(self) -> None:
+        """All leases end, as if everybody had been frozen."""
+        self.jumps += 1
+        self.clock.advance(LEASE + 1)
+
+    # -- what bodies do ------------------------------------------------------------------------------
+
+    def begin(self, actor: object, run_id: str) -> None:
+        """A body begins. Nobody else may be in one of the same run, unless time has jumped since."""
+        for other, (theirs, jumps) in self.bodies.items():
+            if other is not actor and theirs == run_id and jumps == self.jumps:
+                self.wrong.append(f"two bodies of {run_id} at once")
+        self.bodies[actor] = run_id, self.jumps
+        self.order.append(run_id)
+
+    def call(self, run_id: str, number: int) -> int:
+        """A model is called: the very thing that costs money."""
+        if (run_id, number) in self.recorded:
+            self.wrong.append(f"call {number} of {run_id} was made again although it was recorded")
+        self.calls[run_id, number] += 1
+        pause("the model answers")
+        return number
+
+    def newest_token(self) -> int:
+        """The token of whoever got a lease last."""
+        return max((agent.lease.token for agent in self.store._agents.values()), default=0)
+
+    def open_runs(self, agents: set[str]) -> list[RunRecord]:
+        """The runs that are not settled."""
+        return [run for agent in agents for run in self.store.standing(agent).open]
