@@ -10,7 +10,7 @@ from random import Random
 
 from chaos import faults
 from chaos.faults import Fault
-from chaos.fleet import fleet
+from chaos.fleet import TURNS, fleet
 from chaos.judge import Verdict, judge
 
 
@@ -25,10 +25,22 @@ class Campaign:
     workers: int = 2
     #: How many agents are at work or wait at any time.
     open_runs: int = 10
+    #: How long each of them works.
+    turns: int = TURNS
+    #: Are others sent when some have ended?
+    goes_on: bool = True
 
 
 CAMPAIGNS = (
     Campaign("killed processes", (faults.kill_child, faults.kill_parent, faults.kill_tree), 30),
+    Campaign(
+        "a thousand short agents",
+        (faults.kill_child, faults.kill_tree),
+        15,
+        open_runs=1000,
+        turns=1,
+        goes_on=False,
+    ),
     Campaign("frozen workers", (faults.freeze,), 10),
     Campaign("rolling deploys", (faults.deploy,), 20, workers=4, open_runs=16),
     Campaign("cold shutdowns", (faults.quit_cold,), 10),
@@ -59,7 +71,7 @@ def run(
     verdict = Verdict(campaign.name, seed)
     with (
         tempfile.TemporaryDirectory(prefix="ckpt-chaos-", ignore_cleanup_errors=True) as directory,
-        fleet(Path(directory), chance, workers=campaign.workers) as made,
+        fleet(Path(directory), chance, workers=campaign.workers, turns=campaign.turns) as made,
     ):
         try:
             made.top_up(campaign.open_runs)
@@ -67,7 +79,8 @@ def run(
                 fault = chance.choice(campaign.faults)
                 tell(fault.__name__)
                 fault(made)
-                made.top_up(campaign.open_runs)
+                if campaign.goes_on:
+                    made.top_up(campaign.open_runs)
                 made.wait_for_progress()
                 verdict.faults += 1
             judge(made, verdict)

@@ -24,7 +24,7 @@ from chaos.network import Network
 
 #: A lease that ends soon, but not because a machine with two cores was busy for a moment.
 LEASE = 2.0
-#: How many turns an agent has, and how long each of its two calls takes.
+#: How many turns an agent has if nobody says otherwise, and how long each of its two calls takes.
 TURNS, SECONDS = 20, 0.1
 #: What was acknowledged is kept over a kill -9 of the server.
 _KEPT = ("--appendonly", "yes", "--appendfsync", "no")
@@ -44,6 +44,7 @@ class Fleet:
     configuration: Configuration
     pool: Pool = "prefork"
     concurrency: int = 4
+    turns: int = TURNS
     workers: list[Worker] = field(default_factory=list)
     results: list[AsyncResult] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: numbers(1))
@@ -74,7 +75,7 @@ class Fleet:
     def top_up(self, open_runs: int) -> None:
         """Send agents until so many are not done with."""
         under_way = sum(not result.ready() for result in self.results[-4 * open_runs :])
-        self.results += [count.delay(TURNS, SECONDS) for _ in range(open_runs - under_way)]
+        self.results += [count.delay(self.turns, SECONDS) for _ in range(open_runs - under_way)]
 
     def wait_for_progress(self) -> None:
         """Wait until an agent calls something, from now on."""
@@ -89,7 +90,12 @@ class Fleet:
 
 @contextmanager
 def fleet(
-    directory: Path, chance: Random, *, workers: int = 2, conf: Mapping[str, Any] | None = None
+    directory: Path,
+    chance: Random,
+    *,
+    workers: int = 2,
+    turns: int = TURNS,
+    conf: Mapping[str, Any] | None = None,
 ) -> Iterator[Fleet]:
     """Servers, a network before the store, and workers that are ready. Nothing stays behind."""
     with ExitStack() as running:
@@ -106,7 +112,7 @@ def fleet(
             conf={"ckpt_lease_ttl": LEASE, **(conf or {})},
         )
         running.enter_context(app_of(configuration))
-        made = Fleet(directory, chance, broker, store, network, ledger, configuration)
+        made = Fleet(directory, chance, broker, store, network, ledger, configuration, turns=turns)
         running.callback(lambda: [worker.close() for worker in made.workers])
         for _ in range(workers):
             made.add_worker()

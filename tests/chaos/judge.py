@@ -16,7 +16,7 @@ from celery_workers.ledger import NO_RUN, Note
 from celery_workers.waiting import until
 
 from celery_ckpt.runtime.context import AppContext
-from chaos.fleet import LEASE, TURNS, Fleet
+from chaos.fleet import LEASE, Fleet
 
 #: How long all agents together may take to end after the last fault.
 _END = 120.0
@@ -57,14 +57,14 @@ def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
     """Wait for the end of all runs, and look at everything that they did."""
     for result in fleet.results:
         value = result.get(timeout=_END)
-        if value != uninterrupted(TURNS):
+        if value != uninterrupted(fleet.turns):
             verdict.problems.append(f"run {result.id} gave {value}")
     _wait_until_nothing_is_left(fleet)
     notes = defaultdict(list)
     for note in fleet.ledger.notes():
         notes[note.run_id].append(note)
     for result in fleet.results:
-        _judge_run(result, notes[result.id], notes[NO_RUN], verdict)
+        _judge_run(result, fleet.turns, notes[result.id], notes[NO_RUN], verdict)
     verdict.runs = len(fleet.results)
     return verdict
 
@@ -79,20 +79,20 @@ def _wait_until_nothing_is_left(fleet: Fleet) -> None:
 
 
 def _judge_run(
-    result: AsyncResult, own: Sequence[Note], others: Sequence[Note], verdict: Verdict
+    result: AsyncResult, turns: int, own: Sequence[Note], others: Sequence[Note], verdict: Verdict
 ) -> None:
     in_order = sorted([*own, *others], key=lambda note: note.at)
     made = bodies.of_run(in_order, result.id)
     interrupted = sum(body.how not in _IN_ORDER or bool(body.frozen) for body in made)
     try:
-        repeated = repetitions(result.id, TURNS, own)
+        repeated = repetitions(result.id, turns, own)
         assert repeated <= interrupted, f"run {result.id}: {repeated} calls again, {interrupted} bodies"
         beside = bodies.overlaps(made, grace_after_thaw=LEASE)
         assert not beside, f"two bodies of run {result.id} at once: {beside}"
     except AssertionError as error:
         verdict.problems.append(str(error))
         return
-    verdict.calls += 2 * TURNS + repeated
+    verdict.calls += 2 * turns + repeated
     verdict.repeated += repeated
     verdict.interrupted += interrupted
     verdict.hand_offs += sum(body.how == "HandOff" for body in made)
