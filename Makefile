@@ -5,19 +5,30 @@ BIN := $(VENV)/bin
 # Many tests wait for others most of the time.
 JOBS ?= 3
 
-.PHONY: help test check bench chaos format clean
+.PHONY: help demo test check bench chaos format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(VENV)/ready: pyproject.toml
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "This needs Python 3.11 or newer; for another one than python3: make PYTHON=/path/to/python")'
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/demo-ready: pyproject.toml | $(VENV)/made
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(VENV)/ready: pyproject.toml | $(VENV)/made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 $(VENV)/bench-ready: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
+
+demo: $(VENV)/demo-ready ## Kill an agent's worker, deploy the next one, and see the bill: half a minute
+	@$(BIN)/celery-ckpt demo $(ARGS)
 
 test: $(VENV)/ready ## Run all tests, on real servers that come in a wheel
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)

@@ -1,0 +1,78 @@
+"""``celery-ckpt``: what there is to do without an app of one's own."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from celery_ckpt import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from celery_ckpt.demo.sides import Side
+
+
+@click.group()
+@click.version_option(__version__, package_name="celery-ckpt")
+def main() -> None:
+    """Durable LLM agents on Celery. For the agents of your app, see: celery -A proj ckpt --help."""
+
+
+@main.command()
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Also write the last screen to this file, as SVG.",
+)
+def demo(picture: Path | None) -> None:
+    """Kill the worker of an agent, deploy the next one, and see what it costs: half a minute.
+
+    Starts a Valkey server and Celery workers of its own, and leaves nothing behind.
+    """
+    # Only now: they take a moment, and --help does not need them.
+    from rich.console import Console
+
+    from celery_ckpt.demo.bill import print_bill
+    from celery_ckpt.demo.server import server_binary
+    from celery_ckpt.demo.show import Stopped
+
+    server_binary()
+    console = Console()
+    try:
+        sides = _watched(console)
+    except Stopped as stopped:
+        click.echo(f"Stopped by {stopped}. Nothing is left behind.", err=True)
+        sys.exit(128 + stopped.number)
+    print_bill(console, sides)
+    if picture:
+        _write(picture, sides)
+
+
+def _watched(console: Console) -> list[Side]:
+    from celery_ckpt.demo.lines import Lines
+    from celery_ckpt.demo.screen import LEAST_WIDTH, screen
+    from celery_ckpt.demo.show import show
+    from celery_ckpt.demo.wording import INTRODUCTION
+
+    is_roomy = console.is_terminal and not console.is_dumb_terminal and console.width >= LEAST_WIDTH
+    if is_roomy and not console.options.ascii_only:
+        with screen(console) as look:
+            return show(look)
+    console.print(INTRODUCTION, highlight=False, soft_wrap=True)
+    return show(Lines(console))
+
+
+def _write(path: Path, sides: list[Side]) -> None:
+    from rich.console import Console
+
+    from celery_ckpt.demo.bill import bill
+    from celery_ckpt.demo.screen import MOST_WIDTH, picture
+
+    console = Console(record=True, file=io.StringIO(), width=MOST_WIDTH, force_terminal=True)
+    console.print(picture(sides, MOST_WIDTH), bill(sides))
+    console.save_svg(str(path), title="celery-ckpt demo")

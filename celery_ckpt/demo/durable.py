@@ -1,0 +1,35 @@
+"""The agent with celery_ckpt. Beside ``plain.py`` it shows all there is to change."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+from celery_ckpt import AgentRun, EveryN, Message, agent_task
+from celery_ckpt.demo import telling
+from celery_ckpt.demo.model import ask
+from celery_ckpt.demo.research import TOOLS
+from celery_ckpt.demo.server import URL
+
+app = Celery("durable", broker=f"{os.environ[URL]}/0", backend=f"{os.environ[URL]}/0")
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    ckpt_store_url=f"{os.environ[URL]}/1",
+    ckpt_lease_ttl=2,  # nobody wants to watch for the default, 30 seconds
+)
+telling.of_agents(app)
+
+
+@agent_task(app=app, name="research", strategy=EveryN(3))
+def research(run: AgentRun, question: str) -> str:
+    """Look things up until the answer is known."""
+    if not run.resumed:
+        run.conversation.append(Message.user(question))
+    for _ in run.iterations(limit=20):
+        reply = run.llm(ask, run.conversation)
+        for call in reply.tool_calls:
+            run.tool(call, TOOLS[call.name])
+        if not reply.tool_calls:
+            return reply.text
+    raise RuntimeError("no answer in 20 turns")

@@ -1,0 +1,22 @@
+"""What is said before and after the show."""
+
+from __future__ import annotations
+
+from celery_ckpt.demo.model import DOLLARS_IN, DOLLARS_OUT
+from celery_ckpt.demo.research import TURNS
+from celery_ckpt.demo.sides import KILLED_IN, STOPPED_IN
+
+INTRODUCTION = (
+    f"The same research agent twice, {TURNS} model calls if nothing happens. But both lose\n"
+    f"their worker to SIGKILL in iteration {KILLED_IN}, and the next one to a deploy in {STOPPED_IN}."
+)
+PRICES = f"Pretend prices: ${DOLLARS_IN:.0f} for a million tokens in, ${DOLLARS_OUT:.0f} out."
+SETTINGS = (
+    "What was set, to be quick, and to give the plain task a fair chance:\n"
+    "  celery_ckpt        lease 2 s (default: 30 s)\n"
+    "  plain Celery task  acks_late and reject_on_worker_lost (default: off);\n"
+    "                     visibility timeout 9 s, just longer than the task takes,\n"
+    "                     or it would run twice at once (default: 1 hour);\n"
+    "                     soft shutdown 1 s (default: none)"
+)
+WHERE = "The two agents: celery_ckpt/demo/durable.py and celery_ckpt/demo/plain.py"
