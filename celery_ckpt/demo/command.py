@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +39,10 @@ def demo(picture: Path | None) -> None:
     from celery_ckpt.demo.bill import print_bill
     from celery_ckpt.demo.server import server_binary
     from celery_ckpt.demo.show import Stopped
+    from celery_ckpt.demo.svg import write_svg
 
+    if picture and not picture.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {picture.parent}", param_hint="--picture")
     server_binary()
     console = Console()
     try:
@@ -50,7 +52,7 @@ def demo(picture: Path | None) -> None:
         sys.exit(128 + stopped.number)
     print_bill(console, sides)
     if picture:
-        _write(picture, sides)
+        write_svg(picture, sides)
 
 
 def _watched(console: Console) -> list[Side]:
@@ -65,14 +67,3 @@ def _watched(console: Console) -> list[Side]:
             return show(look)
     console.print(INTRODUCTION, highlight=False, soft_wrap=True)
     return show(Lines(console))
-
-
-def _write(path: Path, sides: list[Side]) -> None:
-    from rich.console import Console
-
-    from celery_ckpt.demo.bill import bill
-    from celery_ckpt.demo.screen import MOST_WIDTH, picture
-
-    console = Console(record=True, file=io.StringIO(), width=MOST_WIDTH, force_terminal=True)
-    console.print(picture(sides, MOST_WIDTH), bill(sides))
-    console.save_svg(str(path), title="celery-ckpt demo")

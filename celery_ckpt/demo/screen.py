@@ -18,7 +18,7 @@ from celery_ckpt.demo.story import Attempt, End, Event, Story, Turn
 from celery_ckpt.demo.wording import INTRODUCTION
 
 LEAST_WIDTH, MOST_WIDTH = 80, 104
-_LABEL, _CELL = 9, 3
+_LABEL, _CELL, _TIME = 9, 3, 6
 _ATTEMPTS, _EVENTS = 3, 9
 _TURNS = {
     Turn.PAID: ("■", "green"),
@@ -38,7 +38,7 @@ _LEGEND = {
     "paid again": _TURNS[Turn.PAID_AGAIN],
     "replayed": _TURNS[Turn.REPLAYED],
     "saved": _SAVED,
-    "killed": _ENDS[End.KILLED],
+    "lost": _ENDS[End.KILLED],
     "handed off": _ENDS[End.HANDED_OFF],
     "answered": _ENDS[End.ANSWERED],
 }
@@ -52,7 +52,7 @@ class Screen:
 
     def __call__(self, sides: list[Side]) -> None:
         """Look at both sides."""
-        self._live.update(picture(sides, width(self._live.console)), refresh=True)
+        self._live.update(drawn(sides, width(self._live.console)), refresh=True)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def width(console: Console) -> int:
     return min(console.width, MOST_WIDTH)
 
 
-def picture(sides: list[Side], columns: int) -> RenderableType:
+def drawn(sides: list[Side], columns: int) -> RenderableType:
     """What a person sees at this moment."""
     beside = Table.grid(expand=False)
     beside.add_row(*(_panel(side, columns // 2) for side in sides))
@@ -101,7 +101,7 @@ def _attempt(attempt: Attempt) -> Text:
 
 
 def _row(label: str, cells: dict[int, tuple[str, str]]) -> Text:
-    row = Text(f"{label:<{_LABEL}}", "dim")
+    row = Text.assemble((f"{label:<{_LABEL}}", "dim"))
     for turn in range(1, TURNS + 1):
         glyph, style = cells.get(turn, ("", ""))
         row.append(f"{glyph:>{_CELL}}", style)
@@ -130,13 +130,15 @@ def _log(events: list[Event], columns: int) -> Text:
     console, lines = Console(width=columns), []
     for event in events:
         if event.is_turning_point:
-            wrapped = Text(event.text).wrap(console, columns - 6)
-            times = [f"{event.seconds:4.1f}  ", *[" " * 6] * len(wrapped)]
-            lines += [Text(moment, "dim") + line for moment, line in zip(times, wrapped, strict=False)]
+            for number, line in enumerate(Text(event.text).wrap(console, columns - _TIME)):
+                moment = "" if number else f"{event.seconds:4.1f}"
+                lines.append(Text.assemble((f"{moment:<{_TIME}}", "dim"), line))
     shown = lines[-_EVENTS:]
     return Text("\n").join([*shown, *[Text()] * (_EVENTS - len(shown))])
 
 
 def _legend() -> Text:
-    parts = [Text(f"{glyph} ", style) + Text(word, "dim") for word, (glyph, style) in _LEGEND.items()]
+    parts = [
+        Text.assemble((glyph, style), " ", (word, "dim")) for word, (glyph, style) in _LEGEND.items()
+    ]
     return Text("  ").join(parts)
