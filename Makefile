@@ -12,6 +12,7 @@ help: ## Say what there is
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "This needs Python 3.11 or newer; for another one than python3: make PYTHON=/path/to/python")'
+	@echo "Everything goes into $(VENV); the first time that takes about a minute."
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ def demo(picture: Path | None) -> None:
     if picture and not picture.parent.is_dir():
         raise click.BadParameter(f"there is no folder {picture.parent}", param_hint="--picture")
     server_binary()
+    _forget_other_servers()
     console = Console()
     try:
         sides = _watched(console)
@@ -53,6 +55,12 @@ def demo(picture: Path | None) -> None:
     print_bill(console, sides)
     if picture:
         write_svg(picture, sides)
+
+
+def _forget_other_servers() -> None:
+    """What Celery finds in the environment counts more to it than what it is told."""
+    for name in [name for name in os.environ if name.startswith("CELERY_")]:
+        del os.environ[name]
 
 
 def _watched(console: Console) -> list[Side]:

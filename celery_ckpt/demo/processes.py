@@ -41,7 +41,7 @@ class Process:
                 stdout=output,
                 stderr=output,
                 cwd=folder,
-                env={**_environment(), **variables},
+                env={**_environment(folder), **variables},
                 start_new_session=True,
             )
 
@@ -64,9 +64,9 @@ class Process:
         self._process.wait()
 
 
-def _environment() -> dict[str, str]:
-    """This one's, without what would tell Celery of other servers, and with the way to this package."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_")}
+def _environment(folder: Path) -> dict[str, str]:
+    """This one's, with the way to this package; a process that is killed leaves its files behind."""
     here = str(Path(__file__).parents[2])
     paths = filter(None, [here, os.environ.get("PYTHONPATH", "")])
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    own = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)}
+    return {**os.environ, **own}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from celery import Celery
-from celery.result import AsyncResult
 from click import ClickException
 
 from celery_ckpt.demo import ledger
@@ -57,7 +56,6 @@ class Side:
         self._ledger = Ledger(folder / f"{kind.app}.ledger")
         self._ledger.path.touch()
         self._workers: list[Worker] = []
-        self._result: AsyncResult | None = None
         self._script = self._events()
         self._awaited: Condition = lambda: True
 
@@ -69,8 +67,7 @@ class Side:
         """Read what has happened, and go on if what is waited for is true."""
         for note in self._ledger.news():
             self.story.add(note)
-        for worker in self._workers:
-            worker.check()
+        self._check()
         if self._awaited():
             self._awaited = next(self._script, lambda: False)
 
@@ -99,8 +96,6 @@ class Side:
         outdated = self._at_work()
         self._ledger.note("told to stop", worker=outdated.number)
         outdated.stop()
-        yield self._is_answered
-        self._ledger.note("answer")
 
     def _at_work(self) -> Worker:
         return self._workers[self.story.now.worker - 1]
@@ -112,13 +107,12 @@ class Side:
 
     def _send(self) -> None:
         url = f"{self._server}/{self.kind.database}"
-        app = Celery(broker=url, backend=url, set_as_current=False)
         self._ledger.note("sent")
-        self._result = app.send_task("research", (QUESTION,))
+        with Celery(broker=url, set_as_current=False) as app:
+            app.send_task("research", (QUESTION,))
 
-    def _is_answered(self) -> bool:
-        if self._result is None or not self._result.ready():
-            return False
-        if self._result.failed():
-            raise ClickException(f"{self.kind.title}: the run has failed: {self._result.result!r}")
-        return True
+    def _check(self) -> None:
+        for worker in self._workers:
+            worker.check()
+        if self.story.failure:
+            raise ClickException(f"{self.kind.title}: the run has failed: {self.story.failure}")

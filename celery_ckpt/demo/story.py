@@ -65,6 +65,8 @@ class Story:
         self.saved: set[int] = set()
         #: What the model is streaming now, and how many words of it have come.
         self.text = ""
+        #: Why there will be no answer.
+        self.failure = ""
         self._numbers: dict[int, int] = {}
         self._begin: float | None = None
         self._end: float | None = None
@@ -131,6 +133,8 @@ class Story:
                 self._tell(note, f"worker {self._number(note)} hands the run off")
             case "answer":
                 self._answers(note)
+            case "failure":
+                self.failure = facts["reason"]
 
     def _begins(self, note: Note) -> None:
         begins = "begins" if not self.attempts else "begins from nothing"

