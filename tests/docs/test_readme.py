@@ -1,0 +1,53 @@
+"""The first page keeps its word: its agent works as it stands there, its commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from celery import Celery
+from celery_workers.processes import FAST, WorkerProcess
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+[AGENT] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ANSWER = "Because of Rayleigh scattering."
+
+
+def test_the_agent_answers_here_and_now(tmp_path: Path) -> None:
+    (tmp_path / "agents.py").write_text(AGENT)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "agents.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.stdout, run.stderr) == (f"{ANSWER}\n", "")
+
+
+def test_a_worker_serves_the_agent_with_the_command_below_it(tmp_path: Path, redis_url: str) -> None:
+    server = redis_url.removesuffix("/0")
+    (tmp_path / "agents.py").write_text(AGENT.replace("redis://localhost:6379", server))
+    [command] = re.findall(r"`celery (-A agents worker)`", README)
+    arguments = [*command.split(), "--concurrency", "1", "--loglevel", "INFO", *FAST]
+    with (
+        WorkerProcess(tmp_path, arguments, {"PYTHONPATH": f"{tmp_path}:{ROOT}"}, name="agents"),
+        Celery(broker=redis_url, backend=redis_url, set_as_current=False) as client,
+    ):
+        result = client.send_task("agents.research", ("why is the sky blue?",))
+        assert result.get(timeout=20) == ANSWER
+
+
+def test_the_agent_is_short() -> None:
+    assert len([line for line in AGENT.splitlines() if line.strip()]) <= 25
+
+
+def test_its_commands_are_targets_of_make() -> None:
+    promised = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert promised == ["demo", "test"]
+    assert set(promised) <= set(targets)
