@@ -12,7 +12,7 @@ from rich.text import Text
 
 from celery_ckpt.demo.sides import Side
 from celery_ckpt.demo.story import Story
-from celery_ckpt.demo.wording import PRICES, SETTINGS
+from celery_ckpt.demo.wording import NOTES, SETTINGS, WHERE
 
 _ROWS: dict[str, Callable[[Story], str]] = {
     "model calls paid": lambda story: str(story.model_calls),
@@ -34,7 +34,7 @@ def bill(sides: list[Side], *, is_plain: bool = False) -> RenderableType:
     for name, read in _ROWS.items():
         style = "bold" if name in _HEAVY else ""
         table.add_row(name, *(read(side.story) for side in sides), style=style)
-    return Group(table, Text(PRICES, "dim"))
+    return Group(table, Text(NOTES, "dim"))
 
 
 def print_bill(console: Console, sides: list[Side]) -> None:
@@ -42,4 +42,4 @@ def print_bill(console: Console, sides: list[Side]) -> None:
     console.print()
     console.print(bill(sides, is_plain=not console.is_terminal))
     console.print()
-    console.print(Text(SETTINGS, "dim"), soft_wrap=True)
+    console.print(Text(f"{SETTINGS}\n\n{WHERE}", "dim"), soft_wrap=True)

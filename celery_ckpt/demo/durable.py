@@ -7,7 +7,7 @@ import os
 from celery import Celery
 
 from celery_ckpt import AgentRun, EveryN, Message, agent_task
-from celery_ckpt.demo import telling
+from celery_ckpt.demo import telling, waits
 from celery_ckpt.demo.model import ask
 from celery_ckpt.demo.research import TOOLS
 from celery_ckpt.demo.server import URL
@@ -16,7 +16,7 @@ app = Celery("durable", broker=f"{os.environ[URL]}/0", backend=f"{os.environ[URL
 app.conf.update(
     broker_connection_retry_on_startup=True,
     ckpt_store_url=f"{os.environ[URL]}/1",
-    ckpt_lease_ttl=2,  # nobody wants to watch for the default, 30 seconds
+    ckpt_lease_ttl=waits.LEASE,
 )
 telling.of_agents(app)
 

@@ -7,28 +7,22 @@ import os
 from celery import Celery
 
 from celery_ckpt import Conversation, Message
-from celery_ckpt.demo import telling
+from celery_ckpt.demo import telling, waits
 from celery_ckpt.demo.model import ask
 from celery_ckpt.demo.research import TOOLS
 from celery_ckpt.demo.server import URL
-
-#: A message that was not acknowledged comes back after this. It has to be longer than the task takes,
-#: or the task runs twice at once. Celery's default is an hour.
-VISIBILITY_SECONDS = 9
-#: A worker that is told to stop gives its task so long to end, then puts it back on the queue.
-SOFT_SHUTDOWN_SECONDS = 1
 
 app = Celery("plain", broker=f"{os.environ[URL]}/2", backend=f"{os.environ[URL]}/2")
 app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options={
-        "visibility_timeout": VISIBILITY_SECONDS,
+        "visibility_timeout": waits.VISIBILITY_TIMEOUT,
         # Otherwise Celery looks for such messages only every 100 seconds.
         "unacked_restore_interval": 0.2,
         "unacked_restore_throttle": 1,
         "unacked_mutex_expire": 2,
     },
-    worker_soft_shutdown_timeout=SOFT_SHUTDOWN_SECONDS,
+    worker_soft_shutdown_timeout=waits.SOFT_SHUTDOWN,
 )
 telling.of_tasks()
 
