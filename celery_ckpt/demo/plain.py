@@ -16,7 +16,7 @@ app = Celery("plain", broker=f"{os.environ[URL]}/2", backend=f"{os.environ[URL]}
 app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options={
-        "visibility_timeout": waits.VISIBILITY_TIMEOUT,
+        "visibility_timeout": waits.VISIBILITY,
         # Otherwise Celery looks for such messages only every 100 seconds.
         "unacked_restore_interval": 0.2,
         "unacked_restore_throttle": 1,

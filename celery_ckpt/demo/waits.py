@@ -6,6 +6,6 @@ from __future__ import annotations
 LEASE = 2
 #: A message that was not acknowledged comes back after this. It has to be longer than the task takes,
 #: or the task runs twice at once. Celery's default is an hour.
-VISIBILITY_TIMEOUT = 9
+VISIBILITY = 9
 #: A worker that is told to stop gives its task so long to end, then puts it back on the queue.
 SOFT_SHUTDOWN = 1

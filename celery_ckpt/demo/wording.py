@@ -19,7 +19,7 @@ SETTINGS = (
     "What was set, to be quick, and to give the plain task a fair chance:\n"
     f"  celery_ckpt        lease {waits.LEASE} s (default: 30 s)\n"
     "  plain Celery task  acks_late and reject_on_worker_lost (default: off);\n"
-    f"                     visibility timeout {waits.VISIBILITY_TIMEOUT} s, just longer than the task,\n"
+    f"                     visibility timeout {waits.VISIBILITY} s, just longer than the task,\n"
     "                     or it would run twice at once (default: 1 hour);\n"
     f"                     soft shutdown {waits.SOFT_SHUTDOWN} s (default: none)"
 )

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 from celery import Celery
 from celery_workers.processes import FAST, WorkerProcess
@@ -51,3 +52,11 @@ def test_its_commands_are_targets_of_make() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert promised == ["demo", "test"]
     assert set(promised) <= set(targets)
+
+
+def test_the_text_of_the_picture_says_what_is_in_it() -> None:
+    [(text, path)] = re.findall(r"!\[(Two panels[^]]*)\]\(([^)]+)\)", README)
+    numbers = re.findall(r"[\d.]*\d", text)
+    drawn = " ".join(ElementTree.parse(ROOT / path).getroot().itertext())
+    assert len(numbers) == 4
+    assert [number for number in numbers if not re.search(rf"(?<![\d.]){number}(?![\d.])", drawn)] == []
