@@ -23,7 +23,7 @@ def main() -> None:
     """Durable LLM agents on Celery. For the agents of your app, see: celery -A proj ckpt --help."""
 
 
-@main.command()
+@main.command(short_help="Kill an agent's worker, deploy the next, see the bill.")
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
