@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import Demo
-
-StartDemo = Callable[..., Demo]
+from demo_kit import Demo, StartDemo
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -132,3 +132,6 @@ class Demo:
                 process.kill()
         self.process.kill()
         self.process.wait()
+
+
+StartDemo = Callable[..., Demo]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from conftest import StartDemo
+from demo_kit import StartDemo
 
 SCREEN = 80
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from conftest import StartDemo
-from demo_kit import DEMO
+from demo_kit import DEMO, StartDemo
 
 # Servers that are not there, as a developer may have them in the environment.
 ELSEWHERE = {
