@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Many tests wait for others most of the time.
 JOBS ?= 3
 
-.PHONY: help demo test check bench chaos format clean
+.PHONY: help demo test check bench chaos docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ $(VENV)/bench-ready: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
+$(VENV)/docs-ready: pyproject.toml | $(VENV)/made
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 demo: $(VENV)/demo-ready ## Kill an agent's worker, deploy the next one, and see the bill: half a minute
 	@$(BIN)/celery-ckpt demo $(ARGS)
 
@@ -47,9 +51,13 @@ chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for
 	CKPT_MODEL_DEPTH=2 $(BIN)/python -m pytest -q -n $(JOBS) tests/model
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
+docs: $(VENV)/docs-ready ## Build the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
+
 format: $(VENV)/ready ## Put the code in order
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove what was made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

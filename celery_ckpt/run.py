@@ -98,11 +98,17 @@ class AgentRun:
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
         begin, book = restored(latest, run_id, max_tokens), StepBook(steps)
-        self.agent_id, self.run_id, self.attempt = agent_id, run_id, attempt
+        #: The agent it works for.
+        self.agent_id = agent_id
+        #: The Celery task's id: the same in all attempts.
+        self.run_id = run_id
+        #: Which attempt this is, counted from 1 in the store.
+        self.attempt = attempt
         #: The Celery task, if the run is one.
         self.task = task
         #: Was a checkpoint of this very run restored?
         self.resumed = begin.resumed
+        #: The agent's messages; append to it, or let ``llm`` and ``tool`` do so.
         self.conversation: Conversation = begin.conversation
         #: What the agent keeps besides its conversation: any JSON object.
         self.state: dict[str, Any] = begin.state

@@ -1,0 +1,67 @@
+"""The code in README and docs runs, against real servers and workers where it speaks to any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pages import PAGES, Page, page
+from projects import Project
+from servers import Valkey, wait_until
+
+#: By page: why a block is not run. Please keep it empty.
+NOT_RUN: dict[str, list[str]] = {}
+#: They have tests of their own: one kills the worker, one watches it, one is run twice, one is first.
+QUICKSTART, MONITOR = "docs/quickstart.md", "docs/howto/monitor.md"
+ALONE, README = "docs/howto/use-a-store-alone.md", "README.md"
+
+OWN = {QUICKSTART, MONITOR, ALONE, README}
+WITH_CODE = [one for one in PAGES if one.python and one.name not in OWN]
+
+
+@pytest.mark.parametrize("one", WITH_CODE, ids=lambda one: one.name)
+def test_the_code_of_a_page_runs(one: Page, tmp_path: Path, valkey: Valkey) -> None:
+    Project(one, tmp_path, valkey).run_program()
+
+
+def test_only_blocks_with_a_known_reason_are_not_run() -> None:
+    reasons = {one.name: [block.reason_not_to_run for block in one.blocks] for one in PAGES}
+    left_out = {name: [why for why in those if why] for name, those in reasons.items()}
+    assert {name: those for name, those in left_out.items() if those} == NOT_RUN
+
+
+def test_python_is_called_python_so_that_it_is_run() -> None:
+    languages = {block.language for one in PAGES for block in one.blocks}
+    assert languages & {"py", "python3", "pycon", "Python"} == set()
+
+
+def test_the_program_of_the_store_alone_goes_on_where_it_was(tmp_path: Path, valkey: Valkey) -> None:
+    project = Project(page(ALONE), tmp_path, valkey)
+    assert [project.run_program(), project.run_program()] == [
+        "3 7 {'asked': 3}\n[3, 2, 1]\n",
+        "6 13 {'asked': 6}\n[6, 5, 4, 3, 2]\n",
+    ]
+
+
+def test_the_monitor_sees_what_the_agents_of_its_page_do(tmp_path: Path, valkey: Valkey) -> None:
+    project = Project(page(MONITOR), tmp_path, valkey)
+
+    def is_told() -> bool:
+        return project.run_program() != "" and "agent-finished monitored 1 3 succeeded" in watch.log
+
+    with project.beside("python watch.py") as watch:
+        # What happened before it listened, it does not see.
+        wait_until("the end of an agent is told", is_told)
+    shown = [block.lines[2:] for block in page(MONITOR).blocks_of("console")]
+    assert set(shown[0]) <= set(watch.log.splitlines())
+
+
+def test_the_pod_has_longer_than_the_worker_takes_to_stop() -> None:
+    kubernetes = page("docs/howto/kubernetes.md")
+    [block] = kubernetes.blocks_of("yaml")
+    pod = yaml.safe_load(block.code)["spec"]["template"]["spec"]
+    [timeout] = [line for line in kubernetes.program.splitlines() if "soft_shutdown" in line]
+    seconds = int(timeout.partition("#")[0].rpartition("=")[2])
+    assert pod["terminationGracePeriodSeconds"] >= seconds + 10
+    assert {"name": "REMAP_SIGTERM", "value": "SIGQUIT"} in pod["containers"][0]["env"]

@@ -1,0 +1,96 @@
+"""Nothing is missing: names, options, errors, commands and targets are explained, links lead on."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from importlib import import_module
+from typing import Any
+
+import click
+import pytest
+import yaml
+from pages import DOCS, PAGES, ROOT, Page, page
+
+import celery_ckpt
+from celery_ckpt import errors
+from celery_ckpt.runtime.options import OPTIONS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_every_error_has_its_row() -> None:
+    names = [
+        name
+        for name, kind in inspect.getmembers(errors, inspect.isclass)
+        if kind.__module__ == errors.__name__
+    ]
+    assert len(names) > 10
+    rows = page("docs/reference/errors.md").text
+    assert [name for name in names if f"| `{name}`" not in rows and name != "CheckpointError"] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    api = page("docs/reference/api.md").text
+    shown = set(re.findall(r"^::: celery_ckpt\.(\w+)$", api, re.MULTILINE))
+    assert shown == set(celery_ckpt.__all__) - {"signals"}
+    assert "`celery_ckpt.signals`" in api
+
+
+def test_every_option_of_a_task_has_its_row() -> None:
+    rows = page("docs/reference/api.md").text
+    assert [option for option in (*OPTIONS, "max_age") if f"| `{option}` |" not in rows] == []
+
+
+def test_every_command_is_in_the_reference() -> None:
+    # Through Celery's own entry point; without one there is nothing to document.
+    groups = PROJECT.get("entry-points", {}).get("celery.commands", {})
+    names = [name for where in groups.values() for name in commands(where)]
+    assert bool(names) == bool(groups)
+    assert [name for name in names if f"`{name}" not in page("docs/reference/cli.md").text] == []
+
+
+def commands(where: str) -> list[str]:
+    module, _, name = where.partition(":")
+    group = getattr(import_module(module), name)
+    # A lazy group knows its commands before it has imported any.
+    return group.list_commands(click.Context(group))
+
+
+def test_every_make_target_is_explained() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)
+    explained = re.findall(r"^([a-z-]+):.*## \w", makefile, re.MULTILINE)
+    assert targets == explained
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    class Loader(yaml.SafeLoader):
+        """Passes over the one tag that names a function."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    assert sorted(leaves(site["nav"])) == sorted(one.name.removeprefix("docs/") for one in DOCS)
+
+
+def leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    branches = nav.values() if isinstance(nav, dict) else nav
+    return [leaf for branch in branches for leaf in leaves(branch)]
+
+
+@pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
+def test_links_lead_somewhere(one: Page) -> None:
+    assert [link for link in one.links if not leads_somewhere(one, link)] == []
+
+
+def leads_somewhere(one: Page, link: str) -> bool:
+    if link.startswith(("http://", "https://")):
+        return True
+    path, _, anchor = link.partition("#")
+    target = (one.path.parent / path).resolve() if path else one.path
+    if not target.exists():
+        return False
+    return not anchor or anchor in Page(target).anchors
