@@ -84,11 +84,12 @@ class Watchdog:
     def look(self, unacked: Unacked) -> None:
         """Look once at everything that is due."""
         context = AppContext.of(self._app)
-        self._fetched.look(unacked)
         for agent_id in self._agents_of_dead_children():
             self._attend(context, unacked, agent_id, None)
         for agent_id, moment in context.store.due(_AT_ONCE, _HOLD):
             self._attend(context, unacked, agent_id, moment)
+        # Last: the message of a run that had begun is back by now, and must not come twice.
+        self._fetched.look(unacked)
 
     def _agents_of_dead_children(self) -> list[str]:
         requests = list(worker_state.active_requests)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 from celery_workers import importing, scenarios
 from celery_workers.broker import Broker
@@ -129,3 +132,21 @@ def test_messages_that_a_killed_worker_had_fetched_and_not_begun_come_back_soon(
 
     # The visibility timeout is an hour.
     assert_all_right(results, 2, ledger, broker, interruptions=1)
+
+
+def test_a_run_whose_worker_died_long_ago_is_brought_back_once(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    doomed = start_worker()
+    result = count.delay(3)
+    ledger.wait_for_call("tool 2", 10)
+    doomed.kill_tree()
+    # Nobody was there when the lease ended, nor when the message was taken for lost.
+    until(
+        lambda: all(time.time() - at > LEASE + 2 for at in broker.unacked_index().values()), 10, "then"
+    )
+    late = start_worker()
+
+    assert_right_end(result, 3, ledger, broker, interruptions=1)
+    brought_back = re.findall(r"is back on|was sent again", late.log())
+    assert brought_back == ["is back on"]
