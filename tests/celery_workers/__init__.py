@@ -16,6 +16,10 @@ A test asks for the fixtures of ``fixtures.py`` (``conftest.py`` shows how a dir
 Other tasks: a module of shared tasks whose bodies write to ``ledger.here()``, named in
 ``@pytest.mark.configured(include=("celery_workers.agents",))``. Workers are started by the thread
 that the tests run in: they die with the thread that started them.
+
+A worker is forked by a process that has made Celery's imports, which saves most of a second. What
+depends on how a process begins asks for ``start_worker(forked=False)``, the command as anybody runs it;
+gevent's workers, those with variables of their own and those of pytest-celery are such commands anyway.
 """
 
 from __future__ import annotations

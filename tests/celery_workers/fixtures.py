@@ -154,6 +154,8 @@ def start_worker(
             *, wait: bool = True, environment: dict[str, str] | None = None, **options: Any
         ) -> Worker:
             options.setdefault("name", f"worker{next(numbers)}")
+            # A variable may be one that a module reads when it is imported.
+            options.setdefault("forked", not environment)
             variables = {**configuration.environment(), **(environment or {})}
             worker = Worker(tmp_path, variables, ledger=ledger, **options)
             workers.append(worker)

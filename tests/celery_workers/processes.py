@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +17,11 @@ from typing import Literal, Self
 import psutil
 
 from celery_workers.ledger import Ledger
+from celery_workers.starting import CeleryCommand, Started, execute, fork
 from celery_workers.waiting import until
 
 Pool = Literal["prefork", "threads", "solo", "gevent"]
 
-TESTS = Path(__file__).resolve().parent.parent
 APP = "celery_workers.app"
 #: A worker is ready in a third of the time, and the tests need none of these.
 FAST = ("--without-gossip", "--without-mingle", "--without-heartbeat")
@@ -31,22 +29,13 @@ FAST = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 READY = " ready."
 START_DEADLINE = 30.0
 _KILL_DEADLINE = 10.0
-_PR_SET_PDEATHSIG = 1
-#: Becomes the worker, having asked to die with its parent. (A preexec_fn is unsafe beside threads.)
-_LAUNCHER = f"""
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the tests ended before the worker began")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class WorkerProcess:
     """A process that can be started again after its end, with the same arguments and log.
 
-    ``arguments`` is what stands behind the word ``celery`` on a command line.
+    ``arguments`` is what stands behind the word ``celery`` on a command line. ``forked`` saves the time
+    that the command takes for its imports (see ``fork_server.py``).
     """
 
     def __init__(
@@ -57,12 +46,14 @@ class WorkerProcess:
         *,
         name: str,
         ledger: Ledger | None = None,
+        forked: bool = False,
     ) -> None:
-        self.name, self._arguments, self._ledger = name, arguments, ledger
-        self._directory, self._environment = directory, dict(environment)
+        self.name, self._ledger = name, ledger
         self._log = directory / f"{name}.log"
         self._log.touch()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._celery = CeleryCommand(tuple(arguments), environment, directory, self._log)
+        self._launch = fork if forked else execute
+        self._process: Started | None = None
         self._ready_seen, self._awaits_ready = 0, False
 
     # Its life
@@ -71,25 +62,8 @@ class WorkerProcess:
         """Start it, without waiting: several become ready side by side."""
         assert not self.is_running(), f"worker {self.name} runs already"
         self._ready_seen, self._awaits_ready = self._ready_count(), True
-        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
-        # Not "python -m celery": on SIGHUP Celery executes its argv[0], and only the script bears that.
-        celery = [sys.executable, str(Path(sys.executable).with_name("celery"))]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*launcher, *celery, *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                env=self._full_environment(),
-                start_new_session=True,
-            )
+        self._process = self._launch(self._celery)
         return self
-
-    def _full_environment(self) -> dict[str, str]:
-        paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
-        path = os.pathsep.join(filter(None, paths))
-        return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **self._environment}
 
     @property
     def awaits_ready(self) -> bool:
@@ -138,7 +112,7 @@ class WorkerProcess:
     # What it is
 
     @property
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Started:
         assert self._process is not None, f"worker {self.name} was never started"
         return self._process
 
@@ -237,10 +211,13 @@ class Worker(WorkerProcess):
         concurrency: int = 1,
         name: str = "worker",
         options: Sequence[str] = FAST,
+        forked: bool = True,
     ) -> None:
         worker = ["-A", app, "worker", "-n", f"{name}@%h", "-l", "INFO", *options]
         arguments = [*worker, "-P", pool, "-c", str(concurrency)]
-        super().__init__(directory, arguments, environment, name=name, ledger=ledger)
+        # What gevent replaces must not have been imported before.
+        forked = forked and pool != "gevent"
+        super().__init__(directory, arguments, environment, name=name, ledger=ledger, forked=forked)
 
 
 def _session(pid: int) -> int | None:

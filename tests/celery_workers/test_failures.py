@@ -14,7 +14,8 @@ import pytest
 
 from celery_workers.configuration import Configuration
 from celery_workers.fixtures import StartWorker
-from celery_workers.processes import TESTS, Worker
+from celery_workers.processes import Worker
+from celery_workers.starting import TESTS
 from celery_workers.waiting import until
 
 FAILING = """
@@ -33,7 +34,8 @@ from pathlib import Path
 from celery_workers.configuration import Configuration
 from celery_workers.processes import Worker
 
-worker = Worker(Path(sys.argv[1]), Configuration.from_environment().environment()).start().wait_ready()
+environment = Configuration.from_environment().environment()
+worker = Worker(Path(sys.argv[1]), environment, forked=sys.argv[2] == "forked").start().wait_ready()
 print(*worker.tree(), flush=True)
 sys.stdin.read()
 """
@@ -62,9 +64,11 @@ def test_a_failed_test_shows_the_log_and_the_ledger(
     assert "call name='step 0'" in run.stdout
 
 
-@pytest.fixture
-def killed_tests(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", STARTING, str(tmp_path)]
+@pytest.fixture(params=["forked", "executed"])
+def killed_tests(
+    request: pytest.FixtureRequest, tmp_path: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", STARTING, str(tmp_path), request.param]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
         yield process

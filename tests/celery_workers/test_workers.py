@@ -19,7 +19,7 @@ redelivered_fast = pytest.mark.configured(transport_options=FAST_REDELIVERY)
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_task_runs_on_each_pool(start_worker: StartWorker, broker: Broker, pool: Pool) -> None:
-    worker = start_worker(pool=pool)
+    worker = start_worker(pool=pool, forked=False)
 
     assert who.delay().get(timeout=10) in (worker.children() or [worker.pid])
     broker.assert_clean(5)

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import psutil
-from celery_workers.processes import FAST, TESTS, WorkerProcess
+from celery_workers.processes import FAST, WorkerProcess
+from celery_workers.starting import TESTS
 from pytest_celery import CeleryTestWorker, CeleryWorkerContainer, RedisContainer
 from pytest_docker_tools.exceptions import ContainerFailed
 from servers import LOOPBACK, Valkey

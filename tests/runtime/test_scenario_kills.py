@@ -75,7 +75,7 @@ def test_the_watchdog_imports_nothing_while_the_pool_may_fork(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     """A child that is forked in the midst of an import would wait for ever for its end."""
-    workers = several_workers(2, start_worker)
+    workers = several_workers(2, start_worker, forked=False)
     result = early.delay(3)
 
     # The watchdog of the other one has to look, to claim, and to send.
