@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for others most of the time.
 JOBS ?= 3
+# Hundreds of processes import the same modules: Python may keep what it has compiled.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help demo test check bench chaos docs format clean
 
@@ -36,7 +38,7 @@ demo: $(VENV)/demo-ready ## Kill an agent's worker, deploy the next one, and see
 	@$(BIN)/celery-ckpt demo $(ARGS)
 
 test: $(VENV)/ready ## Run all tests, on real servers that come in a wheel
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(VENV)/ready ## Lint, check types and the direction of imports
 	$(BIN)/ruff format --check .
