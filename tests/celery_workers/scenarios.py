@@ -49,19 +49,20 @@ fair = agent_task(name="fair", strategy=EveryN(1), max_retries=3, iterations_per
 
 
 @agent_task(name="async_count", strategy=EveryN(1), max_retries=3)
-async def async_count(run: AgentRun, n: int, seconds: float) -> list[Any]:
-    """The same as ``count``, as a coroutine."""
+async def async_count(run: AgentRun, n: int, gate: str) -> list[Any]:
+    """The same as ``count``, as a coroutine; it goes on when there is a file ``gate``."""
     with here().body(run.run_id, attempt=run.attempt):
         if not run.resumed:
             run.conversation.append(Message.user(f"count to {n}"))
 
         async def answer(conversation: Conversation) -> dict[str, Any]:
-            await asyncio.sleep(seconds)
+            while not Path(gate).exists():
+                await asyncio.sleep(0.2)
             return model(run, conversation, 0)
 
         async def add(x: int) -> int:
             here().call(run.run_id, f"tool {x}")
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(0)
             return x + 1
 
         async for _ in run.iterations(limit=n):
