@@ -96,7 +96,8 @@ class Process:
         self.context.keeper = _Keeper()  # type: ignore[assignment]
         self.context.aside = SimpleNamespace(do=lambda action: action())  # type: ignore[assignment]
         contexts._contexts[self.app] = self.context
-        self.task = agent_task(app=self.app, name="agent", strategy=EveryN(1), **options)(self._body)
+        declare = agent_task(app=self.app, shared=False, name="agent", strategy=EveryN(1), **options)
+        self.task = declare(self._body)
 
     def _body(self, run: AgentRun) -> int:
         self.world.begin(self, run.run_id)
