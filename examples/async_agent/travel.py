@@ -1,0 +1,70 @@
+"""An async agent: its tools run side by side, and many agents share one worker process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import cache
+from typing import Any
+
+from celery import Celery
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessage
+
+from celery_ckpt import AfterLlmResponse, AfterToolCall, AgentRun, Conversation, Message, agent_task
+
+REDIS = os.environ.get("REDIS_URL", "redis://localhost:6379")
+MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
+
+app = Celery("travel", broker=f"{REDIS}/0", backend=f"{REDIS}/0")
+app.conf.ckpt_store_url = f"{REDIS}/1"
+app.conf.ckpt_lease_ttl = 3  # seconds until a dead worker is noticed; the default is 30
+
+
+async def weather(city: str) -> dict[str, Any]:
+    """The weather in a city; asking takes a while."""
+    await asyncio.sleep(0.5)
+    return {"city": city, "sky": "clear" if len(city) % 2 else "rain"}
+
+
+TOOLS = {"weather": weather}
+SCHEMAS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather in a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    }
+]
+
+
+@cache
+def client() -> AsyncOpenAI:
+    """One client for all agents of a process: they share its event loop, which lives as long."""
+    return AsyncOpenAI()
+
+
+async def ask_model(conversation: Conversation) -> ChatCompletionMessage:
+    """The model's next message."""
+    messages: list[Any] = [message.to_dict() for message in conversation]
+    completion = await client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
+    return completion.choices[0].message
+
+
+@agent_task(strategy=AfterToolCall() | AfterLlmResponse())
+async def travel(run: AgentRun, question: str) -> str:
+    """Advise a traveller. Answers of tools are appended in the order in which the model asked."""
+    if not run.resumed:
+        run.conversation.append(Message.user(question))
+    async for _ in run.iterations(limit=20):
+        reply = await run.llm(ask_model, run.conversation)
+        await asyncio.gather(*(run.tool(call, TOOLS[call.name]) for call in reply.tool_calls))
+        if not reply.tool_calls:
+            return reply.text
+    raise RuntimeError("no answer in 20 turns")

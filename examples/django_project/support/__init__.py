@@ -1,0 +1,1 @@
+"""Tickets, and the agent that answers them."""

@@ -1,0 +1,68 @@
+"""The agent's task. ``app.autodiscover_tasks()`` finds it, as it finds any other."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessage
+
+from celery_ckpt import AgentRun, Conversation, Message, agent_task
+from support.models import Ticket
+
+MANUAL = {"battery": "Hold the button for ten seconds.", "noise": "Tighten the screw below."}
+
+
+def manual(problem: str) -> str:
+    """What the manual says about a problem."""
+    return MANUAL.get(problem, "The manual does not mention it.")
+
+
+TOOLS = {"manual": manual}
+SCHEMAS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "manual",
+            "description": "What the manual says about a problem.",
+            "parameters": {
+                "type": "object",
+                "properties": {"problem": {"type": "string"}},
+                "required": ["problem"],
+            },
+        },
+    }
+]
+
+
+@cache
+def client() -> OpenAI:
+    """One client for each worker process: made on first use, because connections survive no fork."""
+    return OpenAI()
+
+
+def ask_model(conversation: Conversation) -> ChatCompletionMessage:
+    """The model's next message."""
+    messages: list[Any] = [message.to_dict() for message in conversation]
+    completion = client().chat.completions.create(
+        model=settings.OPENAI_MODEL, messages=messages, tools=SCHEMAS
+    )
+    return completion.choices[0].message
+
+
+@agent_task
+def answer_ticket(run: AgentRun, ticket_id: int) -> None:
+    """Answer a ticket. To write the same answer twice does no harm, so that needs no step."""
+    ticket = Ticket.objects.get(pk=ticket_id)
+    if not run.resumed:
+        run.conversation.append(Message.user(ticket.question))
+    for _ in run.iterations(limit=20):
+        reply = run.llm(ask_model, run.conversation)
+        for call in reply.tool_calls:
+            run.tool(call, TOOLS[call.name])
+        if not reply.tool_calls:
+            Ticket.objects.filter(pk=ticket_id).update(answer=reply.text)
+            return
+    raise RuntimeError("no answer in 20 turns")

@@ -1,0 +1,73 @@
+"""The agent of the service: what a worker runs, and what the service sends."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+from celery import Celery
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessage
+
+from celery_ckpt import AfterLlmResponse, AfterToolCall, AgentRun, Conversation, Message, agent_task
+
+REDIS = os.environ.get("REDIS_URL", "redis://localhost:6379")
+MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
+
+app = Celery("agent", broker=f"{REDIS}/0", backend=f"{REDIS}/0")
+app.conf.ckpt_store_url = f"{REDIS}/1"
+app.conf.ckpt_lease_ttl = 3  # seconds until a dead worker is noticed; the default is 30
+
+STOCK = {"tea": 12, "coffee": 0, "sugar": 3}
+
+
+def stock(item: str) -> dict[str, Any]:
+    """How many of an item there are."""
+    return {"item": item, "count": STOCK.get(item, 0)}
+
+
+TOOLS = {"stock": stock}
+SCHEMAS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "stock",
+            "description": "How many of an item there are.",
+            "parameters": {
+                "type": "object",
+                "properties": {"item": {"type": "string"}},
+                "required": ["item"],
+            },
+        },
+    }
+]
+
+
+@cache
+def client() -> OpenAI:
+    """One client for each worker process: made on first use, because connections survive no fork."""
+    return OpenAI()
+
+
+def ask_model(conversation: Conversation) -> ChatCompletionMessage:
+    """The model's next message."""
+    messages: list[Any] = [message.to_dict() for message in conversation]
+    completion = client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
+    return completion.choices[0].message
+
+
+# What is saved is what the service can show: here every answer of the model, and every tool's. The
+# app is named because FastAPI calls from many threads: Celery knows a "current app" in one only.
+@agent_task(app=app, strategy=AfterToolCall() | AfterLlmResponse())
+def assist(run: AgentRun, question: str) -> str:
+    """Answer a customer."""
+    if not run.resumed:
+        run.conversation.append(Message.user(question))
+    for _ in run.iterations(limit=20):
+        reply = run.llm(ask_model, run.conversation)
+        for call in reply.tool_calls:
+            run.tool(call, TOOLS[call.name])
+        if not reply.tool_calls:
+            return reply.text
+    raise RuntimeError("no answer in 20 turns")

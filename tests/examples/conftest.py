@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery_workers.fixtures import broker_server
+from llmock.pytest_plugin import LLMock
+from running import Example, OpenExample
+from servers import Valkey
+from telling import Model
+
+__all__ = ["broker_server"]
+
+
+@pytest.fixture
+def open_example(broker_server: Valkey, model: Model, tmp_path: Path) -> Iterator[OpenExample]:
+    with broker_server.client() as client:
+        client.flushall()
+    opened: list[Example] = []
+
+    def open_one(name: str, app: str) -> Example:
+        environment = {"REDIS_URL": broker_server.url.removesuffix("/0"), **model.environment}
+        opened.append(Example(name, app, environment, tmp_path))
+        return opened[-1]
+
+    yield open_one
+    for example in opened:
+        example.close()
+
+
+@pytest.fixture
+def model(llmock: LLMock) -> Model:
+    """The stand-in for the providers, and what it was asked."""
+    return Model(llmock)

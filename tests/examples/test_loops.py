@@ -1,0 +1,65 @@
+"""The raw loops on the SDKs of OpenAI and Anthropic, and the async agent; workers are killed."""
+
+from __future__ import annotations
+
+from running import DEADLINE, OpenExample
+from telling import Model
+
+
+def test_the_openai_loop_pays_for_no_answer_again_after_its_worker_was_killed(
+    open_example: OpenExample, model: Model
+) -> None:
+    example = open_example("openai_loop", "research")
+    model.thinks(0.3).calls("look_up", {"topic": "sky"}).calls("look_up", {"topic": "sunset"})
+    model.says("Air scatters blue.", times=None)
+    example.start_workers()
+    asking = example.start("ask.py", "Why is the sky blue?")
+
+    model.wait_until_asked(3)
+    example.working().kill_tree()
+
+    assert asking.output()[-1] == "Air scatters blue."
+    assert model.asked() == [1, 1, 2], "only the answer in flight is paid for twice"
+    roles = [message["role"] for message in model.last_question()]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+def test_the_anthropic_loop_answers_parallel_calls_at_once_and_remembers_in_its_next_run(
+    open_example: OpenExample, model: Model
+) -> None:
+    example = open_example("anthropic_loop", "research")
+    model.thinks(0.3).calls("height", {"mountain": "Zugspitze"}, {"mountain": "Kebnekaise"})
+    model.says("The Zugspitze.", times=2).says("2962 metres.")
+    example.start_workers()
+    asking = example.start("ask.py", "mountaineer", "Which is higher?")
+
+    model.wait_until_asked(2)
+    example.working().kill_tree()
+
+    assert asking.output() == ["The Zugspitze."]
+    assert model.asked() == [1, 2], "only the answer in flight is paid for twice"
+    results = model.last_question()[-1]["content"]
+    assert [result["type"] for result in results] == ["tool_result", "tool_result"]
+    assert example.start("ask.py", "mountaineer", "How high is it?").output() == ["2962 metres."]
+    assert [message["role"] for message in model.last_question()] == [
+        *("user", "assistant", "user", "assistant"),
+        "user",
+    ]
+
+
+def test_async_agents_share_a_worker_and_go_on_on_another_when_it_is_told_to_end(
+    open_example: OpenExample, model: Model
+) -> None:
+    example = open_example("async_agent", "travel")
+    # Of its own accord the stand-in calls a tool once, and then answers: each agent has two questions.
+    model.thinks(0.3)
+    example.start_workers("threads", concurrency=10)
+    asking = example.start("ask.py", "10")
+
+    model.wait_until_answered(3)
+    worker = example.working()
+    worker.term()
+
+    assert len(asking.output()) == 10
+    assert worker.wait_exit(DEADLINE) == 0
+    assert model.asked() == [1] * 20, "a deploy costs no answer"

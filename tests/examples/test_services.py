@@ -1,0 +1,101 @@
+"""The FastAPI service and the Django project: a real server, a real worker, and a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from celery_workers.waiting import until
+from running import DEADLINE, Example, OpenExample
+from telling import Model
+
+Event = dict[str, Any]
+
+
+def _events(client: httpx.Client, path: str, last: int = 0) -> Iterator[Event]:
+    """The server-sent events, as a browser would get them."""
+    with client.stream("GET", path, headers={"Last-Event-ID": str(last)} if last else {}) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        event: Event = {}
+        for line in stream.iter_lines():
+            name, _, value = line.partition(": ")
+            if name and value:
+                event[name] = json.loads(value) if name == "data" else value
+            elif event:
+                yield event
+                event = {}
+
+
+def _serve_api(example: Example) -> httpx.Client:
+    return example.serve("-m", "uvicorn", "service:api", "--port", "{port}", "--log-level", "warning")
+
+
+def test_the_stream_of_a_fastapi_service_does_not_notice_that_a_worker_is_killed(
+    open_example: OpenExample, model: Model
+) -> None:
+    example = open_example("fastapi_service", "agent")
+    model.thinks(0.3).calls("stock", {"item": "tea"}).calls("stock", {"item": "sugar"})
+    model.says("Tea, yes.", times=None)
+    example.start_workers()
+    client = _serve_api(example)
+
+    agent = client.post("/agents", json={"question": "Is there tea?"}).json()["agent_id"]
+    stream = _events(client, f"/agents/{agent}/events")
+    first = next(stream)
+    model.wait_until_asked(3)
+    example.working().kill_tree()
+    *messages, end = [first, *stream]
+
+    assert [message["id"] for message in messages] == ["1", "2", "3", "4", "5", "6"]
+    assert messages[-1]["data"]["content"] == "Tea, yes."
+    assert (end["event"], end["data"]) == (
+        "end",
+        {"status": "succeeded", "attempts": 2, "error": None},
+    )
+    assert model.asked() == [1, 1, 2], "only the answer in flight is paid for twice"
+    assert [*_events(client, f"/agents/{agent}/events", last=5)] == [messages[-1], end]
+
+
+def test_a_fastapi_service_knows_no_agent_that_nobody_started_and_cancels_one_that_was(
+    open_example: OpenExample, model: Model
+) -> None:
+    example = open_example("fastapi_service", "agent")
+    client = _serve_api(example)
+    agent = client.post("/agents", json={"question": "Is there tea?"}).json()["agent_id"]
+
+    assert client.get("/agents/nobody").status_code == 404
+    assert client.get("/agents/nobody/events").status_code == 404
+    assert client.get(f"/agents/{agent}").json()["status"] == "queued"
+    assert client.delete(f"/agents/{agent}").status_code == 204
+    [end] = _events(client, f"/agents/{agent}/events")
+    assert end["data"]["status"] == "cancelled"
+    assert model.asked() == []
+
+
+def test_a_ticket_of_the_django_project_is_answered_though_its_worker_is_killed(
+    open_example: OpenExample, model: Model, tmp_path: Path
+) -> None:
+    example = open_example("django_project", "desk")
+    example.set(DJANGO_DATABASE=str(tmp_path / "desk.sqlite3"))
+    model.thinks(0.3).calls("manual", {"problem": "noise"}).says("Tighten it.", times=None)
+    example.start("manage.py", "migrate").output()
+    example.start_workers()
+    client = example.serve("manage.py", "runserver", "--noreload", "{port}")
+
+    opened = client.post("/tickets", data={"question": "It rattles."}).json()
+    assert opened == {"number": 1, "agent_id": "ticket-1"}
+    model.wait_until_asked(2)
+    example.working().kill_tree()
+
+    def shown() -> dict[str, Any]:
+        ticket: dict[str, Any] = client.get("/tickets/1").json()
+        return ticket
+
+    ticket = until(
+        lambda: (now := shown())["agent"]["status"] == "succeeded" and now, DEADLINE, "an answer"
+    )
+    assert (ticket["answer"], ticket["agent"]["attempts"]) == ("Tighten it.", 2)
+    assert model.asked() == [1, 2], "only the answer in flight is paid for twice"
