@@ -29,3 +29,11 @@ def redis_url(valkey: Valkey) -> str:
     with valkey.client() as client:
         client.flushall()
     return valkey.url
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say where the tests ran that can run in more than one place."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    said = {f"{name} {value}" for report in reports for name, value in report.user_properties}
+    for line in sorted(said):
+        terminalreporter.write_line(line)

@@ -1,22 +1,46 @@
-"""pytest-celery for this directory alone, on processes instead of containers.
+"""pytest-celery for this directory alone, on containers or, where there is no engine, on processes.
 
 The rest of the suite runs with ``-p no:celery``: the plugin's fixtures have names that are used there
 for other things. It consists of fixtures only, so importing them here is the same as loading it for
-the tests below, and one run of pytest has both. Its ``default_*`` fixtures are there to be replaced.
+the tests below, and one run of pytest has both. Its ``default_*`` fixtures are there to be replaced:
+
+    default_redis_broker ──> broker_container (containers.py) or broker_process (processes.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from typing import Any
 
 import pytest
 from celery_workers.fixtures import current_app_kept
-from pytest_celery import CeleryTestBackend, CeleryTestBroker
+from containers import *  # noqa: F403
+from containers import WorkerContainer, WorkerNode
+from places import PROPERTY, Place, found_place
+from processes import *  # noqa: F403
+from pytest_celery import CeleryTestBackend, CeleryTestBroker, CeleryTestWorker, CeleryWorkerContainer
 from pytest_celery.plugin import *  # noqa: F403
-from servers import APPEND_ONLY, Valkey
-from stand_ins import LocalRedis, LocalWorker, LocalWorkerNode, StartContainer
+from stand_ins import LocalWorker, LocalWorkerNode
+
+#: The first test with containers waits until the images are pulled and built.
+_CONTAINERS_TIMEOUT = 900
+
+
+@pytest.fixture(scope="session")
+def place() -> Place:
+    return found_place()
+
+
+@pytest.fixture(autouse=True)
+def tell_the_place(place: Place, record_property: Any) -> None:
+    record_property(PROPERTY, place.said)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Nothing is slow here but the images, and they count for whichever test comes first."""
+    for item in items:
+        if "place" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(_CONTAINERS_TIMEOUT))
 
 
 @pytest.fixture(autouse=True)
@@ -36,52 +60,28 @@ def celery_backend(request: pytest.FixtureRequest) -> CeleryTestBackend:
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture
-def default_redis_broker(tmp_path: Path) -> Iterator[LocalRedis]:
-    with Valkey(tmp_path / "broker", *APPEND_ONLY) as server:
-        yield LocalRedis("broker", server)
+def _node(name: str) -> Any:
+    """A fixture: that node, as a container or as a process."""
+
+    @pytest.fixture
+    def node(request: pytest.FixtureRequest, place: Place) -> Any:
+        kind = "container" if place.has_containers else "process"
+        return request.getfixturevalue(f"{name}_{kind}")
+
+    return node
+
+
+default_redis_broker = _node("broker")
+default_redis_backend = _node("backend")
+default_worker_container = _node("worker")
+second_default_worker_container = _node("second_worker")
 
 
 @pytest.fixture
-def default_redis_backend(tmp_path: Path) -> Iterator[LocalRedis]:
-    with Valkey(tmp_path / "backend", *APPEND_ONLY) as server:
-        yield LocalRedis("backend", server)
+def default_worker_container_cls(place: Place) -> type[CeleryWorkerContainer]:
+    return WorkerContainer if place.has_containers else LocalWorker
 
 
 @pytest.fixture
-def default_worker_container_cls() -> type[LocalWorker]:
-    return LocalWorker
-
-
-@pytest.fixture
-def default_worker_cls() -> type[LocalWorkerNode]:
-    return LocalWorkerNode
-
-
-@pytest.fixture
-def start_container(
-    tmp_path: Path,
-    default_worker_initial_content: dict[str, bytes],
-    default_worker_command: list[str],
-    default_worker_env: dict[str, str],
-) -> Iterator[StartContainer]:
-    with ExitStack() as running:
-
-        def start(name: str) -> LocalWorker:
-            directory = tmp_path / name
-            directory.mkdir()
-            worker = LocalWorker(
-                directory, default_worker_initial_content, default_worker_command, default_worker_env
-            )
-            running.callback(worker.teardown)
-            worker.start()
-            return worker
-
-        yield start
-
-
-@pytest.fixture
-def default_worker_container(start_container: StartContainer) -> LocalWorker:
-    worker = start_container("worker")
-    worker.ready()
-    return worker
+def default_worker_cls(place: Place) -> type[CeleryTestWorker]:
+    return WorkerNode if place.has_containers else LocalWorkerNode

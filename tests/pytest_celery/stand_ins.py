@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -163,12 +163,6 @@ class LocalWorkerNode(CeleryTestWorker):
     ) -> list[dict[str, Any]]:
         found = [psutil.Process(pid).as_dict(columns) for pid in self.container.process.tree()]
         return [one for one in found if (filters or {}).items() <= one.items()]
-
-
-class StartContainer(Protocol):
-    """Start another worker of the setup, in a directory of this name; it ends with the test."""
-
-    def __call__(self, name: str) -> LocalWorker: ...
 
 
 def _write(directory: Path, content: dict[str, bytes]) -> None:

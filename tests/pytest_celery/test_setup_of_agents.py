@@ -10,8 +10,13 @@ import pytest
 from celery import Celery
 from celery_workers.waiting import until
 from counting import counting
-from pytest_celery import CeleryTestSetup, CeleryTestWorker, CeleryWorkerCluster, RedisTestBackend
-from stand_ins import LocalWorkerNode, StartContainer
+from pytest_celery import (
+    CeleryTestSetup,
+    CeleryTestWorker,
+    CeleryWorkerCluster,
+    CeleryWorkerContainer,
+    RedisTestBackend,
+)
 
 #: The second database of the server that has the results.
 STORE = 1
@@ -29,13 +34,29 @@ def default_worker_app(default_worker_app: Celery, celery_redis_backend: RedisTe
     return default_worker_app
 
 
+@pytest.fixture
+def default_worker_initial_content(
+    default_worker_initial_content: dict[str, bytes], celery_redis_backend: RedisTestBackend
+) -> dict[str, bytes]:
+    """The store has another address for those who are in containers."""
+    store = celery_redis_backend.config(vhost=STORE)
+    app = default_worker_initial_content["app.py"]
+    among_workers = app.replace(store["host_url"].encode(), store["url"].encode())
+    return {**default_worker_initial_content, "app.py": among_workers}
+
+
+def _has_exited(worker: CeleryTestWorker) -> bool:
+    worker.container.reload()
+    return worker.container.status == "exited"
+
+
 def _numbers(what: str, worker: CeleryTestWorker) -> list[int]:
     """The numbers of which a worker's log says so."""
     return [int(number) for number in re.findall(rf"\b{what} (\d+);", worker.logs())]
 
 
 def test_an_agent_runs(celery_setup: CeleryTestSetup) -> None:
-    assert counting.delay(3, 0).get(timeout=10) == [6, 1, 0]
+    assert counting.delay(3, 0).get(timeout=30) == [6, 1, 0]
 
     assert _numbers("adds", celery_setup.worker) == [1, 2, 3]
 
@@ -45,13 +66,13 @@ def test_an_agent_goes_on_after_its_worker_was_killed_and_restarted(
 ) -> None:
     worker = celery_setup.worker
     result = counting.delay(5, 0.2)
-    until(lambda: 2 in _numbers("has", worker), 10, "two numbers are on record")
+    until(lambda: 2 in _numbers("has", worker), 20, "two numbers are on record")
 
     worker.kill()
     on_record = _numbers("has", worker)
     worker.restart()
 
-    assert result.get(timeout=20) == [15, 2, 0]
+    assert result.get(timeout=30) == [15, 2, 0]
     made = _numbers("adds", worker)
     assert set(made) == {1, 2, 3, 4, 5}
     assert [made.count(number) for number in on_record] == [1] * len(on_record)
@@ -63,10 +84,11 @@ class TestTwoWorkers:
     def celery_worker_cluster(
         self,
         celery_worker: CeleryTestWorker,
-        start_container: StartContainer,
+        second_default_worker_container: CeleryWorkerContainer,
+        default_worker_cls: type[CeleryTestWorker],
         default_worker_app: Celery,
     ) -> CeleryWorkerCluster:
-        second = LocalWorkerNode(start_container("second"), default_worker_app)
+        second = default_worker_cls(second_default_worker_container, default_worker_app)
         return CeleryWorkerCluster(celery_worker, second)
 
     def test_a_worker_that_is_told_to_end_hands_its_agent_to_the_other(
@@ -74,15 +96,15 @@ class TestTwoWorkers:
     ) -> None:
         workers = list(celery_setup.worker_cluster)
         result = counting.delay(5, 0.2)
-        until(lambda: any(_numbers("has", worker) for worker in workers), 10, "it works")
+        until(lambda: any(_numbers("has", worker) for worker in workers), 20, "it works")
         (one,) = [worker for worker in workers if _numbers("adds", worker)]
         (other,) = [worker for worker in workers if worker is not one]
 
         one.kill("SIGTERM")
 
-        total, attempts, retries = result.get(timeout=20)
+        total, attempts, retries = result.get(timeout=30)
         # It may come back to a worker that has not quite left, and be handed off again.
         assert (total, attempts > 1, retries) == (15, True, 0)
         assert _numbers("adds", one) + _numbers("adds", other) == [1, 2, 3, 4, 5]
         assert _numbers("adds", other), "the rest was done elsewhere"
-        until(lambda: one.container.status == "exited", 12, "the worker has left")
+        until(lambda: _has_exited(one), 20, "the worker has left")

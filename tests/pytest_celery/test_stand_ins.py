@@ -1,4 +1,4 @@
-"""pytest-celery's own way to write tests, with no container in sight."""
+"""pytest-celery's own way to write tests works, also with no container in sight."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def test_a_task_of_a_killed_worker_runs_after_its_restart(celery_setup: CeleryTe
     worker = celery_setup.worker
     result = sleep.s(0.5).delay()
     # Not wait_for_log, which looks once in a second.
-    until(lambda: worker.logs().count(" received") == 1, 5, "the worker has the task")
+    until(lambda: worker.logs().count(" received") == 1, 20, "the worker has the task")
 
     worker.kill()
     assert (worker.container.status, worker.get_running_processes_info()) == ("exited", [])
     worker.restart()
 
     assert worker.logs().count(" ready.") == 2
-    assert result.get(timeout=10)
-    assert worker.logs().count(" received") == 2
+    assert result.get(timeout=30)
+    # More than twice where the machine is slow: the message comes back after a second.
+    until(lambda: worker.logs().count(" received") >= 2, 5, "it was received again")
 
 
 def test_the_log_of_a_worker_is_read_through_its_node(celery_setup: CeleryTestSetup) -> None:

@@ -1,0 +1,114 @@
+"""The nodes of a setup as containers: Valkey, and workers in an image that has this package.
+
+``conftest.py`` decides whether they are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import docker
+import pytest
+from celery_workers.processes import FAST, READY, START_DEADLINE, TESTS
+from celery_workers.waiting import until
+from places import PYTHON_IMAGE, VALKEY_IMAGE
+from pytest_celery import CeleryTestWorker, CeleryWorkerContainer, RedisContainer
+from pytest_celery.defaults import CONTAINER_TIMEOUT, DEFAULT_WORKER_VOLUME
+from pytest_docker_tools import container, fxtr, volume
+from servers import APPEND_ONLY
+
+__all__ = [
+    "backend_container",
+    "backend_data",
+    "broker_container",
+    "broker_data",
+    "second_worker_container",
+    "worker_container",
+    "worker_image",
+]
+
+
+class ValkeyContainer(RedisContainer):
+    """A Valkey that keeps what it acknowledged."""
+
+    @property
+    def host_url(self) -> str:
+        # Not localhost: where the tests run in a container themselves, it has the address.
+        host, port = self.get_addr("6379/tcp")
+        return f"{self.prefix()}{host}:{port}/{self.vhost}"
+
+    @classmethod
+    def command(cls, *args: str, **kwargs: Any) -> list[str]:
+        return ["valkey-server", "--save", "", *APPEND_ONLY, "--protected-mode", "no", *args]
+
+
+class WorkerContainer(CeleryWorkerContainer):
+    """A worker; after a restart it is ready when it has said so again, not because of the old line."""
+
+    @classmethod
+    def command(cls, *args: str, **kwargs: Any) -> list[str]:
+        return super().command(*FAST, *args, **kwargs)
+
+    def restart(self, timeout: int = 10) -> None:
+        before = self._ready_count()
+        super().restart(timeout)
+        until(lambda: self._ready_count() > before, START_DEADLINE, "the worker is ready again")
+
+    def _ready_count(self) -> int:
+        return self.logs().count(READY)
+
+
+class WorkerNode(CeleryTestWorker):
+    """A worker of which one may ask what runs in it when nothing does."""
+
+    def get_running_processes_info(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        is_running = self.container.status == "running"
+        return super().get_running_processes_info(*args, **kwargs) if is_running else []
+
+
+@pytest.fixture(scope="session")
+def worker_image() -> str:
+    """The image of ``deploy/Dockerfile``, with what pytest-celery needs inside instead of a model."""
+    engine = docker.from_env(timeout=600)
+    arguments = {"PYTHON_IMAGE": PYTHON_IMAGE, "EXTRAS": "psutil"}
+    try:
+        built, _ = engine.images.build(
+            path=str(TESTS.parent),
+            dockerfile="deploy/Dockerfile",
+            buildargs=arguments,
+            tag="celery-ckpt-tests",
+            rm=True,
+        )
+    finally:
+        engine.close()
+    return str(built.id)
+
+
+def _valkey(data: str) -> Any:
+    return container(
+        image=VALKEY_IMAGE,
+        ports={"6379/tcp": None},
+        network="{default_pytest_celery_network.name}",
+        # The image's own would be left behind.
+        volumes={f"{{{data}.name}}": {"bind": "/data", "mode": "rw"}},
+        wrapper_class=ValkeyContainer,
+        timeout=CONTAINER_TIMEOUT,
+        command=ValkeyContainer.command(),
+    )
+
+
+def _worker() -> Any:
+    return container(
+        image="{worker_image}",
+        environment=fxtr("default_worker_env"),
+        network="{default_pytest_celery_network.name}",
+        volumes={"{default_worker_volume.name}": DEFAULT_WORKER_VOLUME},
+        wrapper_class=WorkerContainer,
+        timeout=CONTAINER_TIMEOUT,
+        command=fxtr("default_worker_command"),
+    )
+
+
+broker_data, backend_data = volume(), volume()
+broker_container, backend_container = _valkey("broker_data"), _valkey("backend_data")
+worker_container, second_worker_container = _worker(), _worker()
