@@ -7,10 +7,10 @@ JOBS ?= 3
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test check bench chaos docs format clean
+.PHONY: help demo test check bench chaos compose-check docs format clean
 
 help: ## Say what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "This needs Python 3.11 or newer; for another one than python3: make PYTHON=/path/to/python")'
@@ -56,6 +56,10 @@ chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for
 docs: $(VENV)/docs-ready ## Build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
+
+# 77: there is no engine here, which it has said.
+compose-check: ## Bring docker-compose.yml up, kill its worker, see the agent go on; needs a Docker engine
+	$(PYTHON) deploy/compose_check.py || test $$? -eq 77
 
 format: $(VENV)/ready ## Put the code in order
 	$(BIN)/ruff format .

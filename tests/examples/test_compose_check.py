@@ -1,0 +1,48 @@
+"""``make compose-check`` where there is nothing to check it with; the rest needs a Docker engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from celery_workers.processes import TESTS
+
+#: Stands in for the command ``docker`` on a machine with an engine that lacks one image.
+ENGINE = """#!/bin/sh
+case "$*" in *nowhere/image) exit 1;; esac
+"""
+
+
+def _check(tmp_path: Path, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, TESTS.parent / "deploy" / "compose_check.py"],
+        env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_it_says_that_no_engine_answers_and_is_told_apart_from_a_success(tmp_path: Path) -> None:
+    skipped = (77, "compose-check: SKIPPED: no Docker engine answers\n")
+
+    assert _check(tmp_path, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock") == skipped
+    assert _check(tmp_path, PATH=str(tmp_path)) == skipped
+
+
+@pytest.mark.parametrize("variable", ["PYTHON_IMAGE", "VALKEY_IMAGE"])
+def test_it_names_an_image_that_cannot_be_had(tmp_path: Path, variable: str) -> None:
+    (tmp_path / "docker").write_text(ENGINE)
+    (tmp_path / "docker").chmod(0o755)
+    environment = {"PYTHON_IMAGE": "here", "VALKEY_IMAGE": "here", variable: "nowhere/image"}
+
+    status, told = _check(tmp_path, **environment)
+
+    assert status == 77
+    assert "SKIPPED: image nowhere/image is not here and cannot be pulled" in told
+    assert f"{variable} may name another" in told
