@@ -26,7 +26,7 @@ class AppContext:
     def __init__(self, app: Celery, store: CheckpointStore | None = None) -> None:
         self.app = app
         self.settings = Settings.of(app)
-        self.store = store or _store(self.settings)
+        self.store = store or _store(app, self.settings)
         self.owner = this_process()
         self.keeper = Keeper(app, self.store, self.settings.lease_ttl)
         self.aside = Aside()
@@ -57,11 +57,11 @@ class AppContext:
             return list(_contexts.values())
 
 
-def _store(settings: Settings) -> CheckpointStore:
+def _store(app: Celery, settings: Settings) -> CheckpointStore:
     options: dict[str, Any] = {"max_checkpoint_bytes": settings.max_checkpoint_bytes}
     if "key_prefix" in settings.model_fields_set:  # only stores with keys know it
         options["key_prefix"] = settings.key_prefix
-    url = settings.needed_store_url()
+    url = settings.needed_store_url(app)
     try:
         return open_store(url, **options)
     except ConfigurationError as error:

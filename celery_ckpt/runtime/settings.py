@@ -20,6 +20,16 @@ from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
 
 PREFIX = "ckpt_"
 _WEEK = timedelta(days=7).total_seconds()
+#: The name of the app that shared tasks get where none is current, as in a thread of a web server.
+_CELERYS_OWN_APP = "default"
+_NO_STORE_URL = (
+    "ckpt_store_url is not set: say where checkpoints are to be kept, for instance "
+    "app.conf.ckpt_store_url = 'redis://localhost:6379/1'."
+)
+_NO_CURRENT_APP = (
+    "No app of yours is current in this thread, so the task went to Celery's own, and there "
+    "ckpt_store_url is not set. Name the app, @agent_task(app=app), or call app.set_default()."
+)
 
 
 class Settings(BaseModel):
@@ -96,13 +106,11 @@ class Settings(BaseModel):
             why = first["msg"].removeprefix("Value error, ").rstrip(".")
             raise ConfigurationError(reason=f"{wrong}: {why}.") from error
 
-    def needed_store_url(self) -> str:
-        """The store's URL. Raises ``ConfigurationError`` if it was not set."""
+    def needed_store_url(self, app: Celery) -> str:
+        """The store's URL. Raises ``ConfigurationError`` if it was not set in that app."""
         if self.store_url is None:
-            raise ConfigurationError(
-                reason="ckpt_store_url is not set: say where checkpoints are to be kept, for instance "
-                "app.conf.ckpt_store_url = 'redis://localhost:6379/1'."
-            )
+            is_nobodys = app.main == _CELERYS_OWN_APP
+            raise ConfigurationError(reason=_NO_CURRENT_APP if is_nobodys else _NO_STORE_URL)
         return self.store_url
 
 

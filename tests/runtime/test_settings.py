@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +21,20 @@ from celery_ckpt import AfterToolCall, AgentRun, EveryN, agent_task
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.runtime.settings import PREFIX, Settings
 
+IN_A_THREAD = """
+from concurrent.futures import ThreadPoolExecutor
+from celery import Celery
+from celery_ckpt import agent_task
+
+app = Celery("mine", broker="memory://")
+app.conf.ckpt_store_url = "memory://"
+
+@agent_task
+def body(run): ...
+
+with ThreadPoolExecutor() as threads:
+    threads.submit(lambda: body.delay()).result()
+"""
 PAGE = Path(__file__).parents[2] / "docs/reference/settings.md"
 
 
@@ -113,6 +129,15 @@ def test_a_task_cannot_be_sent_while_nobody_said_where_checkpoints_go() -> None:
 
     with pytest.raises(ConfigurationError, match=r"ckpt_store_url is not set.*app\.conf"):
         homeless.delay()
+
+
+def test_a_thread_without_a_current_app_is_told_so_and_not_that_a_setting_is_missing() -> None:
+    # In a process of its own: which app is current where depends on every test before.
+    sent = subprocess.run(
+        [sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True, timeout=60
+    )
+
+    assert re.search(r"No app of yours is current in this thread.*@agent_task\(app=app\)", sent.stderr)
 
 
 @pytest.mark.parametrize(
