@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 import httpx
-from celery_workers.processes import FAST, TESTS, Pool, WorkerProcess
+from celery_workers.processes import FAST, Pool, WorkerProcess
+from celery_workers.starting import TESTS
 from celery_workers.waiting import until
 from servers import LAUNCHER, LOOPBACK, free_port
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from celery_workers.processes import TESTS
+from celery_workers.starting import TESTS
 
 #: Stands in for the command ``docker`` on a machine with an engine that lacks one image.
 ENGINE = """#!/bin/sh

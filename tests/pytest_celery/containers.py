@@ -9,7 +9,8 @@ from typing import Any
 
 import docker
 import pytest
-from celery_workers.processes import FAST, READY, START_DEADLINE, TESTS
+from celery_workers.processes import FAST, READY, START_DEADLINE
+from celery_workers.starting import TESTS
 from celery_workers.waiting import until
 from places import PYTHON_IMAGE, VALKEY_IMAGE
 from pytest_celery import CeleryTestWorker, CeleryWorkerContainer, RedisContainer
