@@ -93,6 +93,11 @@ class RunRecord(Value):
     result: Annotated[Any, kept_exactly("result")] = None
     error: str | None = None
     created_at: Moment
+    #: When its outcome was known; ``None``: it has none, or an earlier version wrote it.
+    ended_at: Moment | None = None
+    #: What its task wants kept of the agent, see ``AgentTask``; ``None``: as the settings say.
+    keep: Annotated[int, Field(ge=1)] | None = None
+    max_age: Annotated[float, Field(gt=0)] | None = None
 
     @property
     def has_envelope(self) -> bool:
@@ -140,6 +145,8 @@ class CheckpointInfo(Value):
     event: CheckpointEvent | None = None
     run_id: RunId | None = None
     metadata: Metadata = Field(default_factory=dict)
+    #: The label by which it is pinned: then no sweep drops it.
+    pin: str | None = None
 
 
 hand_out_copies(Step, "value")

@@ -1,20 +1,58 @@
-"""Which checkpoints may go: a pure decision about an agent's history."""
+"""What may go: pure decisions about an agent's history, and about the agent.
+
+pinned                                   stays, and so does its agent
+the latest of an agent that may go on    stays
+beyond the newest ``keep``               goes
+older than ``max_age``                   goes
+an agent named by its task, so long      goes as a whole
+after its last run has ended
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.maintenance import Sight, Verdict
+from celery_ckpt.records import RunStatus
+
+#: An agent that could not be looked at is looked at again after so many seconds.
+_DAMAGED_AGAIN = 86_400.0
+#: Never look again sooner than this.
+_SOONEST = 1.0
+
+
+class Dated(Protocol):
+    """A checkpoint, or as much of it as it takes to judge it."""
+
+    @property
+    def seq(self) -> int:
+        """The store's order."""
+        ...
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was taken."""
+        ...
+
+    @property
+    def pin(self) -> str | None:
+        """The label that it is pinned by."""
+        ...
+
+
+D = TypeVar("D", bound=Dated)
 
 
 @dataclass(frozen=True)
 class RetentionPolicy:
     """Keep the newest ``keep`` and nothing older than ``max_age``; ``None`` sets no limit.
 
-    The latest checkpoint of a live agent stays, whatever the limits say: the agent resumes from it.
+    Whatever the limits say, a pinned checkpoint stays, and so does the latest one of a live agent: the
+    agent resumes from it.
     """
 
     keep: int | None = 20
@@ -26,9 +64,7 @@ class RetentionPolicy:
         if self.max_age is not None and self.max_age <= timedelta(0):
             raise ConfigurationError(reason=f"RetentionPolicy(max_age={self.max_age}): must be over 0.")
 
-    def expired(
-        self, history: Sequence[CheckpointInfo], now: datetime, *, live: bool = True
-    ) -> list[CheckpointInfo]:
+    def expired(self, history: Sequence[D], now: datetime, *, live: bool = True) -> list[D]:
         """The checkpoints of one agent that may go, newest first.
 
         Order is the store's (``seq``), not the clock's; only the age limit looks at the clock.
@@ -37,10 +73,82 @@ class RetentionPolicy:
         return [
             info
             for rank, info in enumerate(newest_first)
-            if not (live and rank == 0) and self._is_over(rank, now - info.created_at)
+            if not (live and rank == 0) and not info.pin and self._is_over(rank, now - info.created_at)
         ]
 
     def _is_over(self, rank: int, age: timedelta) -> bool:
         too_many = self.keep is not None and rank >= self.keep
         too_old = self.max_age is not None and age > self.max_age
         return too_many or too_old
+
+    def next_expiry(self, history: Sequence[D], *, live: bool = True) -> datetime | None:
+        """When the first of these becomes too old, if no other is saved; ``None``: none ever does."""
+        if self.max_age is None:
+            return None
+        newest_first = sorted(history, key=lambda info: info.seq, reverse=True)
+        ages = [info.created_at for info in newest_first[1 if live else 0 :] if not info.pin]
+        return min(ages) + self.max_age if ages else None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The limits for agents that have none of their own. Times are seconds; ``None`` sets no limit."""
+
+    keep: int | None = 20
+    max_age: float | None = None
+    #: Of agents that are named by their task; those with a name of their own are never forgotten.
+    forget_after: float | None = None
+
+    def policy_of(self, sight: Sight) -> RetentionPolicy:
+        """The limits of one agent: its own, else those of its last run's task, else these."""
+        run, notes = sight.last_run, sight.notes
+        keep = notes.keep or (run.keep if run else None) or self.keep
+        max_age = notes.max_age or (run.max_age if run else None) or self.max_age
+        return RetentionPolicy(keep, None if max_age is None else timedelta(seconds=max_age))
+
+    def forget_at(self, sight: Sight) -> datetime | None:
+        """When the agent goes as a whole, if nothing changes; ``None``: never."""
+        after = sight.notes.forget_after or (self.forget_after if sight.is_named_by_task else None)
+        if after is None or not _has_ended(sight) or any(mark.pin for mark in sight.marks):
+            return None
+        return _end_of(sight) + timedelta(seconds=after)
+
+
+def judge(
+    sight: Sight, rules: Rules, now: datetime, moment: int | None = None, retry: float = 150.0
+) -> Verdict:
+    """What is to be done about an agent that a sweep has seen."""
+    verdict = Verdict(sight, moment, retry=retry)
+    if sight.damage:
+        return replace(verdict, again=_DAMAGED_AGAIN)
+    forget_at = rules.forget_at(sight)
+    if forget_at is not None and forget_at <= now:
+        return replace(verdict, forget=True)
+    policy, live = rules.policy_of(sight), is_live(sight)
+    gone = {mark.id for mark in policy.expired(sight.marks, now, live=live)}
+    staying = [mark for mark in sight.marks if mark.id not in gone]
+    moments = [m for m in (forget_at, policy.next_expiry(staying, live=live)) if m is not None]
+    again = max(_SOONEST, (min(moments) - now).total_seconds()) if moments else None
+    return replace(verdict, drop=[m.id for m in sight.marks if m.id in gone], again=again)
+
+
+def is_live(sight: Sight) -> bool:
+    """May somebody go on with the agent, so that its latest checkpoint is needed?
+
+    Only a task's own agent is ever through: when that has succeeded or was cancelled. One that failed
+    may be resumed by hand, and a named one gets its next task whenever it pleases.
+    """
+    run = sight.last_run
+    is_over = _has_ended(sight) and run is not None and run.status is not RunStatus.FAILED
+    return not (is_over and sight.is_named_by_task)
+
+
+def _has_ended(sight: Sight) -> bool:
+    return not sight.is_busy and sight.last_run is not None and sight.last_run.is_settled
+
+
+def _end_of(sight: Sight) -> datetime:
+    run = sight.last_run
+    assert run is not None
+    # Records of earlier versions do not say when their run ended.
+    return run.ended_at or max([run.created_at, *(mark.created_at for mark in sight.marks)])

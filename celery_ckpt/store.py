@@ -1,4 +1,5 @@
-"""The store: what every one of them promises. Said here, and nowhere else.
+"""The store: what every one of them promises. Said here, and nowhere else (``upkeep.py`` has the part
+for those who look after it).
 
 A store keeps, for each agent, its checkpoints in the order in which they were saved, the recorded
 steps of its runs, the records of its runs, and who may write for it now.
@@ -22,19 +23,20 @@ or over 512 characters, and any of them may raise ``StoreUnavailable``.
 from __future__ import annotations
 
 import builtins
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.upkeep import Upkeep
 
 #: Checkpoints, steps and run records over this are refused, unless a store is told otherwise.
 DEFAULT_MAX_CHECKPOINT_BYTES = 64_000_000
 
 
-class CheckpointStore(ABC):
+class CheckpointStore(Upkeep):
     """Keeps checkpoints, steps, run records and leases."""
 
     # -- checkpoints ---------------------------------------------------------------------------------
@@ -61,14 +63,6 @@ class CheckpointStore(ABC):
 
         Raises:
             CheckpointDamaged: there is one, and it cannot be read.
-        """
-
-    @abstractmethod
-    def load(self, checkpoint_id: str) -> Checkpoint | None:
-        """A checkpoint by its id, of whichever agent.
-
-        Raises:
-            CheckpointDamaged: it is there, and cannot be read.
         """
 
     @abstractmethod
@@ -240,30 +234,13 @@ class CheckpointStore(ABC):
     def standing(self, agent_id: str) -> Standing:
         """The agent's open runs, the active one, and who holds the lease."""
 
-    # -- what a watchdog looks at --------------------------------------------------------------------
-
-    @abstractmethod
-    def watch(self, agent_id: str, after: float) -> int:
-        """Let ``due`` name the agent ``after`` seconds from now; returns that moment's number."""
-
-    @abstractmethod
-    def unwatch(self, moments: Mapping[str, int]) -> int:
-        """Stop watching agents that have these moments and were not given others since; how many."""
-
-    @abstractmethod
-    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
-        """Some agents whose moment has come, each with its next one, ``hold`` seconds from now.
-
-        Each is named to one caller only; it comes again after ``hold`` unless something else is said.
-        """
-
     # -- the end -------------------------------------------------------------------------------------
 
     def risks(self) -> builtins.list[str]:
         """Why this store, as it is set up, can lose what was saved; for a person to read."""
         return []
 
-    def close(self) -> None:  # noqa: B027  (most stores have nothing to give up)
+    def close(self) -> None:
         """Give up connections and files. The store must not be used afterwards."""
 
     def __enter__(self) -> Self:

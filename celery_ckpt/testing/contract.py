@@ -19,7 +19,9 @@ from celery_ckpt.testing.contract_concurrency import ConcurrencyContract
 from celery_ckpt.testing.contract_leases import LeaseContract
 from celery_ckpt.testing.contract_ledger import LedgerContract
 from celery_ckpt.testing.contract_names import NamesContract
+from celery_ckpt.testing.contract_pins import PinsContract
 from celery_ckpt.testing.contract_pruning import PruningContract
+from celery_ckpt.testing.contract_sweeping import SweepingContract
 from celery_ckpt.testing.contract_turns import TurnsContract
 from celery_ckpt.testing.contract_watching import WatchingContract
 
@@ -28,6 +30,8 @@ class StoreContract(
     CheckpointContract,
     NamesContract,
     PruningContract,
+    SweepingContract,
+    PinsContract,
     LeaseContract,
     LedgerContract,
     TurnsContract,

@@ -31,6 +31,9 @@ WRITES = frozenset(
         "watch",
         "unwatch",
         "due",
+        "set_notes",
+        "pin",
+        "carry_out",
     }
 )
 

@@ -6,8 +6,8 @@
 
     TestMyStore = MyMachine.TestCase
 
-Hypothesis makes up sequences of saves, rewrites, forks, prunes, deletions, crashes and lease
-operations; after each, both stores must have given the same answer and hold the same data.
+Hypothesis makes up sequences of saves, rewrites, forks, prunes, sweeps, pins, deletions, crashes and
+lease operations; after each, both stores must have given the same answer and hold the same data.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import StoreError
 from celery_ckpt.models import Checkpoint, Entry
 from celery_ckpt.records import Lease, RunRecord, RunStatus
+from celery_ckpt.retention import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL
 from celery_ckpt.testing.factories import make_checkpoint, make_message, make_run, make_step
+from celery_ckpt.testing.sweeping import sweep
 
 NAMES = ("a", "b", "{a}")
 AGENTS = st.sampled_from(NAMES)
@@ -128,6 +130,18 @@ class StoreMachine(RuleBasedStateMachine):
     def delete(self, agent_id: str) -> None:
         """Delete an agent."""
         self._same(lambda store: store.delete(agent_id))
+
+    @rule()
+    def sweep(self) -> None:
+        """Let a sweep look at all that it is told of."""
+        for store in (self.model, self.store):
+            sweep(store, Rules(keep=3))
+
+    @rule(pick=st.integers(0, 50), label=st.sampled_from(["x", "y"]) | st.none())
+    def pin(self, pick: int, label: str | None) -> None:
+        """Pin any checkpoint ever made, or free it."""
+        if self.saved:
+            self._same(lambda store: store.pin(self.saved[pick % len(self.saved)].id, label))
 
     @rule()
     def crash_and_reopen(self) -> None:
@@ -249,6 +263,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert sorted(self.store.agents()) == sorted(self.model.agents())
         for agent_id in NAMES:
             assert self.store.list(agent_id) == self.model.list(agent_id)
+            assert _pins(self.store, agent_id) == _pins(self.model, agent_id)
             assert self.store.steps(agent_id, "run") == self.model.steps(agent_id, "run")
             assert _runs(self.store, agent_id) == _runs(self.model, agent_id)
         for checkpoint in self.saved:
@@ -271,6 +286,10 @@ def _end(
         return store.save(checkpoint, lease, run=run)
     following = store.settle_run(run, lease)
     return following and following.run_id
+
+
+def _pins(store: CheckpointStore, agent_id: str) -> Any:
+    return [(info.id, info.pin) for info in store.history(agent_id)]
 
 
 def _runs(store: CheckpointStore, agent_id: str) -> Any:

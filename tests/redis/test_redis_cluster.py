@@ -9,6 +9,9 @@ from redis_kit import every_verb, work
 from servers import LOOPBACK, Valkey, cluster
 
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.retention import Rules
+from celery_ckpt.testing.sweeping import sweep
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +80,15 @@ def test_a_cluster_client_that_was_passed_in_is_not_closed(
         with RedisCheckpointStore(client) as store:
             every_verb(store, "agent")
         assert client.ping()
+
+
+def test_a_sweep_works_on_a_cluster(clustered: CheckpointStore, masters: list[Valkey]) -> None:
+    latest = {f"agent {number}": work(clustered, f"agent {number}", 4)[-1] for number in range(20)}
+    flush(masters, "SCRIPT FLUSH")
+
+    assert sweep(clustered, Rules(keep=1)) == sorted(latest)
+    assert sweep(clustered, Rules(keep=1)) == []
+    assert {name: clustered.list(name) for name in latest} == {n: [c] for n, c in latest.items()}
+    clustered.watch("nobody", 60, Rounds.SWEEP)
+    assert [found.subject for found in clustered.ailments(repair=True)] == ["nobody"]
+    assert list(clustered.ailments()) == []

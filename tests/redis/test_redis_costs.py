@@ -10,6 +10,9 @@ from redis_kit import checkpoint, line, talk, work
 from servers import Valkey
 
 from celery_ckpt import Checkpoint, RedisCheckpointStore
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.retention import Rules
+from celery_ckpt.testing.sweeping import sweep
 
 
 def log_length(valkey: Valkey, agent_id: str) -> int:
@@ -125,3 +128,27 @@ def test_pruning_everything_leaves_no_log(store: RedisCheckpointStore, valkey: V
     assert store.load_latest("agent") is None
     again = work(store, "agent", 2)
     assert store.list("agent") == again[::-1]
+
+
+def test_only_the_first_save_since_a_sweep_writes_an_index(far_store, wire: Proxy, saved) -> None:
+    for _ in range(2):
+        sweep(far_store)
+        assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 3  # it loads the latest first
+        assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 1
+
+
+def test_a_sweep_with_nothing_to_do_is_one_round_trip(far_store, wire: Proxy, saved) -> None:
+    sweep(far_store)
+    assert trips_of(wire, lambda: far_store.due(100, 60, Rounds.SWEEP)) == 1
+
+
+def test_a_sweep_takes_as_many_round_trips_for_a_hundred_agents_as_for_one(
+    far_store, wire: Proxy
+) -> None:
+    def trips_for(agents: int) -> int:
+        for number in range(agents):
+            work(far_store, f"agent-{number}", 3)
+        return trips_of(wire, lambda: sweep(far_store, Rules(keep=1)))
+
+    assert trips_for(1) > 0  # the server learns the scripts
+    assert trips_for(1) == trips_for(60) == 4

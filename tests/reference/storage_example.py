@@ -105,7 +105,7 @@ def redis_lines(client: Redis) -> list[str]:
         for left, right in read(key):
             left, right = (x.decode() if isinstance(x, bytes) else f"{x:.0f}" for x in (left, right))
             lines.append(f"    {left}  =  {right}" if kind == "hash" else f"    {left}  {right}")
-    return lines
+    return _steady(lines)
 
 
 def sqlite_lines(path: Path) -> list[str]:
@@ -118,7 +118,7 @@ def sqlite_lines(path: Path) -> list[str]:
             rows = connection.execute(f"SELECT * FROM {table}").fetchall()
             lines += [table, *(f"    {' | '.join(map(_cell, row))}" for row in rows)]
     connection.close()
-    return lines
+    return _steady(lines)
 
 
 def _cell(value: object) -> str:
@@ -134,4 +134,14 @@ def file_lines(root: Path) -> list[str]:
         # Chance has no place in an example.
         content = re.sub(r'(?<="generation":")\w+', "0f1e2d3c4b5a6978", path.read_text())
         lines += [f"    {line}" for line in content.splitlines()]
-    return lines
+    return _steady(lines)
+
+
+def _steady(lines: list[str]) -> list[str]:
+    """The same with another time in the place of the one at which a sweep should look."""
+    heading, steady = "", []
+    for line in lines:
+        heading = heading if line.startswith(" ") else line
+        at = str(_microseconds(_NOON + timedelta(seconds=3)))
+        steady.append(re.sub(r"\b[0-9]{16}\b", at, line) if "sweep" in heading else line)
+    return steady

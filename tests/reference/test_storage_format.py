@@ -21,10 +21,11 @@ from redis import Redis
 import celery_ckpt
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message, open_store
 from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.models import Entry
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Step
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.redis.keys import DUE_SHARDS, SHARDS, Keys
+from celery_ckpt.stores.redis.keys import ROUNDS_SHARDS, SHARDS, Keys
 from celery_ckpt.stores.redis.runs import IN_FRONT
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
@@ -567,10 +568,15 @@ def test_the_page_names_every_key_of_redis() -> None:
     keys, section = Keys("P"), _section("Redis")
     names = [key.decode().replace("{agent}", "{TAG}") for key in keys.all_of("agent")]
     names += [keys.agents("S"), re.sub(r".$", "S", keys.foreign_ids("any"))]
-    names.append(re.sub(r".$", "N", keys.due_of("any").decode()))
+    names += [
+        re.sub(r"[0-9]+$", letter, keys.moments_of("any", rounds).decode())
+        for rounds, letter in ((Rounds.WATCHDOG, "N"), (Rounds.SWEEP, "M"))
+    ]
+    names.append(keys.adopted())
     assert [name for name in names if f"| `{name}` |" not in section] == []
     assert f"`{SHARDS}`" in section
-    assert f"modulo {DUE_SHARDS}." in section
+    assert f"modulo {ROUNDS_SHARDS[Rounds.WATCHDOG]}." in section
+    assert ROUNDS_SHARDS[Rounds.SWEEP] == len(SHARDS)
 
 
 def test_the_page_names_every_field_of_a_runs_line() -> None:
@@ -586,7 +592,7 @@ def test_the_page_names_every_script_that_writes() -> None:
     shared = re.split(r"^local function (\w+)", scripts.pop("fence"), flags=re.MULTILINE)
     parts = dict(zip(shared[1::2], shared[2::2], strict=True))
     writing = [name for name, body in parts.items() if re.search(f"'({commands})'", body)]
-    assert writing == ["take_lease", "drop_steps"]
+    assert writing == ["unlist", "take_lease", "drop_steps"]
     calls = rf"redis\.call\('({commands})'|\b({'|'.join(writing)})\("
     assert [name for name, text in scripts.items() if re.search(calls, text)] != []
     missing = [n for n, text in scripts.items() if re.search(calls, text) and n not in writers]
@@ -618,7 +624,7 @@ def test_the_page_names_every_file(tmp_path: Path) -> None:
     for source in (PACKAGE / "stores" / "file").glob("*.py"):
         made |= set(re.findall(r'/ f?"([a-z]+)', source.read_text()))
     assert {"name", "lock", "tip", "lease", "steps", "runs", "end"} <= made
-    assert {"agents", "ids", "due", "trash"} <= made
+    assert {"agents", "ids", "due", "sweep", "trash"} <= made
     assert "journal-00000001" in made
     named = _section("Files")
     assert [name for name in made if not re.search(rf"`[^`\n]*/{name}\b", named)] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 from crashing import assert_nothing_is_missing, killed_while_saving, started
 
-from celery_ckpt import Checkpoint, FileCheckpointStore, open_store
+from celery_ckpt import Checkpoint, Conversation, FileCheckpointStore, open_store
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunStatus
-from celery_ckpt.stores.file import disk
+from celery_ckpt.retention import Rules
+from celery_ckpt.stores.file import disk, journal
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
+from celery_ckpt.testing.sweeping import sweep
 
 KILLS = 25
 
@@ -186,3 +190,92 @@ def _finish_all(store: FileCheckpointStore) -> None:
         start = store.start_run(run, "next", 60, over=store.holder("agent"))
         assert start.lease is not None
         store.settle_run(start.run.model_copy(update={"status": RunStatus.SUCCEEDED}), start.lease)
+
+
+# -- killed at every write of a sweep or a deletion ---------------------------------------------------
+
+
+def fill(store: FileCheckpointStore) -> None:
+    """An agent to be pruned, with a long journal, and one to be deleted; both with an id of its own."""
+    for agent_id in ("pruned", "deleted"):
+        for number in range(4):
+            message = make_message(f"{number}".ljust(900))
+            plain = make_checkpoint(agent_id, Conversation(messages=[message]))
+            store.save(Checkpoint(**{**plain.__dict__, "id": f"{agent_id} {number}"}))
+    store.pin("pruned 0", "mine")
+    store.pin("pruned 0", None)
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Dying:
+    """Everything that changes a file, until the n-th time; from then on nothing does."""
+
+    def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self._os = at, os
+        monkeypatch.setattr(disk, "os", self)
+        for name in ("rename", "unlink", "hardlink_to", "touch"):
+            monkeypatch.setattr(Path, name, self._counted(getattr(Path, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._os, name)
+        return self._counted(function) if name in CALLS else function
+
+    def _counted(self, function: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left <= 0:
+                raise Died
+            return function(*args, **options)
+
+        return call
+
+
+def dropped(store: FileCheckpointStore) -> None:
+    """Sweep one agent and delete the other."""
+    for name in list(store.agents()):
+        store.watch(name, 0, Rounds.SWEEP)
+    sweep(store, Rules(keep=1))
+    store.delete("deleted")
+
+
+def has_died(directory: Path, at: int) -> bool:
+    with pytest.MonkeyPatch.context() as patching:
+        Dying(at, patching)
+        try:
+            dropped(FileCheckpointStore(directory))
+        except Died:
+            return True
+    return False
+
+
+def paths(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_doctor_leaves_what_a_clean_file_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1_500)
+    monkeypatch.setattr("celery_ckpt.stores.file.ailments.PATIENCE", 0.0)
+    clean, found, at = tmp_path / "clean", 0, 1
+    fill(FileCheckpointStore(clean))
+    dropped(FileCheckpointStore(clean))
+    fill(FileCheckpointStore(filled := tmp_path / "filled"))
+    is_dead = True
+    while is_dead:
+        directory = shutil.copytree(filled, tmp_path / str(at))
+        is_dead = has_died(directory, at)
+        for path in directory.rglob("*"):
+            os.utime(path, (0, 0))  # whoever was at work has been gone for long
+        store = FileCheckpointStore(directory)
+        found += len(list(store.ailments(repair=True)))
+        assert list(store.ailments()) == []
+        assert store.load_latest("pruned") is not None
+        # Whoever comes next does what was not done, and nothing else is there.
+        dropped(store)
+        assert paths(directory) == paths(clean)
+        at += 1
+    assert (at > 10, found > 5) == (True, True)

@@ -60,7 +60,7 @@ def test_no_name_leads_out_of_the_directory(tmp_path: Path) -> None:
         store.save(Checkpoint(**{**make_checkpoint(name).__dict__, "id": f"../{name}x"}))
 
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
-    assert {path.name for path in (tmp_path / "store").iterdir()} == {"agents", "ids"}
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {"agents", "ids", "sweep"}
 
 
 def test_a_save_appends_the_new_messages_and_one_line(
@@ -308,7 +308,7 @@ def test_deletion_leaves_no_file(store: FileCheckpointStore, tmp_path: Path) -> 
 
     store.delete("agent")
 
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]  # of all moments
 
 
 def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.maintenance import Notes
 from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name
 from celery_ckpt.stores.file.disk import locked, make_directory, read, replace, translated
 from celery_ckpt.stores.file.journal import Journal
@@ -23,7 +24,7 @@ from celery_ckpt.stores.leases import LeaseState
 #: How many journals a process remembers, so as not to read them again from the beginning.
 _REMEMBERED = 64
 #: What a directory has that holds nothing.
-_FRAME = {"name", "lock"}
+_FRAME = {"name", "lock", "listed"}
 
 
 class Agent:
@@ -64,6 +65,27 @@ class Agent:
             return LeaseState(**fields, expires_at=expires_at.astimezone(UTC)), active
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreDamaged(where=str(path), reason=str(error)) from error
+
+    def notes(self) -> Notes:
+        """What was decided about it."""
+        path = self.directory / "notes"
+        try:
+            return Notes.from_bytes(read(path) or b"")
+        except ValueError as error:
+            raise StoreDamaged(where=str(path), reason=str(error)) from error
+
+    def set_notes(self, notes: Notes) -> None:
+        """Decide something else about it."""
+        path, stored = self.directory / "notes", notes.to_bytes()
+        if stored:
+            replace(path, stored)
+        else:
+            path.unlink(missing_ok=True)
+
+    @property
+    def listed(self) -> Path:
+        """A file that is there while a sweep is sure to look at the agent soon."""
+        return self.directory / "listed"
 
     def set_lease(self, state: LeaseState, active: str | None = None) -> None:
         """Change its lease and, if given, whose turn it is."""
@@ -139,7 +161,7 @@ class Agents:
             translated(directory),
             locked(directory, exclusive=exclusive) as is_there,
         ):
-            name = _name_in(directory) if is_there else None
+            name = name_in(directory) if is_there else None
             yield name and Agent(agent_id, directory, self._journals, name.generation)
 
     def reading(self, agent_id: str) -> AbstractContextManager[Agent | None]:
@@ -175,15 +197,15 @@ class Agents:
         """The names of all agents that have anything."""
         for directory in self._directories("*"):
             with translated(directory):
-                name = _name_in(directory)
-                if name is not None and _has_data(directory):
+                name = name_in(directory)
+                if name is not None and has_data(directory):
                     yield name.agent_id
 
     def with_locator(self, place: str) -> list[str]:
         """The names of the agents whose locator that is."""
         if len(place) != LOCATOR_LENGTH or not (place.isascii() and place.isalnum()):
             return []
-        found = (_name_in(directory) for directory in self._directories(f"{place}*"))
+        found = (name_in(directory) for directory in self._directories(f"{place}*"))
         return [name.agent_id for name in found if name is not None]
 
     def _directories(self, pattern: str) -> Iterator[Path]:
@@ -198,7 +220,7 @@ class Name(NamedTuple):
     generation: str
 
 
-def _name_in(directory: Path) -> Name | None:
+def name_in(directory: Path) -> Name | None:
     """The name in a directory; ``None`` if it is being made or deleted.
 
     Raises:
@@ -220,7 +242,8 @@ def _name_in(directory: Path) -> Name | None:
         raise StoreDamaged(where=str(path), reason=str(error)) from error
 
 
-def _has_data(directory: Path) -> bool:
+def has_data(directory: Path) -> bool:
+    """Is anything of an agent in a directory?"""
     with suppress(FileNotFoundError):
         return any(not e.name.startswith(".") and e.name not in _FRAME for e in directory.iterdir())
     return False

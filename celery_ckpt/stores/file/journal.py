@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -144,13 +145,16 @@ class Journal:
         gone = [name for name in checkpoint_ids if name in self.live]
         if gone:
             self._write(_line(b"prune " + b" ".join(_quoted(name) for name in gone)))
-        low = min((low_of(save.record) for save in self.live.values()), default=self._scan.end)
-        for segment in sorted(self._sizes)[:-1]:
-            if self._scan.is_needed(segment, low):
-                break
+        for segment in self.needless():
             self._path(segment).unlink()
         self.refresh()
         return len(gone)
+
+    def needless(self) -> list[int]:
+        """The files that nobody needs any more, from the left."""
+        low = min((low_of(save.record) for save in self.live.values()), default=self._scan.end)
+        older = sorted(self._sizes)[:-1]
+        return list(takewhile(lambda segment: not self._scan.is_needed(segment, low), older))
 
     def _write(self, data: bytes) -> int:
         segment = max(self._sizes, default=1)

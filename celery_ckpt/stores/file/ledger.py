@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 
-from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.clock import Clock
 from celery_ckpt.errors import LeaseLost, RunNotFound
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.store import CheckpointStore
@@ -26,7 +26,7 @@ class FileLedger(CheckpointStore):
 
     max_checkpoint_bytes: int
     _agents: Agents
-    _moments: Moments
+    _moments: dict[Rounds, Moments]
     _clock: Clock
 
     # -- leases --------------------------------------------------------------------------------------
@@ -163,6 +163,8 @@ class FileLedger(CheckpointStore):
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
         with self._changing_run(run) as desk:
+            # While nobody else can change the agent: no sweep can be done with it in between.
+            self.watch(run.agent_id, 0, Rounds.SWEEP)
             following = turns.settle(desk, run, lease, self._clock.now())
             desk.write()
             return following
@@ -182,27 +184,6 @@ class FileLedger(CheckpointStore):
         with self._agents.reading(agent_id) as agent:
             return Standing() if agent is None else turns.standing(self._desk(agent), self._clock.now())
 
-    # -- what a watchdog looks at --------------------------------------------------------------------
-
-    def watch(self, agent_id: str, after: float) -> int:
-        """See ``CheckpointStore``."""
-        return self._moments.set(checked_name(agent_id), self._now(), after)
-
     def _watch(self, agent_id: str, after: float | None) -> None:
         if after is not None:
             self.watch(agent_id, after)
-
-    def unwatch(self, moments: Mapping[str, int]) -> int:
-        """See ``CheckpointStore``."""
-        return sum(self._moments.remove(name, moment) for name, moment in moments.items())
-
-    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
-        """See ``CheckpointStore``."""
-        come = self._moments.come(self._now())
-        held = (
-            (agent_id, self._moments.move(agent_id, at, self._now(), hold)) for agent_id, at in come
-        )
-        return list(islice(((name, at) for name, at in held if at is not None), limit))
-
-    def _now(self) -> int:
-        return microseconds(self._clock.now())

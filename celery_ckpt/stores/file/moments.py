@@ -1,22 +1,28 @@
-"""When a watchdog should look at which agent: one small file for each agent that is watched."""
+"""When a watchdog, or a sweep, should look at which agent: one small file for each that is watched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import file_name
 from celery_ckpt.stores.file.disk import locked, make_directory, read, replace, translated
 
 
 class Moments:
-    """The directory ``due``: moments in microseconds by agent."""
+    """The directory ``due`` or ``sweep``: moments in microseconds by agent."""
 
-    def __init__(self, root: Path) -> None:
-        self._directory = root / "due"
+    def __init__(self, root: Path, rounds: Rounds) -> None:
+        self._directory = root / rounds.value
+
+    @property
+    def is_there(self) -> bool:
+        """Was anybody ever given a moment?"""
+        return self._directory.is_dir()
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -36,7 +42,7 @@ class Moments:
     def _set(self, agent_id: str, now: int, after: float) -> int:
         moment = now + round(after * 1_000_000)
         if self._moment_of(agent_id) == moment:
-            moment += 1
+            moment -= 1
         replace(self._path(agent_id), encode({"agent_id": agent_id, "moment": moment}))
         return moment
 
@@ -55,10 +61,30 @@ class Moments:
 
     def come(self, now: int) -> Iterator[tuple[str, int]]:
         """The agents whose moments have come."""
+        return (found for found in self.all() if found[1] <= now)
+
+    def all(self) -> Iterator[tuple[str, int]]:
+        """All agents that have one."""
         for path in self._directory.glob("[!.]*"):
             found = None if path.name == "lock" else _read(path)
-            if found is not None and found[1] <= now:
+            if found is not None:
                 yield found
+
+    def has(self, agent_id: str) -> bool:
+        """Has the agent one?"""
+        return self._path(agent_id).exists()
+
+    def forget(self, agent_id: str) -> None:
+        """Take an agent's moment away, whichever it is."""
+        with self._held():
+            self._path(agent_id).unlink(missing_ok=True)
+
+    def adopt(self, agent_ids: Iterable[str], now: int) -> None:
+        """Give a moment that has come to each of these that has none."""
+        with self._held():
+            for agent_id in agent_ids:
+                if not self.has(agent_id):
+                    self._set(agent_id, now, 0)
 
     def _moment_of(self, agent_id: str) -> int | None:
         found = _read(self._path(agent_id))

@@ -4,8 +4,8 @@ agents/k3/k3f9...   one directory an agent, named by the digest of its name, so 
     name            {"format": 1, "agent_id": ...}
     lock            held shared to read, exclusively to write
     journal-*, tip  checkpoints and messages (see journal.py)
-    lease, steps, runs, end
-due/...             when a watchdog should look at which agent
+    lease, steps, runs, end, notes, listed
+due/..., sweep/...  when a watchdog, or a sweep, should look at which agent
 ids/...             the agents of checkpoint ids that do not name theirs
 trash/...           what is being deleted
 """
@@ -13,28 +13,25 @@ trash/...           what is being deleted
 from __future__ import annotations
 
 import builtins
-import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, StoreDamaged
-from celery_ckpt.jsonvalues import decode, encode
-from celery_ckpt.names import checked_name, names_its_agent
+from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
+from celery_ckpt.jsonvalues import encode
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.file.agents import Agent, Agents
-from celery_ckpt.stores.file.disk import add, make_directory, read, translated
-from celery_ckpt.stores.file.ledger import FileLedger
+from celery_ckpt.stores.file.disk import add, make_directory, translated
 from celery_ckpt.stores.file.moments import Moments
+from celery_ckpt.stores.file.sweeps import FileSweeps
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import (
     BasisGone,
-    LogStore,
     SavedBefore,
     Stored,
     newest_first,
@@ -42,7 +39,7 @@ from celery_ckpt.stores.log.store import (
 )
 
 
-class FileCheckpointStore(FileLedger, LogStore):
+class FileCheckpointStore(FileSweeps):
     """Keeps everything in files below a directory, which is made when the first agent is."""
 
     def __init__(
@@ -55,7 +52,7 @@ class FileCheckpointStore(FileLedger, LogStore):
         super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
         self._root = Path(directory).absolute()
         self._agents = Agents(self._root)
-        self._moments = Moments(self._root)
+        self._moments = {rounds: Moments(self._root, rounds) for rounds in Rounds}
         self._clock = clock
 
     def _append(
@@ -81,11 +78,13 @@ class FileCheckpointStore(FileLedger, LogStore):
             if (agent.directory / "end").exists():
                 # An earlier save of this very checkpoint, with a run, may have failed.
                 self._desk(agent).write()
+            self._list(agent)
             return journal.save(checkpoint_id, draft.rest, draft.messages)
 
     def _save_with_run(self, agent: Agent, checkpoint_id: str, draft: Draft, run: RunRecord) -> int:
         desk = self._desk(agent)
         turns.refuse_unknown(desk, run)
+        self._list(agent)
         desk.announce_end(checkpoint_id, run)
         base = agent.journal.save(checkpoint_id, draft.rest, draft.messages)
         self._desk(agent).write()
@@ -127,35 +126,20 @@ class FileCheckpointStore(FileLedger, LogStore):
         with self._agents.changing(checked_name(agent_id)) as agent:
             if agent is None:
                 return 0
-            # A crash may have left a run's end that only counts as long as its checkpoint is there.
-            self._desk(agent).write()
-            removed = agent.journal.prune(checkpoint_ids)
+            removed = self._remove(agent, checkpoint_ids)
         self._unregister(agent_id, checkpoint_ids)
         return removed
 
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
-        trash = self._root / "trash" / secrets.token_hex(8)
         with self._agents.changing(checked_name(agent_id)) as agent:
             if agent is None:
                 return 0
             names = list(agent.journal.live)
-            while agent.directory.exists():
-                with suppress(FileNotFoundError):  # another deletion may have emptied the trash
-                    make_directory(trash.parent)
-                    agent.directory.rename(trash)
-                    break  # what is there now is another agent of that name, just made
+            self._move_to_trash(agent)
         self._unregister(agent_id, names)
-        shutil.rmtree(trash, ignore_errors=True)
         self._empty_trash()
         return len(names)
-
-    def _empty_trash(self) -> None:
-        """Remove what deletions left that were cut off."""
-        for left in (self._root / "trash").glob("*"):
-            shutil.rmtree(left, ignore_errors=True)
-        with suppress(OSError):
-            (self._root / "trash").rmdir()
 
     def agents(self) -> Iterator[str]:
         """See ``CheckpointStore``."""
@@ -169,15 +153,6 @@ class FileCheckpointStore(FileLedger, LogStore):
         if owner is not None:
             yield owner
 
-    def _registered(self, checkpoint_id: str) -> str | None:
-        path = self._agents.id_file(checkpoint_id)
-        with translated(path):
-            found = read(path)
-        try:
-            return None if found is None else str(decode(found)["agent_id"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(where=str(path), reason=str(error)) from error
-
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         path = self._agents.id_file(checkpoint_id)
         with translated(path):
@@ -185,12 +160,6 @@ class FileCheckpointStore(FileLedger, LogStore):
             is_new = add(path, encode({"id": checkpoint_id, "agent_id": agent_id}))
         if not is_new and self._registered(checkpoint_id) != agent_id:
             raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
-
-    def _unregister(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> None:
-        for checkpoint_id in checkpoint_ids:
-            is_native = names_its_agent(checkpoint_id, agent_id)
-            if not is_native and self._registered(checkpoint_id) == agent_id:
-                self._agents.id_file(checkpoint_id).unlink(missing_ok=True)
 
     def _refuse(self, agent: Agent, lease: Lease | None) -> None:
         agent.lease().refuse(agent.agent_id, lease, self._clock.now())

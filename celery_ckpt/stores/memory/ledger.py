@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.clock import Clock
 from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.maintenance import Notes, Rounds
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
@@ -29,6 +29,9 @@ class MemoryAgent:
     lease: LeaseState = field(default_factory=LeaseState)
     seq: int = 0
     active: str = ""
+    notes: Notes = field(default_factory=Notes)
+    #: Is a sweep sure to look at it soon?
+    is_listed: bool = False
 
     def run(self, run_id: str) -> RunRecord | None:
         """See ``turns.Desk``."""
@@ -58,7 +61,7 @@ class MemoryLedger(CheckpointStore):
     _clock: Clock
     _lock: threading.RLock
     _agents: dict[str, MemoryAgent]
-    _moments: dict[str, int]
+    _moments: dict[Rounds, dict[str, int]]
 
     def _known(self, agent_id: str) -> MemoryAgent:
         """The agent, or a blank one that is not kept."""
@@ -193,6 +196,7 @@ class MemoryLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         self._refuse_too_large(run)
         with self._lock:
+            self.watch(run.agent_id, 0, Rounds.SWEEP)
             return turns.settle(self._known(run.agent_id), run, lease, self._clock.now())
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
@@ -205,30 +209,6 @@ class MemoryLedger(CheckpointStore):
         with self._lock:
             return turns.standing(self._known(agent_id), self._clock.now())
 
-    def watch(self, agent_id: str, after: float) -> int:
-        """See ``CheckpointStore``."""
-        with self._lock:
-            moment = microseconds(self._clock.now()) + round(after * 1_000_000)
-            if self._moments.get(checked_name(agent_id)) == moment:
-                moment += 1
-            self._moments[agent_id] = moment
-            return moment
-
     def _watch(self, agent_id: str, after: float | None) -> None:
         if after is not None:
             self.watch(agent_id, after)
-
-    def unwatch(self, moments: Mapping[str, int]) -> int:
-        """See ``CheckpointStore``."""
-        with self._lock:
-            over = [name for name, moment in moments.items() if self._moments.get(name) == moment]
-            for name in over:
-                del self._moments[name]
-            return len(over)
-
-    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
-        """See ``CheckpointStore``."""
-        with self._lock:
-            now = microseconds(self._clock.now())
-            come = [agent_id for agent_id, moment in self._moments.items() if moment <= now]
-            return [(agent_id, self.watch(agent_id, hold)) for agent_id in come[:limit]]

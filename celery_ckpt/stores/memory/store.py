@@ -15,16 +15,18 @@ from weakref import WeakSet
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.maintenance import PIN, Notes, Rounds
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Parts
-from celery_ckpt.stores.memory.ledger import MemoryAgent, MemoryLedger
+from celery_ckpt.stores.memory.ledger import MemoryAgent
+from celery_ckpt.stores.memory.sweeps import MemorySweeps
 
 
-class MemoryCheckpointStore(MemoryLedger):
+class MemoryCheckpointStore(MemorySweeps):
     """Keeps everything in memory, for tests and for trying things out."""
 
     def __init__(
@@ -38,7 +40,7 @@ class MemoryCheckpointStore(MemoryLedger):
         self._lock = threading.RLock()
         self._agents: dict[str, MemoryAgent] = {}
         self._by_id: dict[str, Checkpoint] = {}
-        self._moments: dict[str, int] = {}
+        self._moments: dict[Rounds, dict[str, int]] = {rounds: {} for rounds in Rounds}
         _OPEN.add(self)
 
     def risks(self) -> builtins.list[str]:
@@ -62,6 +64,9 @@ class MemoryCheckpointStore(MemoryLedger):
             agent = self._writable(checkpoint.agent_id, lease)
             if run is not None:
                 agent.put(run)
+            if not agent.is_listed:
+                self.watch(checkpoint.agent_id, 0, Rounds.SWEEP)
+                agent.is_listed = True
             agent.seq += 1
             agent.checkpoints[agent.seq] = self._by_id[checkpoint.id] = checkpoint
 
@@ -87,25 +92,29 @@ class MemoryCheckpointStore(MemoryLedger):
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         """See ``CheckpointStore``."""
         with self._lock:
-            checkpoints = self._known(agent_id).checkpoints
-            return [_info(seq, checkpoints[seq]) for seq in sorted(checkpoints, reverse=True)]
+            agent = self._known(agent_id)
+            newest_first = sorted(agent.checkpoints, reverse=True)
+            return [_info(seq, agent.checkpoints[seq], agent.notes) for seq in newest_first]
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         """See ``CheckpointStore``."""
         for checkpoint_id in checkpoint_ids:
             checked_name(checkpoint_id, "A checkpoint id")
         with self._lock:
-            checkpoints = self._known(agent_id).checkpoints
+            agent = self._known(agent_id)
+            checkpoints = agent.checkpoints
             going = set(checkpoint_ids)
             gone = [seq for seq, checkpoint in checkpoints.items() if checkpoint.id in going]
             for seq in gone:
                 del self._by_id[checkpoints.pop(seq).id]
+            agent.notes = agent.notes.without(going)
             return len(gone)
 
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
         with self._lock:
             agent = self._agents.pop(checked_name(agent_id), MemoryAgent(agent_id))
+            self._moments[Rounds.SWEEP].pop(agent_id, None)
             for checkpoint in agent.checkpoints.values():
                 del self._by_id[checkpoint.id]
             return len(agent.checkpoints)
@@ -116,9 +125,10 @@ class MemoryCheckpointStore(MemoryLedger):
             return iter(list(self._agents))
 
 
-def _info(seq: int, checkpoint: Checkpoint) -> CheckpointInfo:
+def _info(seq: int, checkpoint: Checkpoint, notes: Notes) -> CheckpointInfo:
     fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
-    return CheckpointInfo(seq=seq, **{name: getattr(checkpoint, name) for name in fields})
+    pin = notes.label_of(checkpoint.id, checkpoint.metadata.get(PIN))
+    return CheckpointInfo(seq=seq, pin=pin, **{name: getattr(checkpoint, name) for name in fields})
 
 
 _OPEN: WeakSet[MemoryCheckpointStore] = WeakSet()

@@ -7,9 +7,10 @@ without an entry would be lost from sight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import locator, names_its_agent
 from celery_ckpt.stores.redis.keys import SHARDS, Keys
 from celery_ckpt.stores.redis.server import Call, Server
@@ -31,14 +32,23 @@ class AgentIndex:
         place = locator(agent_id)
         return Call.command("ZADD", self._keys.agents(place[0]), 0, f"{place}:{agent_id}")
 
+    def question(self, agent_id: str) -> Call:
+        """The command that asks whether the agent has an entry."""
+        place = locator(agent_id)
+        return Call.command("ZSCORE", self._keys.agents(place[0]), f"{place}:{agent_id}")
+
+    def listing(self, agent_id: str) -> Call:
+        """The script that has a sweep look at the agent soon."""
+        return Call.script("watch", [self._keys.moments_of(agent_id, Rounds.SWEEP)], agent_id, 0)
+
     def ensure(self, agent_id: str) -> None:
         """Write the agent's entry, unless this process did so before."""
         if agent_id not in self._known:
             self.add(agent_id)
 
     def add(self, agent_id: str) -> None:
-        """Write the agent's entry."""
-        self._server.command(*self.entry(agent_id).args)
+        """Write the agent's entries: among all agents, and among those that a sweep looks at."""
+        self._server.together(self.entry(agent_id), self.listing(agent_id))
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known.add(agent_id)
@@ -48,23 +58,50 @@ class AgentIndex:
         self._known.discard(agent_id)
 
     def remove(self, agent_id: str) -> None:
-        """Drop the agent's entry, unless it came back meanwhile."""
-        place = locator(agent_id)
-        self.forget(agent_id)
-        self._server.command("ZREM", self._keys.agents(place[0]), f"{place}:{agent_id}")
-        if self._has_data(agent_id):
-            self.add(agent_id)
+        """Drop the agent's entries, unless it came back meanwhile."""
+        self.remove_all([agent_id])
 
-    def _has_data(self, agent_id: str) -> bool:
-        return bool(self._server.command("EXISTS", *self._keys.all_of(agent_id)))
+    def remove_all(self, agent_ids: Sequence[str]) -> None:
+        """The same of several."""
+        calls = [call for agent_id in agent_ids for call in self._removal(agent_id)]
+        self._server.side_by_side(*calls)
+        # Only now: what is written before its entry is dropped has to be found after it.
+        there = self.with_data(agent_ids)
+        for agent_id in agent_ids:
+            self.forget(agent_id)
+            if agent_id in there:
+                self.add(agent_id)
+
+    def _removal(self, agent_id: str) -> list[Call]:
+        place = locator(agent_id)
+        sweep = self._keys.moments_of(agent_id, Rounds.SWEEP)
+        return [
+            Call.command("ZREM", self._keys.agents(place[0]), f"{place}:{agent_id}"),
+            Call.command("ZREM", sweep, agent_id),
+        ]
+
+    def with_data(self, agent_ids: Sequence[str]) -> set[str]:
+        """Those of the agents that there is anything of."""
+        calls = [Call.command("EXISTS", *self._keys.all_of(name)) for name in agent_ids]
+        return {
+            n
+            for n, is_there in zip(agent_ids, self._server.side_by_side(*calls), strict=True)
+            if is_there
+        }
 
     def agents(self) -> Iterator[str]:
         """All agents with data, page by page."""
         for shard in SHARDS:
-            start = b"-"
-            while page := self._page(shard, start):
-                yield from filter(self._has_data, (_agent_of(member) for member in page))
-                start = b"(" + page[-1]
+            for page in self.pages(shard):
+                there = self.with_data(page)
+                yield from (agent_id for agent_id in page if agent_id in there)
+
+    def pages(self, shard: str) -> Iterator[list[str]]:
+        """The agents of a part that have an entry, page by page."""
+        start = b"-"
+        while page := self._page(shard, start):
+            yield [_agent_of(member) for member in page]
+            start = b"(" + page[-1]
 
     def _page(self, shard: str, start: bytes, end: bytes = b"+") -> list[bytes]:
         key = self._keys.agents(shard)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import locator
 
+#: What stands before a checkpoint's id in the hash of its agent.
+FIELD = "c:"
 #: How many parts the indexes have, one for each first character of a locator.
 SHARDS = "abcdefghijklmnopqrstuvwxyz234567"
 
-#: How many parts the agents that are watched have; each watchdog looks at all of them every second.
-DUE_SHARDS = 4
+#: How many parts those have that somebody looks at; each watchdog looks at all of its own every second.
+ROUNDS_SHARDS = {Rounds.WATCHDOG: 4, Rounds.SWEEP: len(SHARDS)}
 
 
 class Keys:
@@ -35,18 +39,44 @@ class Keys:
         """Every key that an agent can have."""
         return self._of(agent_id, "agent", "log", "steps", "stepidx", "runs", "open")
 
+    def any_agent(self) -> str:
+        """A pattern for ``SCAN`` that the hash of every agent is like."""
+        quoted = re.sub(r"([*?\[\]\\^])", r"\\\1", self._prefix)
+        return quoted + "{*}:agent"
+
+    def agent_in(self, key: bytes) -> str | None:
+        """The agent whose hash that is; ``None``: it is something else."""
+        try:
+            tag = key.decode().removeprefix(f"{self._prefix}{{").removesuffix("}:agent")
+        except UnicodeDecodeError:
+            return None
+        name = tag.replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
+        return name if name and self.of(name, "agent") == (key,) else None
+
     def agents(self, shard: str) -> str:
         """The index of the agents whose locators begin with that character."""
         return f"{self._prefix}agents:{shard}"
 
-    def due(self, shard: int) -> bytes:
-        """The agents of one part of them, by the moment at which a watchdog should look at them."""
-        return f"{self._prefix}due:{shard}".encode()
+    def moments(self, rounds: Rounds) -> list[bytes]:
+        """All parts of the agents by the moment at which somebody should look at them."""
+        return [self._moments(rounds, part) for part in range(ROUNDS_SHARDS[rounds])]
 
-    def due_of(self, agent_id: str) -> bytes:
+    def moments_of(self, agent_id: str, rounds: Rounds) -> bytes:
         """The part in which an agent is."""
-        return self.due(SHARDS.index(locator(agent_id)[0]) % DUE_SHARDS)
+        number = SHARDS.index(locator(agent_id)[0])
+        return self._moments(rounds, number % ROUNDS_SHARDS[rounds])
+
+    def _moments(self, rounds: Rounds, part: int) -> bytes:
+        return f"{self._prefix}{rounds.value}:{part}".encode()
+
+    def adopted(self) -> str:
+        """Says that the agents of earlier versions are known to sweeps."""
+        return f"{self._prefix}adopted"
 
     def foreign_ids(self, checkpoint_id: str) -> str:
         """The index of checkpoint ids that do not name their agent."""
-        return f"{self._prefix}ids:{locator(checkpoint_id)[0]}"
+        return self.ids(locator(checkpoint_id)[0])
+
+    def ids(self, shard: str) -> str:
+        """A part of it."""
+        return f"{self._prefix}ids:{shard}"

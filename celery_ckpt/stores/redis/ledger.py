@@ -9,13 +9,11 @@ from typing import Any
 from celery_ckpt.errors import AlreadyExists, LeaseHeld, LeaseLost, RunNotFound, StoreDamaged
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
-from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.leases import checked_ttl, new_nonce
 from celery_ckpt.stores.limits import decoded_step, encoded, is_same
-from celery_ckpt.stores.redis.index import AgentIndex
-from celery_ckpt.stores.redis.keys import Keys
+from celery_ckpt.stores.redis.moments import RedisMoments
 from celery_ckpt.stores.redis.runs import run_line
-from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.stores.redis.server import Call
 
 
 def refuse(reply: list[Any], agent_id: str, lease: Lease | None, run_id: str = "") -> None:
@@ -50,13 +48,10 @@ def _moment(milliseconds: bytes) -> datetime:
     return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
 
 
-class RedisLedger(CheckpointStore):
+class RedisLedger(RedisMoments):
     """The part of the store that says who may write, and what was done."""
 
     max_checkpoint_bytes: int
-    _keys: Keys
-    _server: Server
-    _index: AgentIndex
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -92,13 +87,6 @@ class RedisLedger(CheckpointStore):
         *_, reply = self._server.together(*self._watching(lease.agent_id, unclaimed), release)
         refuse(reply, lease.agent_id, lease, run.run_id if run else "")
         return bool(reply[0] == b"ok")
-
-    def _watching(self, agent_id: str, after: float | None) -> builtins.list[Call]:
-        """What to send first: a moment for nothing is harmless, a missing one is a lost run."""
-        if after is None:
-            return []
-        put_off = round(after * 1_000_000)
-        return [Call.script("watch", [self._keys.due_of(agent_id)], agent_id, put_off)]
 
     def holder(self, agent_id: str) -> Lease | None:
         """See ``CheckpointStore``."""

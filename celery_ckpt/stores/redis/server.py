@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha1
 from typing import Any, NamedTuple
@@ -13,11 +13,18 @@ from redis.exceptions import NoScriptError
 from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, translate
 from celery_ckpt.stores.resources import lua
 
+_PAGE = 500
+
 
 @cache
 def _script(name: str) -> tuple[bytes, bytes]:
     source = lua(name).encode()
     return source, sha1(source, usedforsecurity=False).hexdigest().encode()
+
+
+def _bytes(fact: Any) -> Any:
+    # The user's client may have decoded it.
+    return fact.encode() if isinstance(fact, str) else fact
 
 
 class Call(NamedTuple):
@@ -74,24 +81,62 @@ class Server:
         """
         if not isinstance(self.client, Redis):
             return [self._one(call) for call in calls]
-        pipeline = self.client.pipeline(transaction=False)
+        return self.side_by_side(*calls)
+
+    def side_by_side(self, *calls: Call) -> list[Any]:
+        """Send several commands and scripts that need no order: to each node in one round trip."""
+        if not calls:
+            return []
+        plain = {"transaction": False} if isinstance(self.client, Redis) else {}
+        pipeline = self.client.pipeline(**plain)
         for call in calls:
             pipeline.execute_command(*call.args, NEVER_DECODE=True)
         try:
             replies = pipeline.execute(raise_on_error=False)
         except DRIVER_ERRORS as error:
             raise translate(error, self.where) from error
-        return [self._settled(*pair) for pair in zip(calls, replies, strict=True)]
+        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            # The server learns a script with the first call of it; then the others can be sent again.
+            replies[unknown[0]] = self._one(calls[unknown[0]])
+            again = self.side_by_side(*(calls[at] for at in unknown[1:]))
+            for at, reply in zip(unknown[1:], again, strict=True):
+                replies[at] = reply
+        return [self._unless_error(reply) for reply in replies]
 
-    def _settled(self, call: Call, reply: Any) -> Any:
-        if isinstance(reply, NoScriptError):
-            return self._one(call)
+    def _unless_error(self, reply: Any) -> Any:
         if isinstance(reply, DRIVER_ERRORS):
             raise translate(reply, self.where) from reply
         return reply
 
     def _one(self, call: Call) -> Any:
-        return self.command(*call.args) if call.source is None else self.command(*call.with_source)
+        try:
+            return self._send(*call.args, NEVER_DECODE=True)
+        except NoScriptError:
+            return self.command(*call.with_source)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.where) from error
+
+    # -- all of something, page by page --------------------------------------------------------------
+
+    def scan(self, pattern: str) -> Iterator[bytes]:
+        """The names of the keys that are like that, on all nodes."""
+        return self._all(self.client.scan_iter(match=pattern, count=_PAGE))
+
+    def hash_items(self, key: bytes | str) -> Iterator[tuple[bytes, bytes]]:
+        """The fields and values of a hash."""
+        return self._all(self.client.hscan_iter(key, count=_PAGE))
+
+    def scored(self, key: bytes) -> Iterator[tuple[bytes, float]]:
+        """The members of a sorted set, and their scores."""
+        return self._all(self.client.zscan_iter(key, count=_PAGE))
+
+    def _all(self, items: Iterable[Any]) -> Iterator[Any]:
+        try:
+            for item in items:
+                yield tuple(map(_bytes, item)) if isinstance(item, tuple) else _bytes(item)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.where) from error
 
     def command(self, *args: Any) -> Any:
         """Send one command."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.maintenance import Finding
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
@@ -26,24 +27,22 @@ from celery_ckpt.stores.log.store import (
     newest_first,
     ranges_of_all,
 )
+from celery_ckpt.stores.redis.ailments import ailments_of
 from celery_ckpt.stores.redis.client import AnyClient, connect, without_password
 from celery_ckpt.stores.redis.index import AgentIndex
-from celery_ckpt.stores.redis.keys import Keys
+from celery_ckpt.stores.redis.keys import FIELD, Keys
 from celery_ckpt.stores.redis.ledger import fence, refuse
+from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.risks import risks_of
 from celery_ckpt.stores.redis.server import Server
-from celery_ckpt.stores.redis.turns import RedisTurns
+from celery_ckpt.stores.redis.sweeps import AGAIN, DONE, RedisSweeps
 
 DEFAULT_KEY_PREFIX = "ckpt:"
-#: What stands before a checkpoint's id in the hash of its agent.
-_FIELD = "c:"
 #: How often a prune starts over because somebody saved in between; the next prune trims what is left.
 _MAX_TRIM_RACES = 5
-#: How many checkpoints one script drops.
-_REMOVE_BATCH = 1000
 
 
-class RedisCheckpointStore(RedisTurns, LogStore):
+class RedisCheckpointStore(RedisSweeps, LogStore):
     """Keeps everything in Redis or Valkey. A client that was passed in is never closed."""
 
     def __init__(
@@ -76,6 +75,10 @@ class RedisCheckpointStore(RedisTurns, LogStore):
         """See ``CheckpointStore``."""
         return risks_of(self._server)
 
+    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+        """See ``CheckpointStore``."""
+        return ailments_of(self, repair)
+
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def _append(
@@ -87,22 +90,29 @@ class RedisCheckpointStore(RedisTurns, LogStore):
         run: RunRecord | None,
     ) -> int:
         self._index.ensure(agent_id)
-        basis = draft.basis
+        basis, seen = draft.basis, b""
         ending = () if run is None else (run.run_id, self._line(run))
-        reply = self._server.run(
-            "save",
-            self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ())),
-            _FIELD + checkpoint_id,
-            basis.value if isinstance(basis, Basis) else _FIELD + basis,
-            draft.mark,
-            fence(agent_id, lease),
-            draft.rest,
-            *ending,
-            *draft.messages,
-        )
-        if isinstance(reply, int):
-            return reply
-        status, *facts = reply
+        while True:
+            reply = self._server.run(
+                "save",
+                self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ())),
+                FIELD + checkpoint_id,
+                basis.value if isinstance(basis, Basis) else FIELD + basis,
+                draft.mark,
+                fence(agent_id, lease),
+                draft.rest,
+                seen,
+                *ending,
+                *draft.messages,
+            )
+            if isinstance(reply, int):
+                return reply
+            status, *facts = reply
+            if status != b"unlisted":
+                break
+            # The first save since a sweep was done with the agent; another one may be at work.
+            self._index.add(agent_id)
+            seen = facts[0]
         if status == b"exists":
             raise SavedBefore(Record.parse(agent_id, checkpoint_id, facts[0]).digest)
         if status == b"stale":
@@ -117,10 +127,10 @@ class RedisCheckpointStore(RedisTurns, LogStore):
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
         keys = self._keys.of(agent_id, "agent", "log")
-        status, *found = self._server.run("read", keys, _FIELD + checkpoint_id if checkpoint_id else "")
+        status, *found = self._server.run("read", keys, FIELD + checkpoint_id if checkpoint_id else "")
         if status == b"none":
             return None
-        name = _id(found[0])
+        name = id_of(found[0])
         if status == b"gone":
             raise CheckpointDamaged(
                 agent_id=agent_id, checkpoint_id=name, reason="its record is missing"
@@ -137,7 +147,7 @@ class RedisCheckpointStore(RedisTurns, LogStore):
             "slices",
             self._keys.of(agent_id, "agent", "log"),
             len(lines),
-            *(_FIELD + name for name, _ in lines),
+            *(FIELD + name for name, _ in lines),
             *(number for start, count, _ in spans for number in (start, count)),
         )
         there = [named for named, is_there in zip(lines, reply, strict=False) if is_there]
@@ -148,12 +158,7 @@ class RedisCheckpointStore(RedisTurns, LogStore):
         return there, _by_offset(left, reply[len(lines) :])
 
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
-        return self._sequence_and_lines(agent_id)[1]
-
-    def _sequence_and_lines(self, agent_id: str) -> tuple[int, builtins.list[tuple[str, bytes]]]:
-        seq, *flat = self._server.run("lines", self._keys.of(agent_id, "agent"))
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        return int(seq), [(_id(field), line) for field, line in pairs]
+        return self._sequence_and_lines(agent_id).lines
 
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
         return self._index.agents_that_may_have(checkpoint_id)
@@ -164,41 +169,41 @@ class RedisCheckpointStore(RedisTurns, LogStore):
             checked_name(checkpoint_id, "A checkpoint id")
         checked_name(agent_id)
         removed = 0
-        for start in range(0, len(checkpoint_ids), _REMOVE_BATCH):
-            batch = checkpoint_ids[start : start + _REMOVE_BATCH]
+        for start in range(0, len(checkpoint_ids) or 1, LONG):
+            batch = checkpoint_ids[start : start + LONG]
             removed += self._remove_batch(agent_id, batch)
             self._index.unregister(agent_id, batch)
         return removed
 
     def _remove_batch(self, agent_id: str, batch: builtins.list[str]) -> int:
-        removed, going = 0, set(batch)
-        for _ in range(_MAX_TRIM_RACES):
-            seq, lines = self._sequence_and_lines(agent_id)
+        removed, going, races = 0, set(batch), 0
+        while races < _MAX_TRIM_RACES:
+            seq, told, lines = self._sequence_and_lines(agent_id)
             staying = [named for named in lines if named[0] not in going]
-            newest = _FIELD + newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
-            keys = self._keys.of(agent_id, "agent", "log")
+            newest = FIELD + newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
+            keys = self._keys.of(agent_id, "agent", "log", "open")
             low = min((low_of(line) for _, line in staying), default=0)
-            fields = (_FIELD + name for name in batch)
-            count, again = self._server.run("remove", keys, seq, low, newest, *fields)
+            notes = self._parsed_notes(agent_id, told)
+            after = notes.without(going)
+            noted = (told, told if after == notes else after.to_bytes())
+            fields = (FIELD + name for name in batch)
+            count, _, left = self._server.run("remove", keys, seq, low, newest, *noted, "", *fields)
             removed += count
-            if not again:
+            races += left == AGAIN
+            if left == DONE:
                 break
         return removed
 
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
-        fields = self._server.run("delete", self._keys.all_of(checked_name(agent_id)))
+        _, *fields = self._server.run("delete", self._keys.all_of(checked_name(agent_id)), "")
         self._index.remove(agent_id)
-        self._index.unregister(agent_id, [_id(field) for field in fields])
+        self._index.unregister(agent_id, [id_of(field) for field in fields])
         return len(fields)
 
     def agents(self) -> Iterator[str]:
         """See ``CheckpointStore``."""
         return self._index.agents()
-
-
-def _id(field: bytes) -> str:
-    return field.decode().removeprefix(_FIELD)
 
 
 def _by_offset(spans: Iterable[Span], parts: builtins.list[builtins.list[bytes]]) -> dict[int, bytes]:

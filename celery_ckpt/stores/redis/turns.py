@@ -1,16 +1,14 @@
-"""Run records in Redis, whose turn it is, and what a watchdog looks at."""
+"""Run records in Redis, and whose turn it is."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
 
 from celery_ckpt.errors import RunOver
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start
 from celery_ckpt.stores.leases import new_nonce
 from celery_ckpt.stores.limits import is_same
-from celery_ckpt.stores.redis.keys import DUE_SHARDS
 from celery_ckpt.stores.redis.ledger import (
     RedisLedger,
     fence,
@@ -89,7 +87,7 @@ class RedisTurns(RedisLedger):
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
         agent_id, settled = run.agent_id, run.model_copy(update={"delivered": True})
-        reply = self._server.run(
+        settle = Call.script(
             "settle_run",
             self._keys.of(agent_id, "agent", "steps", "stepidx", "runs", "open"),
             fence(agent_id, lease),
@@ -98,6 +96,9 @@ class RedisTurns(RedisLedger):
             self._line(settled),
             run_prefix(run.run_id),
         )
+        # Once more behind it: a sweep may have been done with the agent just before.
+        listing = self._index.listing(agent_id)
+        [_, reply, _] = self._server.together(listing, settle, listing)
         refuse(reply, agent_id, lease, run.run_id)
         return parsed_run(agent_id, reply[1].decode(), reply[2]) if reply[0] == b"next" else None
 
@@ -123,27 +124,3 @@ class RedisTurns(RedisLedger):
             holder=self._holder(agent_id, holder),
             seconds_left=left_ms / 1000,
         )
-
-    # -- what a watchdog looks at --------------------------------------------------------------------
-
-    def watch(self, agent_id: str, after: float) -> int:
-        """See ``CheckpointStore``."""
-        [moment] = self._server.together(*self._watching(checked_name(agent_id), after))
-        return int(moment)
-
-    def unwatch(self, moments: Mapping[str, int]) -> int:
-        """See ``CheckpointStore``."""
-        parts: dict[bytes, builtins.list[str | int]] = {}
-        for agent_id, moment in moments.items():
-            parts.setdefault(self._keys.due_of(checked_name(agent_id)), []).extend((agent_id, moment))
-        calls = [Call.script("unwatch", [key], *pairs) for key, pairs in parts.items()]
-        return sum(self._server.together(*calls))
-
-    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
-        """See ``CheckpointStore``."""
-        found: builtins.list[tuple[str, int]] = []
-        put_off, share = round(hold * 1_000_000), -(-limit // DUE_SHARDS)
-        keys = [self._keys.due(shard) for shard in range(DUE_SHARDS)]
-        for flat in self._server.together(*(Call.script("due", [k], share, put_off) for k in keys)):
-            found += [(name.decode(), int(at)) for name, at in zip(flat[::2], flat[1::2], strict=True)]
-        return found

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import CheckpointError, SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
-from celery_ckpt.stores.resources import queries, schema
+from celery_ckpt.stores.resources import queries, statements
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,10 +79,11 @@ class Database:
 
     def _prepare(self) -> None:
         connection = self._connected()
-        there = "SELECT 1 FROM sqlite_master WHERE name = 'ckpt_format'"
-        if connection.execute(there).fetchone() is None:
-            for statement in schema().split(";\n"):
-                connection.execute(statement)
+        there = "SELECT 1 FROM sqlite_master WHERE name = ?"
+        for table, file in (("ckpt_format", "schema"), ("ckpt_sweep", "sweeps")):
+            if connection.execute(there, [table]).fetchone() is None:
+                for statement in statements(file):
+                    connection.execute(statement)
         [version] = connection.execute("SELECT version FROM ckpt_format").fetchone()
         if version > FORMAT_VERSION:
             what = f"The store {self.where}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from celery_ckpt.clock import Clock, microseconds
 from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.store import CheckpointStore
@@ -183,6 +183,7 @@ class SqliteLedger(CheckpointStore):
     @writing
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
+        self._moment(run.agent_id, 0, Rounds.SWEEP)
         return turns.settle(self._desk(run.agent_id), run, lease, self._clock.now())
 
     @writing
@@ -195,28 +196,15 @@ class SqliteLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         return turns.standing(self._desk(agent_id), self._clock.now())
 
-    # -- what a watchdog looks at --------------------------------------------------------------------
-
-    @writing
-    def watch(self, agent_id: str, after: float) -> int:
-        """See ``CheckpointStore``."""
-        return self._moment(checked_name(agent_id), after)
+    # -- what a watchdog, or a sweep, looks at -------------------------------------------------------
 
     def _watch(self, agent_id: str, after: float | None) -> None:
         if after is not None:
             self._moment(agent_id, after)
 
-    def _moment(self, agent_id: str, after: float) -> int:
-        moment = microseconds(self._clock.now()) + round(after * 1_000_000)
-        return int(self._database.one("watch", agent_id, moment)[0])
+    def _moment(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+        moment = self._now() + round(after * 1_000_000)
+        return int(self._database.one(f"watch_{rounds.value}", agent_id, moment)[0])
 
-    @writing
-    def unwatch(self, moments: Mapping[str, int]) -> int:
-        """See ``CheckpointStore``."""
-        return sum(self._database.run("unwatch", name, moment) for name, moment in moments.items())
-
-    @writing
-    def due(self, limit: int, hold: float) -> builtins.list[tuple[str, int]]:
-        """See ``CheckpointStore``."""
-        come = self._database.all("due", microseconds(self._clock.now()), limit)
-        return [(agent_id, self._moment(agent_id, hold)) for (agent_id,) in come]
+    def _now(self) -> int:
+        return microseconds(self._clock.now())

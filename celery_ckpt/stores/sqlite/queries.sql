@@ -22,7 +22,7 @@ VALUES (ifnull((
     SELECT last.place + 1
     FROM ckpt_agents AS a JOIN ckpt_saves AS last ON last.place = (
         SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
-    WHERE a.agent_id = ?1
+    WHERE a.agent_id = ?1 AND a.listed
         AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
         AND last.id = ?4 AND last.base = ?5 AND last.base + last.count = ?7
         AND substr(last.record, 1, length(?6)) = ?6
@@ -124,13 +124,70 @@ UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
 -- last_place (low, high)
 SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
 
--- watch (agent_id, moment)
+-- watch_due (agent_id, moment)
 INSERT INTO ckpt_due (agent_id, moment) VALUES (?1, ?2)
-ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 + 1 ELSE ?2 END
+ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 - 1 ELSE ?2 END
 RETURNING moment
 
--- unwatch (agent_id, moment)
+-- watch_sweep (agent_id, moment)
+INSERT INTO ckpt_sweep (agent_id, moment) VALUES (?1, ?2)
+ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 - 1 ELSE ?2 END
+RETURNING moment
+
+-- unwatch_due (agent_id, moment)
 DELETE FROM ckpt_due WHERE agent_id = ?1 AND moment = ?2
 
--- due (now, limit)
+-- unwatch_sweep (agent_id, moment)
+DELETE FROM ckpt_sweep WHERE agent_id = ?1 AND moment = ?2
+
+-- come_due (now, limit)
 SELECT agent_id FROM ckpt_due WHERE moment <= ?1 ORDER BY moment LIMIT ?2
+
+-- come_sweep (now, limit)
+SELECT agent_id FROM ckpt_sweep WHERE moment <= ?1 ORDER BY moment LIMIT ?2
+
+-- count_due (now)
+SELECT count(*) FROM ckpt_due WHERE moment <= ?1
+
+-- count_sweep (now)
+SELECT count(*) FROM ckpt_sweep WHERE moment <= ?1
+
+-- forget_sweep (agent_id)
+DELETE FROM ckpt_sweep WHERE agent_id = ?1
+
+-- orphans_due ()
+SELECT agent_id, moment FROM ckpt_due WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_agents)
+
+-- orphans_sweep ()
+SELECT agent_id, moment FROM ckpt_sweep WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_agents)
+
+-- overlooked_due ()
+SELECT DISTINCT agent_id FROM ckpt_agents AS a JOIN ckpt_runs AS r ON r.agent = a.key AND r.open
+WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_due)
+
+-- overlooked_sweep ()
+SELECT agent_id FROM ckpt_agents WHERE listed AND agent_id NOT IN (SELECT agent_id FROM ckpt_sweep)
+
+-- list (key, listed)
+UPDATE ckpt_agents SET listed = ?2 WHERE key = ?1
+
+-- notes (agent_id)
+SELECT notes FROM ckpt_agents WHERE agent_id = ?1
+
+-- set_notes (agent_id, before, after)
+UPDATE ckpt_agents SET notes = ?3 WHERE agent_id = ?1 AND notes = ?2
+
+-- sight (key)
+SELECT notes,
+    (SELECT count(*) FROM ckpt_steps WHERE agent = ?1),
+    (SELECT count(*) FROM ckpt_runs WHERE agent = ?1),
+    (SELECT count(*) FROM ckpt_runs WHERE agent = ?1 AND open),
+    (SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295),
+    EXISTS (SELECT 1 FROM ckpt_runs WHERE agent = ?1 AND run_id = ckpt_agents.agent_id)
+FROM ckpt_agents WHERE key = ?1
+
+-- last_run (key)
+SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number DESC LIMIT 1
+
+-- size (low, high)
+SELECT ifnull(sum(ifnull(length(record), 0) + length(messages)), 0) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2

@@ -3,8 +3,9 @@
 
 CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 
--- An agent, its lease, and the run whose turn it is. Times are microseconds since 1970; an empty nonce
--- means that nobody holds the lease, an empty active that it is no run's turn.
+-- An agent, its lease, the run whose turn it is, what was decided about it, and whether a sweep is sure to
+-- look at it soon. Times are microseconds since 1970; an empty nonce means that nobody holds the lease, an
+-- empty active that it is no run's turn.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL UNIQUE,
@@ -12,7 +13,9 @@ CREATE TABLE ckpt_agents (
     nonce      TEXT NOT NULL DEFAULT '',
     owner      TEXT NOT NULL DEFAULT '',
     expires_at INTEGER NOT NULL DEFAULT 0,
-    active     TEXT NOT NULL DEFAULT ''
+    active     TEXT NOT NULL DEFAULT '',
+    notes      BLOB NOT NULL DEFAULT x'',
+    listed     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- One row a save: the messages that it added to the agent's log, one JSON line each, and, until it is
@@ -56,5 +59,13 @@ CREATE TABLE ckpt_due (
 ) STRICT;
 
 CREATE INDEX ckpt_due_moments ON ckpt_due (moment);
+
+-- When a sweep should.
+CREATE TABLE ckpt_sweep (
+    agent_id TEXT PRIMARY KEY,
+    moment   INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX ckpt_sweep_moments ON ckpt_sweep (moment);
 
 INSERT INTO ckpt_format VALUES (1);

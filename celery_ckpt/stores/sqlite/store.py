@@ -15,24 +15,24 @@ from typing import Self
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Ranges
-from celery_ckpt.stores.log.record import Record, low_of, stamp
-from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
+from celery_ckpt.stores.log.record import Record, stamp
+from celery_ckpt.stores.log.store import BasisGone, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
 from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
-from celery_ckpt.stores.sqlite.ledger import SqliteLedger, lease_state
+from celery_ckpt.stores.sqlite.ledger import lease_state
+from celery_ckpt.stores.sqlite.sweeps import SqliteSweeps
 
 _PAGE = 500
-#: An offset that no log reaches.
-_EVERYTHING = 2**62
 
 
-class SqliteCheckpointStore(SqliteLedger, LogStore):
+class SqliteCheckpointStore(SqliteSweeps):
     """Keeps everything in an SQLite database."""
 
     def __init__(
@@ -121,8 +121,14 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
             desk = self._desk(agent_id)
             turns.refuse_unknown(desk, run)
             desk.put(run)
+        self._list(agent_id, key)
         self._database.add("add_save", (key << SEQ_BITS) + (last or 0) + 1, base, *added)
         return int(base)
+
+    def _list(self, agent_id: str, key: int) -> None:
+        """Have a sweep look at the agent soon; until it is done, quick saves need not say so."""
+        self._moment(agent_id, 0, Rounds.SWEEP)
+        self._database.run("list", key, 1)
 
     def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
         if draft.basis is Basis.EMPTY:
@@ -172,10 +178,6 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         key = self._key_of(agent_id)
         return [] if key is None else self._newest(key)
 
-    def _newest(self, key: int, limit: int = -1) -> builtins.list[tuple[str, bytes]]:
-        rows = self._database.all("newest", *places(key), limit)
-        return [(name, stamp(*stored)) for name, *stored in rows]
-
     @reading
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
         found = self._database.one("agent_of_id", checkpoint_id)
@@ -190,26 +192,13 @@ class SqliteCheckpointStore(SqliteLedger, LogStore):
         for checkpoint_id in checkpoint_ids:
             checked_name(checkpoint_id, "A checkpoint id")
         key = self._key_of(checked_name(agent_id))
-        if key is None:
-            return 0
-        own = places(key)
-        removed = sum(self._database.run("forget", *own, name) for name in checkpoint_ids)
-        staying = self._newest(key)
-        keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
-        self._database.run("trim", *own, keep_from)
-        return removed
+        return 0 if key is None else self._remove(agent_id, key, checkpoint_ids)
 
     @writing
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
         key = self._key_of(checked_name(agent_id))
-        if key is None:
-            return 0
-        [removed] = self._database.one("count_checkpoints", *places(key))
-        self._database.run("delete_saves", *places(key))
-        for table in ("delete_steps", "delete_runs", "delete_agent"):
-            self._database.run(table, key)
-        return int(removed)
+        return 0 if key is None else self._delete(agent_id, key)
 
     def agents(self) -> Iterator[str]:
         """See ``CheckpointStore``."""

@@ -7,6 +7,7 @@
 local exists = redis.call('HGET', KEYS[2], ARGV[1])
 if exists then return {'exists', exists} end
 local number = redis.call('HINCRBY', KEYS[1], 'runs', 1)
+redis.call('HSET', KEYS[1], 'last', ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], number .. ' ' .. ARGV[2])
 redis.call('RPUSH', KEYS[3], ARGV[1])
 return {'ok', number == 1 and 1 or 0}

@@ -1,10 +1,15 @@
 --[[ delete: forget an agent.
-  KEYS     every key of the agent; KEYS[1] is its hash (see fence.lua)
-  returns  {"c:" id of each checkpoint there was}
+  KEYS     every key of the agent; KEYS[1] is its hash (see fence.lua), the last one its open runs
+  ARGV[1]  what a sweep saw (see fence.lua): it must still be so; "": whatever it is now
+  returns  {} if it has changed | {bytes (estimated), "c:" id of each checkpoint there was, ...}
 ]]
-local ids = {}
+if ARGV[1] ~= '' and ARGV[1] ~= seen(KEYS[#KEYS]) then return {} end
+local reply = {0}
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if string.sub(field, 1, 2) == 'c:' then ids[#ids + 1] = field end
+  if string.sub(field, 1, 2) == 'c:' then reply[#reply + 1] = field end
+end
+for _, key in ipairs(KEYS) do
+  reply[1] = reply[1] + (redis.call('MEMORY', 'USAGE', key) or 0)
 end
 redis.call('UNLINK', unpack(KEYS))
-return ids
+return reply

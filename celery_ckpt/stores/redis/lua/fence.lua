@@ -3,7 +3,10 @@
            tip ("seq" of the last save and, if it has any, "c:" id of the latest checkpoint),
            first (offset of the log's first message);
            steps, runs (how many were ever added, for their order);
-           active (id of the run whose turn it is; empty or missing: none's)
+           active (id of the run whose turn it is; empty or missing: none's),
+           last (id of the run that was added last);
+           notes (what was decided about the agent, see maintenance.py);
+           listed (over 0: a sweep is sure to look at the agent soon; its amount grows with each change)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see save.lua)
   FORMAT_VERSION  of what is written; it stands before this text when it is loaded
@@ -20,6 +23,8 @@
                    but the number as a table by name, and the number
   run_line(number, facts)  puts them together again
   drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
+  seen(open)  a text that changes whenever the agent does; open is the key of its open runs
+  unlist()  a sweep is done with the agent: the next save has to list it
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
 ]]
@@ -56,6 +61,19 @@ local function each(items, first, size, action)
   for from = first, #items, size do
     action(unpack(items, from, math.min(from + size - 1, #items)))
   end
+end
+
+local function seen(open)
+  local facts = redis.call('HMGET', KEYS[1], 'tip', 'steps', 'runs', 'token', 'nonce', 'notes')
+  for i = 1, 6 do facts[i] = facts[i] or '' end
+  facts[1] = string.match(facts[1], '^%d*')
+  facts[7] = redis.call('LLEN', open)
+  return table.concat(facts, ' ')
+end
+
+local function unlist()
+  local listed = redis.call('HGET', KEYS[1], 'listed') or 0
+  redis.call('HSET', KEYS[1], 'listed', -math.abs(listed) - 1)
 end
 
 local function taking_refusal(over)

@@ -1,41 +1,67 @@
 --[[ remove: drop checkpoints, and the part of the log that nobody refers to any more.
-  KEYS[1]  hash of the agent    KEYS[2]  the log (see save.lua)
+  KEYS[1]  hash of the agent    KEYS[2]  the log (see save.lua)    KEYS[3]  open (see add_run.lua)
   ARGV[1]  seq at which the caller read the checkpoints (see lines.lua)
   ARGV[2]  smallest offset that those which stay refer to
   ARGV[3]  "c:" and the id of the newest that stays; "": none stays
-  ARGV[4...]  "c:" and the ids to drop
-  returns  {how many were there, 1 if it has to be done again: after a save since ARGV[1], or if others
-           are there than the caller read, only the log is left alone; after the removal of ARGV[3]
-           everything is}
+  ARGV[4]  notes that the agent must have; "*": any    ARGV[5]  notes that it has from now on
+  ARGV[6]  what a sweep saw (see fence.lua), which is done with the agent; "": it is not
+  ARGV[7...]  "c:" and the ids to drop
+  returns  {how many were there, bytes of the log that went, what is left to do}, the last being
+           0  nothing
+           1  all again: after a save since ARGV[1], or if others are there than the caller read, only the
+              log is left alone; after the removal of ARGV[3], or with other notes, everything is
+           2  the log is still to be trimmed: it is done a part at a time
+           3  nothing here, but the agent has changed since the sweep saw it
 ]]
+local TRIM = 1000
+
 local function any_left()
   for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
     if string.sub(field, 1, 2) == 'c:' then return true end
   end
 end
 
-local agent = redis.call('HMGET', KEYS[1], 'tip', 'first')
+-- Estimated: to measure the messages would take longer than to drop them.
+local function size_of_log() return redis.call('MEMORY', 'USAGE', KEYS[2]) or 0 end
+
+local agent = redis.call('HMGET', KEYS[1], 'tip', 'first', 'notes')
+if ARGV[4] ~= '*' and ARGV[4] ~= (agent[3] or '') then return {0, 0, 1} end
+local is_unchanged = ARGV[6] == '' or ARGV[6] == seen(KEYS[3])
 local seq, latest = tip(agent[1])
 local saved_since = (seq or 0) ~= tonumber(ARGV[1])
 if not saved_since and ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 then
-  return {0, 1}
+  return {0, 0, 1}
 end
-local removed = 0
-each(ARGV, 4, 1000, function(...) removed = removed + redis.call('HDEL', KEYS[1], ...) end)
-if saved_since then return {removed, 1} end
+local removed, bytes, left = 0, 0, 0
+each(ARGV, 7, 1000, function(...) removed = removed + redis.call('HDEL', KEYS[1], ...) end)
+if ARGV[5] == '' then
+  redis.call('HDEL', KEYS[1], 'notes')
+elseif ARGV[5] ~= ARGV[4] then
+  redis.call('HSET', KEYS[1], 'notes', ARGV[5])
+end
+if saved_since then return {removed, 0, 1} end
 if ARGV[3] == '' then
   -- An agent that was deleted and made anew meanwhile can stand at the same seq.
-  if any_left() then return {removed, 1} end
+  if any_left() then return {removed, 0, 1} end
+  bytes = size_of_log()
   redis.call('UNLINK', KEYS[2])
   redis.call('HDEL', KEYS[1], 'first')
   if agent[1] then redis.call('HSET', KEYS[1], 'tip', ARGV[1]) end
-  return {removed, 0}
+else
+  local first = tonumber(agent[2] or 0)
+  local count = math.min(ARGV[2] - first, TRIM)
+  if count > 0 then
+    bytes = size_of_log()
+    redis.call('LTRIM', KEYS[2], count, -1)
+    bytes = math.max(0, bytes - size_of_log())
+    redis.call('HSET', KEYS[1], 'first', string.format('%d', first + count))
+    if first + count < tonumber(ARGV[2]) then left = 2 end
+  end
+  if not latest or redis.call('HEXISTS', KEYS[1], latest) == 0 then
+    redis.call('HSET', KEYS[1], 'tip', ARGV[1] .. ' ' .. ARGV[3])
+  end
 end
-if tonumber(ARGV[2]) > tonumber(agent[2] or 0) then
-  redis.call('LTRIM', KEYS[2], ARGV[2] - (agent[2] or 0), -1)
-  redis.call('HSET', KEYS[1], 'first', ARGV[2])
+if ARGV[6] ~= '' and left == 0 then
+  if is_unchanged then unlist() else left = 3 end
 end
-if not latest or redis.call('HEXISTS', KEYS[1], latest) == 0 then
-  redis.call('HSET', KEYS[1], 'tip', ARGV[1] .. ' ' .. ARGV[3])
-end
-return {removed, 0}
+return {removed, bytes, left}

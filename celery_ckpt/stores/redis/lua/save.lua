@@ -7,10 +7,11 @@
   ARGV[3]  what stands between seq and header in the line of the basis
   ARGV[4]  lease (see fence.lua)
   ARGV[5]  the line after version, seq and base
-  ARGV[6], ARGV[7]  only with KEYS[3]: run_id, and the run's line after the number
-  ARGV[6...] or ARGV[8...]  new messages
+  ARGV[6]  what "listed" was when the caller listed the agent; "": it did not
+  ARGV[7], ARGV[8]  only with KEYS[3]: run_id, and the run's line after the number
+  ARGV[7...] or ARGV[9...]  new messages
   returns  base | {"first", base} for an agent's first | {"exists", line} | {"stale"} | refusal
-           | {"none"} if there is no such run
+           | {"unlisted", listed} if it has to be listed first | {"none"} if there is no such run
 ]]
 -- An agent's first save, or somebody damaged the tip: what is there has the last word.
 local function newest()
@@ -23,7 +24,7 @@ local function newest()
 end
 
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'tip', 'first',
-  ARGV[1], ARGV[2])
+  ARGV[1], ARGV[2], 'listed')
 if agent[7] then return {'exists', agent[7]} end
 local refused = lease_refusal(agent, ARGV[4])
 if refused then return refused end
@@ -34,13 +35,18 @@ if ARGV[2] == '' then
 elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
   return {'stale'}
 end
-local from = 6
+-- Until a sweep is done with the agent, one entry in its index is enough; it has to be there first.
+local listed = agent[9] or '0'
+local is_listed = tonumber(listed) > 0
+if not is_listed and seq > 0 and ARGV[6] ~= listed then return {'unlisted', listed} end
+local from = 7
 if KEYS[3] then
-  local stored = redis.call('HGET', KEYS[3], ARGV[6])
+  local stored = redis.call('HGET', KEYS[3], ARGV[7])
   if not stored then return {'none'} end
-  redis.call('HSET', KEYS[3], ARGV[6], string.match(stored, '^%d+ ') .. ARGV[7])
-  from = 8
+  redis.call('HSET', KEYS[3], ARGV[7], string.match(stored, '^%d+ ') .. ARGV[8])
+  from = 9
 end
+if not is_listed then redis.call('HSET', KEYS[1], 'listed', math.abs(listed) + 1) end
 local base = tonumber(agent[6] or 0)
 if #ARGV < 1000 and #ARGV >= from then
   base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, from)) - #ARGV + from - 1

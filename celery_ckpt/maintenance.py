@@ -1,0 +1,225 @@
+"""What those who tidy up a store need to know, and what they say: a sweep, and a doctor.
+
+A sweep is told of agents that have changed, or whose time has come (``CheckpointStore.due``). It looks
+at them (``Sight``), decides what may go (``celery_ckpt.retention``), and has that done (``Verdict``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.models import Value
+from celery_ckpt.records import RunRecord, RunStatus
+
+#: The metadata by which a checkpoint is pinned as it is taken.
+PIN = "pin"
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+def without_pin(metadata: dict[str, str]) -> dict[str, str]:
+    """The metadata for another checkpoint: a pin is for one only."""
+    return {key: value for key, value in metadata.items() if key != PIN}
+
+
+class Rounds(StrEnum):
+    """Who looks at agents when their moments have come."""
+
+    #: Brings back the runs of the dead.
+    WATCHDOG = "due"
+    #: Drops what is not kept any longer.
+    SWEEP = "sweep"
+
+
+class Mark(NamedTuple):
+    """As much of a checkpoint as it takes to judge it."""
+
+    id: str
+    seq: int
+    created_at: datetime
+    #: The label that it is pinned by.
+    pin: str | None = None
+    #: Of its record, in bytes.
+    size: int = 0
+    #: The smallest offset in the log that it refers to, in stores with a log.
+    low: int = 0
+
+
+class Notes(Value):
+    """What was decided about one agent, beside its history."""
+
+    #: Checkpoint ids and their labels; an empty one takes back a pin that came with the checkpoint.
+    pins: dict[str, str] = Field(default_factory=dict)
+    #: Limits of this agent's own; ``None``: as its task or the settings say.
+    keep: Annotated[int, Field(ge=1)] | None = None
+    max_age: Seconds | None = None
+    forget_after: Seconds | None = None
+
+    def label_of(self, checkpoint_id: str, given: str | None) -> str | None:
+        """The label of a checkpoint that was given one, or none, as it was taken."""
+        return self.pins.get(checkpoint_id, given) or None
+
+    def labelled(self, checkpoint_id: str, label: str | None, given: str | None) -> Notes:
+        """The same with another label for a checkpoint, or with none."""
+        others = self.without([checkpoint_id])
+        if label == (given or None):
+            return others
+        return others.model_copy(update={"pins": {**others.pins, checkpoint_id: label or ""}})
+
+    def without(self, checkpoint_ids: Iterable[str]) -> Notes:
+        """The same without a word on these checkpoints."""
+        gone = self.pins.keys() & set(checkpoint_ids)
+        if not gone:
+            return self
+        pins = {name: label for name, label in self.pins.items() if name not in gone}
+        return self.model_copy(update={"pins": pins})
+
+    def to_bytes(self) -> bytes:
+        """As it is stored; nothing if nothing was decided."""
+        fields = self.model_dump(exclude_defaults=True)
+        return encode(fields) if fields else b""
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> Notes:
+        """Read what ``to_bytes`` wrote. Raises ``ValueError``."""
+        return cls.model_validate(decode(stored)) if stored else cls()
+
+
+class LastRun(NamedTuple):
+    """As much of a run as it takes to judge its agent."""
+
+    run_id: str
+    status: RunStatus
+    is_settled: bool
+    created_at: datetime
+    ended_at: datetime | None = None
+    keep: int | None = None
+    max_age: float | None = None
+
+    @classmethod
+    def of(cls, run: RunRecord | None) -> LastRun | None:
+        """The same of a whole record."""
+        if run is None:
+            return None
+        times = run.created_at, run.ended_at
+        return cls(run.run_id, run.status, run.is_settled, *times, run.keep, run.max_age)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """An agent as a sweep saw it."""
+
+    agent_id: str
+    #: Changes whenever the agent does; empty if there is no such agent.
+    seen: str = ""
+    #: Its checkpoints, newest first.
+    marks: list[Mark] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
+    #: Is a run open, or does somebody hold the lease?
+    is_busy: bool = False
+    #: Is one of its runs the task that it is named after?
+    is_named_by_task: bool = False
+    #: The run that was added last.
+    last_run: LastRun | None = None
+    #: Where the log begins, and the sequence that the checkpoints stand at, in Redis.
+    first: int = 0
+    seq: int = 0
+    #: Why it could not be looked at.
+    damage: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a sweep decided about an agent."""
+
+    sight: Sight
+    #: The moment under which the sweep was told of it; ``None``: it was not told.
+    moment: int | None = None
+    #: The ids of the checkpoints that go.
+    drop: list[str] = field(default_factory=list)
+    #: Does all of it go?
+    forget: bool = False
+    #: In how many seconds to look again, if nothing changes; ``None``: not at all.
+    again: float | None = None
+    #: In how many seconds to look again, if it has changed since it was seen.
+    retry: float = 150.0
+
+
+class Pruned(NamedTuple):
+    """What became of one agent that a sweep looked at."""
+
+    agent_id: str
+    #: How many checkpoints went, or would go.
+    checkpoints: int = 0
+    #: How many bytes were freed, as far as the store can tell.
+    bytes: int = 0
+    #: Did the whole agent go?
+    forgotten: bool = False
+    #: Of the checkpoints that went.
+    ids: tuple[str, ...] = ()
+
+    @property
+    def is_any(self) -> bool:
+        """Did anything go?"""
+        return bool(self.checkpoints or self.forgotten)
+
+
+@dataclass
+class PruneReport:
+    """What became of many agents."""
+
+    #: How many were looked at.
+    agents: int = 0
+    #: How many lost something.
+    pruned: int = 0
+    #: How many went as a whole.
+    forgotten: int = 0
+    checkpoints: int = 0
+    bytes: int = 0
+    #: Is that only what would go?
+    dry_run: bool = False
+
+    def add(self, one: Pruned) -> None:
+        """Count one agent."""
+        self.agents += 1
+        self.pruned += one.is_any
+        self.forgotten += one.forgotten
+        self.checkpoints += one.checkpoints
+        self.bytes += one.bytes
+
+    def include(self, other: PruneReport) -> None:
+        """Count what another one counted."""
+        self.agents += other.agents
+        self.pruned += other.pruned
+        self.forgotten += other.forgotten
+        self.checkpoints += other.checkpoints
+        self.bytes += other.bytes
+
+    def __str__(self) -> str:
+        would = "would go" if self.dry_run else "went"
+        return (
+            f"{self.checkpoints:,} checkpoints {would} of {self.pruned:,} agents, {self.forgotten:,} "
+            f"agents as a whole, {self.bytes:,} bytes; {self.agents:,} agents were looked at"
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a doctor found in a store."""
+
+    #: ``risk``: of losing work, by how the store is set up; ``left over``: by a crash; ``not listed``:
+    #: nobody would ever look at it; ``damaged``.
+    kind: str
+    #: The agent, key or file.
+    subject: str
+    what: str
+    remedy: str
+    can_repair: bool = False
+    repaired: bool = False

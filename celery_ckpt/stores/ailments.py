@@ -1,0 +1,34 @@
+"""What can be wrong with a store, as all of them say it."""
+
+from __future__ import annotations
+
+from celery_ckpt.maintenance import Finding, Rounds
+
+#: Who writes an index entry writes what belongs to it within this time, in seconds.
+PATIENCE = 1.0
+
+
+def moment_for_nobody(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
+    """A moment was given to an agent that is not there."""
+    what = f"the {rounds.name.lower()} is to look at it, and there is no such agent"
+    return Finding("left over", agent_id, what, "Its entry can go.", True, repaired)
+
+
+def overlooked(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
+    """An agent has something to be looked at, and no moment."""
+    what = {
+        Rounds.WATCHDOG: "a run of it is open, and no watchdog will look at it",
+        Rounds.SWEEP: "it was saved, and no sweep will look at it",
+    }[rounds]
+    return Finding("not listed", agent_id, what, "Have one look at it.", True, repaired)
+
+
+def unneeded(subject: str, what: str, repaired: bool) -> Finding:
+    """Something that was to be removed."""
+    return Finding("left over", subject, what, "It can go.", True, repaired)
+
+
+def unnoticed(agent_id: str, repaired: bool) -> Finding:
+    """An agent is not among all agents."""
+    what = "it is in no index, so that nobody finds it"
+    return Finding("not listed", agent_id, what, "Enter it.", True, repaired)

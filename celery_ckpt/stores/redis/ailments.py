@@ -1,0 +1,141 @@
+"""What crashes, failovers and other people's hands leave behind in Redis.
+
+This alone looks at the whole keyspace (``SCAN``), a page at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from celery_ckpt.maintenance import Finding, Rounds, Sight
+from celery_ckpt.stores.ailments import (
+    PATIENCE,
+    moment_for_nobody,
+    overlooked,
+    unneeded,
+    unnoticed,
+)
+from celery_ckpt.stores.redis.keys import FIELD, SHARDS
+from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.stores.redis.sweeps import RedisSweeps
+
+T = TypeVar("T")
+_PAGE = 500
+
+
+def ailments_of(store: RedisSweeps, repair: bool) -> Iterator[Finding]:
+    """See ``CheckpointStore.ailments``."""
+    yield from _unindexed(store, repair)
+    for shard in SHARDS:
+        for page in store._index.pages(shard):
+            yield from _of_agents(store, page, repair)
+        yield from _foreign_ids(store, shard, repair)
+    for rounds in Rounds:
+        for key in store._keys.moments(rounds):
+            yield from _moments(store, rounds, key, repair)
+
+
+def _unindexed(store: RedisSweeps, repair: bool) -> Iterator[Finding]:
+    """Agents that are not among all agents: an index can lie on another server, which lost it."""
+    for names in _paged(store._server.scan(store._keys.any_agent())):
+        found = [store._keys.agent_in(name) for name in names]
+        agents = [agent_id for agent_id in found if agent_id is not None]
+        scores = store._server.side_by_side(*(store._index.question(name) for name in agents))
+        for agent_id in (name for name, score in zip(agents, scores, strict=True) if score is None):
+            if store._index.with_data([agent_id]):
+                if repair:
+                    store._index.add(agent_id)
+                yield unnoticed(agent_id, repair)
+
+
+def _of_agents(store: RedisSweeps, agent_ids: list[str], repair: bool) -> Iterator[Finding]:
+    for sight in store.sights(agent_ids):
+        if not sight.seen:
+            if repair:
+                store._index.remove(sight.agent_id)
+            yield unneeded(sight.agent_id, "an entry for an agent that is gone", repair)
+        elif sight.damage:
+            remedy = "Delete it, or restore a backup."
+            yield Finding("damaged", sight.agent_id, sight.damage, remedy)
+        else:
+            yield from _of_agent(store, sight, repair)
+
+
+def _of_agent(store: RedisSweeps, sight: Sight, repair: bool) -> Iterator[Finding]:
+    agent_id, ids = sight.agent_id, {mark.id for mark in sight.marks}
+    pins = [name for name in sight.notes.pins if name not in ids]
+    lows = [mark.low for mark in sight.marks]
+    found = ["messages that no checkpoint refers to"] if lows and min(lows) > sight.first else []
+    found += [f"pins of checkpoints that are gone: {', '.join(pins)}"] if pins else []
+    if found and repair:
+        store.remove(agent_id, pins)
+    yield from (unneeded(agent_id, what, repair) for what in found)
+    for rounds in _waiting(store, agent_id):
+        if repair:
+            store.watch(agent_id, 0, rounds)
+        yield overlooked(agent_id, rounds, repair)
+
+
+def _waiting(store: RedisSweeps, agent_id: str) -> Iterator[Rounds]:
+    """Those who should look at the agent, and will not."""
+    keys, (hash_key, open_key) = store._keys, store._keys.of(agent_id, "agent", "open")
+    open_runs, listed, due, sweep = store._server.side_by_side(
+        Call.command("LLEN", open_key),
+        Call.command("HGET", hash_key, "listed"),
+        *(Call.command("ZSCORE", keys.moments_of(agent_id, rounds), agent_id) for rounds in Rounds),
+    )
+    if open_runs and due is None:
+        yield Rounds.WATCHDOG
+    if int(listed or 0) > 0 and sweep is None:
+        yield Rounds.SWEEP
+
+
+def _foreign_ids(store: RedisSweeps, shard: str, repair: bool) -> Iterator[Finding]:
+    key = store._keys.ids(shard)
+    for page in _paged(store._server.hash_items(key)):
+        gone = _without_checkpoint(store, page)
+        if gone:
+            time.sleep(PATIENCE)  # somebody may be about to save it
+        for checkpoint_id, agent_id in _without_checkpoint(store, gone):
+            name = checkpoint_id.decode()
+            if repair:
+                store._index.unregister(agent_id.decode(), [name])
+            what = f"an entry for checkpoint {name}, which is gone"
+            yield unneeded(agent_id.decode(), what, repair)
+
+
+def _without_checkpoint(
+    store: RedisSweeps, entries: list[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
+    calls = [
+        Call.command("HEXISTS", store._keys.of(agent_id.decode(), "agent")[0], FIELD.encode() + name)
+        for name, agent_id in entries
+    ]
+    there = store._server.side_by_side(*calls)
+    return [entry for entry, is_there in zip(entries, there, strict=True) if not is_there]
+
+
+def _moments(store: RedisSweeps, rounds: Rounds, key: bytes, repair: bool) -> Iterator[Finding]:
+    for page in _paged(store._server.scored(key)):
+        given = {name.decode(): int(moment) for name, moment in page}
+        suspects = given.keys() - store._index.with_data(list(given))
+        if suspects:
+            time.sleep(PATIENCE)  # somebody may be about to write the agent
+        for agent_id in sorted(suspects - store._index.with_data(list(suspects))):
+            is_removed = repair and store.unwatch({agent_id: given[agent_id]}, rounds)
+            if is_removed and store._index.with_data([agent_id]):
+                store.watch(agent_id, 0, rounds)
+            yield moment_for_nobody(agent_id, rounds, repair)
+
+
+def _paged(items: Iterable[T]) -> Iterator[list[T]]:
+    page: list[T] = []
+    for item in items:
+        page.append(item)
+        if len(page) == _PAGE:
+            yield page
+            page = []
+    if page:
+        yield page

@@ -1,0 +1,89 @@
+"""When a watchdog, or a sweep, should look at which agent, in Redis."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Mapping
+
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.names import checked_name
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.redis.index import AgentIndex
+from celery_ckpt.stores.redis.keys import SHARDS, Keys
+from celery_ckpt.stores.redis.server import Call, Server
+
+
+class RedisMoments(CheckpointStore):
+    """The part of the store that knows who is due."""
+
+    _keys: Keys
+    _server: Server
+    _index: AgentIndex
+    #: Are the agents of earlier versions known to sweeps?
+    _has_adopted = False
+
+    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """See ``CheckpointStore``."""
+        [moment] = self._server.together(*self._watching(checked_name(agent_id), after, rounds))
+        return int(moment)
+
+    def _watching(
+        self, agent_id: str, after: float | None, rounds: Rounds = Rounds.WATCHDOG
+    ) -> builtins.list[Call]:
+        """What to send first: a moment for nothing is harmless, a missing one is a lost run."""
+        if after is None:
+            return []
+        put_off = round(after * 1_000_000)
+        return [Call.script("watch", [self._keys.moments_of(agent_id, rounds)], agent_id, put_off)]
+
+    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """See ``CheckpointStore``."""
+        parts: dict[bytes, builtins.list[str | int]] = {}
+        for agent_id, moment in moments.items():
+            key = self._keys.moments_of(checked_name(agent_id), rounds)
+            parts.setdefault(key, []).extend((agent_id, moment))
+        calls = [Call.script("unwatch", [key], *pairs) for key, pairs in parts.items()]
+        return sum(self._server.side_by_side(*calls))
+
+    def due(
+        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        """See ``CheckpointStore``."""
+        self._adopt(rounds)
+        found: builtins.list[tuple[str, int]] = []
+        keys = self._keys.moments(rounds)
+        put_off, share = round(hold * 1_000_000), -(-limit // len(keys))
+        calls = [Call.script("due", [key], share, put_off) for key in keys]
+        for flat in self._server.side_by_side(*calls):
+            found += [(name.decode(), int(at)) for name, at in zip(flat[::2], flat[1::2], strict=True)]
+        return found
+
+    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """See ``CheckpointStore``."""
+        self._adopt(rounds)
+        keys = self._keys.moments(rounds)
+        return sum(self._server.side_by_side(*(Call.script("count_due", [key]) for key in keys)))
+
+    def _move(self, moves: Iterable[tuple[str, int, float | None]]) -> None:
+        """Give agents other moments for a sweep, or none, if they have the ones given here."""
+        parts: dict[bytes, builtins.list[str | int]] = {}
+        for agent_id, moment, after in moves:
+            key = self._keys.moments_of(agent_id, Rounds.SWEEP)
+            put_off = "" if after is None else round(after * 1_000_000)
+            parts.setdefault(key, []).extend((agent_id, moment, put_off))
+        self._server.side_by_side(*(Call.script("move", [key], *args) for key, args in parts.items()))
+
+    def _adopt(self, rounds: Rounds) -> None:
+        """Let sweeps look, once, at the agents that were saved before there were any."""
+        if rounds is not Rounds.SWEEP or self._has_adopted:
+            return
+        if not self._server.command("EXISTS", self._keys.adopted()):
+            for shard in SHARDS:
+                for page in self._index.pages(shard):
+                    self._server.side_by_side(*(self._adoption(agent_id) for agent_id in page))
+            self._server.command("SET", self._keys.adopted(), 1)
+        self._has_adopted = True
+
+    def _adoption(self, agent_id: str) -> Call:
+        # Whoever has a moment keeps it; the others get one that has come.
+        return Call.command("ZADD", self._keys.moments_of(agent_id, Rounds.SWEEP), "NX", 0, agent_id)

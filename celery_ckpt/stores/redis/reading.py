@@ -1,0 +1,68 @@
+"""The checkpoints of an agent in Redis, without their messages; a long history page by page."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.maintenance import PIN
+from celery_ckpt.stores.log.record import Record
+from celery_ckpt.stores.redis.keys import FIELD
+from celery_ckpt.stores.redis.turns import RedisTurns
+
+#: A script that reads more fields of a hash than this would keep others waiting.
+LONG = 1000
+
+
+class Lines(NamedTuple):
+    """The checkpoints of an agent, the sequence they stand at, and the agent's notes as stored."""
+
+    seq: int
+    notes: bytes
+    lines: builtins.list[tuple[str, bytes]]
+
+
+class RedisReading(RedisTurns):
+    """The part of the store that reads records."""
+
+    def _sequence_and_lines(self, agent_id: str) -> Lines:
+        # The sequence first: what is saved while pages are read has a higher one.
+        seq, notes, is_long, *flat = self._server.run("lines", self._keys.of(agent_id, "agent"), LONG)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        found = self._paged(agent_id) if is_long else pairs
+        return Lines(int(seq), notes, [(id_of(field), line) for field, line in found])
+
+    def _paged(self, agent_id: str) -> Iterable[tuple[bytes, bytes]]:
+        """The records of a long history: all that are there from beginning to end, each once."""
+        [key] = self._keys.of(agent_id, "agent")
+        found: dict[bytes, bytes] = {}
+        cursor = None
+        while cursor != 0:
+            scan = ("HSCAN", key, cursor or 0, "MATCH", f"{FIELD}*", "COUNT", LONG)
+            cursor, page = self._server.command(*scan)
+            found.update(page)
+        return found.items()
+
+    def _outlines_of_long(self, agent_id: str) -> tuple[builtins.list[bytes], dict[bytes, bytes]]:
+        """The same that ``sight.lua`` says of each checkpoint, and their labels."""
+        outlines: builtins.list[bytes] = []
+        pins: dict[bytes, bytes] = {}
+        for field, line in self._paged(agent_id):
+            try:
+                record = Record.parse(agent_id, id_of(field), line)
+                created_at = record.header["created_at"]
+                facts = f"{record.seq} {created_at} {record.base} {record.low} {len(line)}"
+                label = record.header.get("metadata", {}).get(PIN)
+            except (CheckpointDamaged, KeyError, AttributeError):
+                facts, label = f"- - - - {len(line)}", None
+            outlines += (field, facts.encode())
+            if label:
+                pins[field] = label.encode()
+        return outlines, pins
+
+
+def id_of(field: bytes) -> str:
+    """The id in the name of a field."""
+    return field.decode().removeprefix(FIELD)

@@ -1,0 +1,181 @@
+"""What a sweep sees and does, in Redis: for many agents in one round trip."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from celery_ckpt.errors import StoreDamaged
+from celery_ckpt.jsonvalues import decode
+from celery_ckpt.maintenance import LastRun, Mark, Notes, Pruned, Sight, Verdict
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import RunStatus
+from celery_ckpt.stores.log.marks import UNKNOWN
+from celery_ckpt.stores.redis.keys import FIELD
+from celery_ckpt.stores.redis.reading import LONG, RedisReading, id_of
+from celery_ckpt.stores.redis.server import Call
+
+#: What is left to do after a removal, see ``remove.lua``.
+DONE, AGAIN, TRIM, CHANGED = range(4)
+
+
+class RedisSweeps(RedisReading):
+    """The part of the store that tidies up."""
+
+    def notes(self, agent_id: str) -> Notes:
+        """See ``CheckpointStore``."""
+        [key] = self._keys.of(checked_name(agent_id), "agent")
+        return self._parsed_notes(agent_id, self._server.command("HGET", key, "notes") or b"")
+
+    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(checked_name(agent_id), "agent")
+        set_notes = Call.script("set_notes", keys, before.to_bytes(), after.to_bytes())
+        listing = self._index.listing(agent_id)
+        # Once more behind it: a sweep may have been done with the agent just before.
+        [_, is_set, _] = self._server.together(listing, set_notes, listing)
+        return bool(is_set)
+
+    def _parsed_notes(self, agent_id: str, stored: bytes) -> Notes:
+        try:
+            return Notes.from_bytes(stored)
+        except ValueError as error:
+            where = f"{self._server.where}, notes of agent {agent_id!r}"
+            raise StoreDamaged(where=where, reason=str(error)) from error
+
+    # -- seeing --------------------------------------------------------------------------------------
+
+    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+        """See ``CheckpointStore``."""
+        calls = [
+            Call.script("sight", self._keys.of(name, "agent", "runs", "open"), name, LONG)
+            for name in agent_ids
+        ]
+        replies = self._server.side_by_side(*calls)
+        return [self._sight(*pair) for pair in zip(agent_ids, replies, strict=True)]
+
+    def _sight(self, agent_id: str, reply: builtins.list[Any]) -> Sight:
+        if not reply:
+            return Sight(agent_id)
+        seen, told, busy, named, run, first, seq, is_long, pins, *flat = reply
+        try:
+            notes = self._parsed_notes(agent_id, told)
+            given = dict(zip(pins[::2], pins[1::2], strict=True))
+            if is_long:
+                flat, given = self._outlines_of_long(agent_id)
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            marks = [_mark(field, facts.split(), given.get(field), notes) for field, facts in pairs]
+            marks.sort(key=lambda mark: mark.seq, reverse=True)
+            last = _last_run(run)
+        except (ValueError, StoreDamaged) as error:
+            return Sight(agent_id, seen="?", damage=str(error))
+        text = seen.decode()
+        places = int(first), int(seq)
+        return Sight(agent_id, text, marks, notes, bool(busy), bool(named), last, *places)
+
+    # -- doing ---------------------------------------------------------------------------------------
+
+    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+        """See ``CheckpointStore``."""
+        pruned: dict[str, Pruned] = {}
+        calls = {v.sight.agent_id: self._doing(v) for v in verdicts if _is_anything(v)}
+        replies = dict(zip(calls, self._server.side_by_side(*calls.values()), strict=True))
+        moves: builtins.list[tuple[str, int, float | None]] = []
+        for verdict in verdicts:
+            name = verdict.sight.agent_id
+            pruned[name], is_done = self._done(verdict, replies.get(name))
+            if verdict.moment is not None and not pruned[name].forgotten:
+                moves.append((name, verdict.moment, verdict.again if is_done else verdict.retry))
+        self._index.remove_all([one.agent_id for one in pruned.values() if one.forgotten])
+        for one in pruned.values():
+            self._index.unregister(one.agent_id, builtins.list(one.ids))
+        self._move(moves)
+        return [pruned[verdict.sight.agent_id] for verdict in verdicts]
+
+    def _doing(self, verdict: Verdict) -> Call:
+        sight, going = verdict.sight, _first_part(verdict)
+        gone = set(going)
+        if verdict.forget:
+            return Call.script("delete", self._keys.all_of(sight.agent_id), sight.seen)
+        staying = [mark for mark in sight.marks if mark.id not in gone]
+        newest = FIELD + staying[0].id if staying else ""
+        low = min((mark.low for mark in staying), default=0)
+        told = sight.notes.to_bytes(), sight.notes.without(gone).to_bytes()
+        keys = self._keys.of(sight.agent_id, "agent", "log", "open")
+        fields = (FIELD + name for name in going)
+        return Call.script("remove", keys, sight.seq, low, newest, *told, sight.seen, *fields)
+
+    def _done(self, verdict: Verdict, reply: Any) -> tuple[Pruned, bool]:
+        """What went, and whether that was all."""
+        name, sizes = verdict.sight.agent_id, {mark.id: mark.size for mark in verdict.sight.marks}
+        if reply is None:
+            return Pruned(name), True
+        if verdict.forget:
+            if not reply:
+                return Pruned(name), False
+            ids = tuple(map(id_of, reply[1:]))
+            return Pruned(name, len(ids), reply[0], forgotten=True, ids=ids), True
+        count, trimmed, left = reply
+        ids = tuple(_first_part(verdict)) if count else ()
+        while left == TRIM:
+            trimmed_more, left = self._trim_on(verdict)
+            trimmed += trimmed_more
+        # Who has a thousand checkpoints to lose loses the others at the next look.
+        is_done = left == DONE and len(verdict.drop) <= LONG
+        return Pruned(name, count, sum(sizes[i] for i in ids) + trimmed, ids=ids), is_done
+
+    def _trim_on(self, verdict: Verdict) -> tuple[int, int]:
+        """Trim the next part of a long log."""
+        sight = replace(verdict.sight, notes=verdict.sight.notes.without(_first_part(verdict)))
+        call = self._doing(Verdict(sight, drop=verdict.drop))
+        [(_, trimmed, left)] = self._server.side_by_side(call)
+        return trimmed, left
+
+
+def _first_part(verdict: Verdict) -> builtins.list[str]:
+    """What goes at once: the oldest, no more than one script drops without keeping others waiting."""
+    return verdict.drop[-LONG:]
+
+
+def _is_anything(verdict: Verdict) -> bool:
+    return bool(verdict.sight.seen) and not verdict.sight.damage
+
+
+def _mark(field: bytes, facts: builtins.list[bytes], given: bytes | None, notes: Notes) -> Mark:
+    seq, created_at, base, low, size = facts
+    name = id_of(field)
+    return Mark(
+        name,
+        int(seq) if seq != b"-" else 0,
+        _moment(created_at),
+        notes.label_of(name, given.decode() if given else None),
+        int(size),
+        _offset(base if low == b"-" else low),
+    )
+
+
+def _offset(number: bytes) -> int:
+    return int(number) if number.isdigit() else 0
+
+
+def _moment(microseconds: bytes) -> datetime:
+    if microseconds == b"-":
+        return UNKNOWN
+    seconds, rest = divmod(int(microseconds), 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+
+
+def _last_run(facts: builtins.list[bytes]) -> LastRun | None:
+    if not facts:
+        return None
+    run_id, status, delivered, ending = facts
+    fields = decode(ending)
+    texts = (fields.get("created_at"), fields.get("ended_at"))
+    created_at, ended_at = (datetime.fromisoformat(text) if text else None for text in texts)
+    state = RunStatus(status.decode())
+    is_settled = state.is_final and delivered == b"1"
+    limits = fields.get("keep"), fields.get("max_age")
+    return LastRun(run_id.decode(), state, is_settled, created_at or UNKNOWN, ended_at, *limits)

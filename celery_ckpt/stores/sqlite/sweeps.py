@@ -1,0 +1,197 @@
+"""What a watchdog and a sweep look at, and what a sweep does, in SQLite."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
+
+from celery_ckpt.errors import CheckpointError, StoreDamaged
+from celery_ckpt.maintenance import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
+from celery_ckpt.names import checked_name
+from celery_ckpt.stores.ailments import moment_for_nobody, overlooked
+from celery_ckpt.stores.limits import decoded_run
+from celery_ckpt.stores.log.marks import marks
+from celery_ckpt.stores.log.record import low_of, stamp
+from celery_ckpt.stores.log.store import LogStore
+from celery_ckpt.stores.sqlite.database import Database, reading, writing
+from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
+from celery_ckpt.stores.sqlite.ledger import SqliteLedger
+from celery_ckpt.stores.sweeps import carry_out, damaged, seen_of
+
+#: An offset that no log reaches.
+_EVERYTHING = 2**62
+
+
+class SqliteSweeps(SqliteLedger, LogStore):
+    """The part of the store that knows when to look at agents, and tidies up."""
+
+    # -- moments -------------------------------------------------------------------------------------
+
+    @writing
+    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """See ``CheckpointStore``."""
+        return self._moment(checked_name(agent_id), after, rounds)
+
+    @writing
+    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """See ``CheckpointStore``."""
+        query = f"unwatch_{rounds.value}"
+        return sum(self._database.run(query, name, moment) for name, moment in moments.items())
+
+    @writing
+    def due(
+        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        """See ``CheckpointStore``."""
+        come = self._database.all(f"come_{rounds.value}", self._now(), limit)
+        return [(agent_id, self._moment(agent_id, hold, rounds)) for (agent_id,) in come]
+
+    @reading
+    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """See ``CheckpointStore``."""
+        return int(self._database.one(f"count_{rounds.value}", self._now())[0])
+
+    # -- sweeping ------------------------------------------------------------------------------------
+
+    @reading
+    def notes(self, agent_id: str) -> Notes:
+        """See ``CheckpointStore``."""
+        found = self._database.one("notes", checked_name(agent_id))
+        return self._parsed_notes(agent_id, found[0] if found else b"")
+
+    def _parsed_notes(self, agent_id: str, stored: bytes) -> Notes:
+        try:
+            return Notes.from_bytes(stored)
+        except ValueError as error:
+            where = f"{self._database.where}, notes of agent {agent_id!r}"
+            raise StoreDamaged(where=where, reason=str(error)) from error
+
+    @writing
+    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+        """See ``CheckpointStore``."""
+        noted = before.to_bytes(), after.to_bytes()
+        is_set = bool(self._database.run("set_notes", checked_name(agent_id), *noted))
+        if is_set:
+            self._moment(agent_id, 0, Rounds.SWEEP)
+        return is_set
+
+    @reading
+    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+        """See ``CheckpointStore``."""
+        return [self._sight(agent_id) for agent_id in agent_ids]
+
+    def _sight(self, agent_id: str) -> Sight:
+        try:
+            return _Broom(self, agent_id).sight()
+        except CheckpointError as error:
+            return damaged(agent_id, error)
+
+    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+        """See ``CheckpointStore``."""
+        return [self._carry_out(verdict) for verdict in verdicts]
+
+    @writing
+    def _carry_out(self, verdict: Verdict) -> Pruned:
+        return carry_out(_Broom(self, verdict.sight.agent_id), verdict)
+
+    # -- dropping, within a transaction --------------------------------------------------------------
+
+    def _newest(self, key: int, limit: int = -1) -> builtins.list[tuple[str, bytes]]:
+        rows = self._database.all("newest", *places(key), limit)
+        return [(name, stamp(*stored)) for name, *stored in rows]
+
+    def _remove(self, agent_id: str, key: int, checkpoint_ids: builtins.list[str]) -> int:
+        own = places(key)
+        removed = sum(self._database.run("forget", *own, name) for name in checkpoint_ids)
+        staying = self._newest(key)
+        keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
+        self._database.run("trim", *own, keep_from)
+        stored = self._database.one("notes", agent_id)[0]
+        notes = self._parsed_notes(agent_id, stored).without(checkpoint_ids)
+        self._database.run("set_notes", agent_id, stored, notes.to_bytes())
+        return removed
+
+    def _delete(self, agent_id: str, key: int) -> int:
+        [removed] = self._database.one("count_checkpoints", *places(key))
+        self._database.run("delete_saves", *places(key))
+        for table in ("delete_steps", "delete_runs", "delete_agent"):
+            self._database.run(table, key)
+        self._database.run("forget_sweep", agent_id)
+        return int(removed)
+
+    # -- healing -------------------------------------------------------------------------------------
+
+    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+        """See ``CheckpointStore``."""
+        for rounds in Rounds:
+            for agent_id in self._orphans(rounds, repair):
+                yield moment_for_nobody(agent_id, rounds, repair)
+            for agent_id in self._overlooked(rounds, repair):
+                yield overlooked(agent_id, rounds, repair)
+
+    @writing
+    def _orphans(self, rounds: Rounds, repair: bool) -> builtins.list[str]:
+        found = self._database.all(f"orphans_{rounds.value}")
+        for agent_id, moment in found if repair else ():
+            self._database.run(f"unwatch_{rounds.value}", agent_id, moment)
+        return [agent_id for agent_id, _ in found]
+
+    @writing
+    def _overlooked(self, rounds: Rounds, repair: bool) -> builtins.list[str]:
+        found = [agent_id for (agent_id,) in self._database.all(f"overlooked_{rounds.value}")]
+        for agent_id in found if repair else ():
+            self._moment(agent_id, 0, rounds)
+        return found
+
+
+class _Broom:
+    """A ``sweeps.Broom`` within a transaction."""
+
+    def __init__(self, store: SqliteSweeps, agent_id: str) -> None:
+        self._store, self._agent_id = store, agent_id
+        self._database: Database = store._database
+        key, self._lease = store._lease_of(agent_id)
+        self._key = key or 0
+
+    def sight(self) -> Sight:
+        """See ``sweeps.Broom``."""
+        if not self._key:
+            return Sight(self._agent_id)
+        told, steps, runs, open_runs, place, is_named = self._database.one("sight", self._key)
+        notes = self._store._parsed_notes(self._agent_id, told)
+        seq = (place or 0) & (1 << SEQ_BITS) - 1
+        found = self._database.one("last_run", self._key)
+        return Sight(
+            self._agent_id,
+            seen_of(seq, steps, runs, open_runs, self._lease, notes),
+            marks(self._agent_id, self._store._newest(self._key), notes),
+            notes,
+            bool(open_runs) or self._lease.is_held(self._store._clock.now()),
+            bool(is_named),
+            LastRun.of(decoded_run(self._agent_id, *found) if found else None),
+        )
+
+    def remove(self, checkpoint_ids: builtins.list[str]) -> int:
+        """See ``sweeps.Broom``."""
+        before = self._size()
+        self._store._remove(self._agent_id, self._key, checkpoint_ids)
+        return before - self._size()
+
+    def forget(self) -> int:
+        """See ``sweeps.Broom``."""
+        size = self._size()
+        self._store._delete(self._agent_id, self._key)
+        return size
+
+    def _size(self) -> int:
+        return int(self._database.one("size", *places(self._key))[0])
+
+    def unlist(self) -> None:
+        """See ``sweeps.Broom``."""
+        self._database.run("list", self._key, 0)
+
+    def move(self, moment: int, after: float | None) -> None:
+        """See ``sweeps.Broom``."""
+        is_mine = self._database.run("unwatch_sweep", self._agent_id, moment)
+        if is_mine and after is not None:
+            self._store._moment(self._agent_id, after, Rounds.SWEEP)

@@ -1,0 +1,78 @@
+"""How a sweep's verdict is carried out: the rules, for the stores that decide in Python.
+
+    the notes have changed since it was seen      nothing goes; look again soon
+    it was to be forgotten, and has changed       nothing goes; look again soon
+    it has changed                                what was to be dropped goes; look again soon
+    else                                          that, or all of it, goes; look again when time comes,
+                                                  or when it changes
+
+An agent is *listed* while a sweep is sure to look at it soon; so a save need not say so each time. A
+sweep that is done with an agent takes that away in the same step. ``lua/remove.lua`` and
+``lua/delete.lua`` say the same for Redis.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from celery_ckpt.errors import CheckpointError
+from celery_ckpt.maintenance import Notes, Pruned, Sight, Verdict
+from celery_ckpt.stores.leases import LeaseState
+
+
+class Broom(Protocol):
+    """One agent, while nobody else can change it."""
+
+    def sight(self) -> Sight:
+        """What there is of it now."""
+        ...
+
+    def remove(self, checkpoint_ids: list[str]) -> int:
+        """Drop checkpoints, what only they needed, and what is said of them; returns the bytes."""
+        ...
+
+    def forget(self) -> int:
+        """Drop all of it; returns the bytes."""
+        ...
+
+    def unlist(self) -> None:
+        """The next save has to list it."""
+        ...
+
+    def move(self, moment: int, after: float | None) -> None:
+        """Give it another moment, or none, if it still has that one."""
+        ...
+
+
+def carry_out(broom: Broom, verdict: Verdict) -> Pruned:
+    """See ``CheckpointStore.carry_out``."""
+    agent_id, seen = verdict.sight.agent_id, verdict.sight
+    now = seen if seen.damage else broom.sight()
+    is_same, pruned, again = now.seen == seen.seen, Pruned(agent_id), verdict.again
+    if now.notes != seen.notes or (verdict.forget and not is_same):
+        is_same = False
+    elif verdict.forget:
+        ids = tuple(mark.id for mark in now.marks)
+        pruned = Pruned(agent_id, len(ids), broom.forget(), forgotten=True, ids=ids)
+    else:
+        there = {mark.id for mark in now.marks}
+        gone = [name for name in verdict.drop if name in there]
+        # Also if there is none: a crash may have left parts of earlier ones.
+        size = broom.remove(gone) if now.seen and not now.damage else 0
+        pruned = Pruned(agent_id, len(gone), size, ids=tuple(gone))
+    if is_same and not pruned.forgotten:
+        broom.unlist()
+    if verdict.moment is not None:
+        broom.move(verdict.moment, again if is_same else verdict.retry)
+    return pruned
+
+
+def seen_of(seq: int, steps: int, runs: int, open_runs: int, lease: LeaseState, notes: Notes) -> str:
+    """A text that changes whenever the agent does."""
+    told = notes.to_bytes().decode()
+    return f"{seq} {steps} {runs} {open_runs} {lease.token}:{lease.nonce} {told}"
+
+
+def damaged(agent_id: str, error: CheckpointError) -> Sight:
+    """An agent that cannot be looked at."""
+    return Sight(agent_id, seen="?", damage=str(error))

@@ -1,0 +1,104 @@
+"""The contract: pins, notes, and what is found wrong with a store."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_ckpt.errors import InvalidName
+from celery_ckpt.maintenance import Notes, Rounds
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.retention import Rules
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.factories import make_checkpoint, make_run
+from celery_ckpt.testing.sweeping import judged, saved, sweep
+
+
+class PinsContract(ContractFixtures):
+    """What was decided about an agent holds."""
+
+    def test_a_checkpoint_can_be_pinned_as_it_is_saved(self, store: CheckpointStore) -> None:
+        pinned = make_checkpoint("agent", metadata={"pin": "before-deploy"})
+        store.save(pinned)
+        history = saved(store, "agent", 3, pinned)
+        sweep(store, Rules(keep=1))
+
+        assert [(one.id, one.pin) for one in store.history("agent")] == [
+            (history[-1].id, None),
+            (pinned.id, "before-deploy"),
+        ]
+        assert store.load(pinned.id) == pinned
+
+    def test_a_checkpoint_can_be_pinned_and_freed_later(self, store: CheckpointStore) -> None:
+        first, second, third = saved(store, "agent", 3)
+        assert store.pin(first.id, "mine")
+        assert store.history("agent")[-1].pin == "mine"
+        sweep(store, Rules(keep=1))
+        assert store.list("agent") == [third, first]
+
+        assert store.pin(first.id, None)
+        sweep(store, Rules(keep=1))
+        assert store.list("agent") == [third]
+        assert store.notes("agent") == Notes()
+        assert not store.pin(second.id, "too late")
+        with pytest.raises(InvalidName, match="label"):
+            store.pin(third.id, "")
+
+    def test_a_pin_that_came_with_the_checkpoint_can_be_taken_away(
+        self, store: CheckpointStore
+    ) -> None:
+        pinned = make_checkpoint("agent", metadata={"pin": "old"})
+        store.save(pinned)
+        assert store.pin(pinned.id, None)
+        assert store.history("agent")[0].pin is None
+        assert store.pin(pinned.id, "old")
+        assert (store.history("agent")[0].pin, store.notes("agent")) == ("old", Notes())
+        store.pin(pinned.id, None)
+        store.remove("agent", [pinned.id])
+        assert store.notes("agent") == Notes()
+
+    def test_a_pin_that_comes_while_a_sweep_decides_is_kept(self, store: CheckpointStore) -> None:
+        first, *_ = saved(store, "agent", 3)
+        verdicts = judged(store, Rules(keep=1))
+        assert store.pin(first.id, "just in time")
+        store.carry_out(verdicts)
+
+        assert store.load(first.id) == first
+
+    def test_notes_are_replaced_only_if_they_are_what_was_read(
+        self, store: CheckpointStore, other_store: CheckpointStore
+    ) -> None:
+        assert not store.set_notes("agent", Notes(), Notes(keep=1))
+        assert list(store.agents()) == []
+        saved(store, "agent", 1)
+
+        assert store.set_notes("agent", Notes(), Notes(keep=1, max_age=5.5, pins={"ä {b}": "x"}))
+        assert not other_store.set_notes("agent", Notes(), Notes(keep=2))
+        assert other_store.notes("agent") == Notes(keep=1, max_age=5.5, pins={"ä {b}": "x"})
+        assert other_store.set_notes("agent", store.notes("agent"), Notes())
+        assert store.notes("agent") == Notes()
+        store.delete("agent")
+        assert store.notes("agent") == Notes()
+
+    # -- what is found wrong -------------------------------------------------------------------------
+
+    def test_a_store_in_use_has_no_ailments(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 3)
+        foreign = Checkpoint(**{**make_checkpoint("agent").__dict__, "id": "an id of its own"})
+        store.save(foreign)
+        store.start_run(make_run("running", "running"), "me", LONG_TTL)
+        store.pin(foreign.id, "mine")
+        sweep(store, Rules(keep=1))
+
+        assert list(store.ailments()) == []
+
+    def test_a_moment_without_an_agent_is_found_and_removed(self, store: CheckpointStore) -> None:
+        for rounds in Rounds:
+            store.watch("nobody", LONG_TTL, rounds)
+
+        assert [(found.subject, found.repaired) for found in store.ailments()] == [
+            ("nobody", False),
+            ("nobody", False),
+        ]
+        assert all(found.repaired for found in store.ailments(repair=True))
+        assert list(store.ailments()) == []

@@ -1,0 +1,191 @@
+"""The contract: what a sweep is told, sees and does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from celery_ckpt.maintenance import Notes, Verdict
+from celery_ckpt.records import RunStatus
+from celery_ckpt.retention import Rules
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+from celery_ckpt.testing.sweeping import SWEEP, judged, saved, sweep
+
+
+class SweepingContract(ContractFixtures):
+    """Nothing that changes is overlooked, and nothing that is needed goes."""
+
+    # -- what a sweep is told ------------------------------------------------------------------------
+
+    def test_a_sweep_is_told_once_of_an_agent_that_was_saved(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 3)
+        saved(store, "{other}", 1)
+
+        assert store.count_due(SWEEP) == 2
+        assert sorted(name for name, _ in store.due(10, LONG_TTL, SWEEP)) == ["agent", "{other}"]
+        assert store.due(10, LONG_TTL, SWEEP) == []
+        assert store.count_due(SWEEP) == 0
+        assert store.due(10, LONG_TTL) == [], "a watchdog has nothing to do with it"
+
+    def test_a_sweep_that_is_done_with_an_agent_hears_of_it_when_it_changes(
+        self, store: CheckpointStore, other_store: CheckpointStore
+    ) -> None:
+        saved(store, "agent", 2)
+        assert sweep(store) == ["agent"]
+        assert sweep(store) == []
+
+        saved(store, "agent", 1)
+        assert sweep(other_store) == ["agent"]
+        saved(other_store, "agent", 1)
+        assert sweep(store) == ["agent"]
+        saved(store, "agent", 1)
+        saved(store, "agent", 1)
+        assert sweep(store) == ["agent"]
+        assert sweep(store) == []
+
+    def test_a_sweep_hears_of_a_run_that_is_settled(self, store: CheckpointStore) -> None:
+        start = store.start_run(make_run("agent", "run"), "me", LONG_TTL)
+        sweep(store)
+        ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
+        store.settle_run(ended, start.lease)
+
+        assert sweep(store) == ["agent"]
+
+    def test_an_agent_that_changes_while_it_is_swept_is_told_again(
+        self, store: CheckpointStore
+    ) -> None:
+        saved(store, "agent", 2)
+        for change in (
+            lambda: saved(store, "agent", 1),
+            lambda: store.pin(store.history("agent")[-1].id, "mine"),
+        ):
+            verdicts = judged(store, Rules(keep=1), retry=-1)
+            change()
+            store.carry_out(verdicts)
+            assert sweep(store, Rules(keep=1)) == ["agent"]
+        assert sweep(store) == []
+
+    def test_a_sweep_looks_again_when_it_said(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 2)
+        [verdict] = judged(store)
+        store.carry_out([Verdict(verdict.sight, verdict.moment, again=LONG_TTL)])
+        assert sweep(store) == []
+
+        saved(store, "agent", 1)  # not to be kept waiting by that
+        [verdict] = judged(store)
+        store.carry_out([Verdict(verdict.sight, verdict.moment, again=-1)])
+        assert sweep(store) == ["agent"]
+
+    def test_an_agent_that_is_not_there_is_not_told_again(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 1)
+        found = store.due(10, -1, SWEEP)
+        store.delete("agent")
+        store.watch("nobody", 0, SWEEP)
+        sweep(store)
+
+        assert found[0][0] == "agent"
+        assert store.due(10, LONG_TTL, SWEEP) == []
+        assert [sight.seen for sight in store.sights(["agent"])] == [""]
+        assert list(store.agents()) == []
+
+    # -- what it sees --------------------------------------------------------------------------------
+
+    def test_a_sight_has_what_it_takes_to_judge(self, store: CheckpointStore) -> None:
+        history = saved(store, "agent", 3)
+        [sight, nobody] = store.sights(["agent", "nobody"])
+
+        assert [mark.id for mark in sight.marks] == [one.id for one in reversed(history)]
+        assert [mark.seq for mark in sight.marks] == [one.seq for one in store.history("agent")]
+        assert [mark.created_at for mark in sight.marks] == [one.created_at for one in history[::-1]]
+        assert (sight.is_busy, sight.is_named_by_task, sight.last_run) == (False, False, None)
+        assert (nobody.seen, nobody.marks) == ("", [])
+
+    def test_a_sight_knows_the_runs(self, store: CheckpointStore) -> None:
+        store.add_run(make_run("agent", "agent"))
+        store.add_run(make_run("agent", "later", keep=7, max_age=60.0))
+        [sight] = store.sights(["agent"])
+        assert (sight.is_busy, sight.is_named_by_task) == (True, True)
+        assert sight.last_run is not None
+        assert (sight.last_run.run_id, sight.last_run.keep, sight.last_run.max_age) == ("later", 7, 60)
+
+        lease = store.acquire("leased", "me", LONG_TTL)
+        assert store.sights(["leased"])[0].is_busy
+        store.release(lease)
+        assert not store.sights(["leased"])[0].is_busy
+
+    def test_whatever_changes_an_agent_changes_what_is_seen(self, store: CheckpointStore) -> None:
+        run = make_run("agent", "run")
+        seen = [""]
+
+        def look() -> None:
+            [sight] = store.sights(["agent"])
+            assert sight.seen != seen[-1]
+            assert store.sights(["agent"])[0].seen == sight.seen
+            seen.append(sight.seen)
+
+        saved(store, "agent", 1)
+        look()
+        store.add_run(run)
+        look()
+        lease = store.start_run(run, "me", LONG_TTL).lease
+        look()
+        store.record_step(make_step("agent", "run"), lease)
+        look()
+        ended = run.model_copy(update={"status": RunStatus.FAILED})
+        store.settle_run(ended, lease)
+        look()
+        store.update_run(run)
+        look()
+        store.set_notes("agent", Notes(), Notes(keep=3))
+        look()
+
+    # -- what it does --------------------------------------------------------------------------------
+
+    def test_what_was_judged_goes_and_nothing_else(self, store: CheckpointStore) -> None:
+        history, others = saved(store, "agent", 6), saved(store, "other", 2)
+
+        pruned = {one.agent_id: one for one in store.carry_out(judged(store, Rules(keep=2)))}
+
+        assert store.list("agent") == history[:-3:-1]
+        assert store.list("other") == others[::-1]
+        assert pruned["agent"].checkpoints == 4
+        assert set(pruned["agent"].ids) == {one.id for one in history[:4]}
+        assert not pruned["other"].is_any
+        assert store.load(history[0].id) is None
+
+    def test_what_is_saved_meanwhile_stays(self, store: CheckpointStore) -> None:
+        history = saved(store, "agent", 4)
+        verdicts = judged(store, Rules(keep=1))
+        later = saved(store, "agent", 2, history[-1])
+        [pruned] = store.carry_out(verdicts)
+
+        assert pruned.checkpoints == 3
+        assert store.list("agent") == [*later[::-1], history[-1]]
+
+    def test_an_agent_is_forgotten_only_if_nothing_has_changed(self, store: CheckpointStore) -> None:
+        for agent_id in ("quiet", "busy"):
+            run = make_run(agent_id, agent_id)
+            lease = store.start_run(run, "me", LONG_TTL).lease
+            store.save(make_checkpoint(agent_id), lease)
+            store.settle_run(run.model_copy(update={"status": RunStatus.FAILED}), lease)
+        verdicts = judged(store, Rules(forget_after=1), later=timedelta(days=1))
+        assert all(verdict.forget for verdict in verdicts)
+        store.update_run(make_run("busy", "busy"))  # somebody resumes it
+
+        pruned = {one.agent_id: one for one in store.carry_out(verdicts)}
+
+        assert (pruned["quiet"].forgotten, pruned["quiet"].checkpoints) == (True, 1)
+        assert not pruned["busy"].is_any
+        assert list(store.agents()) == ["busy"]
+        assert store.run("busy", "busy") is not None
+        assert (store.runs("quiet"), store.list("quiet")) == ([], [])
+        assert store.count_due(SWEEP) == 0
+
+    def test_repeating_a_verdict_does_no_harm(self, store: CheckpointStore) -> None:
+        history = saved(store, "agent", 4)
+        verdicts = judged(store, Rules(keep=2))
+
+        assert store.carry_out(verdicts)[0].checkpoints == 2
+        assert store.carry_out(verdicts)[0].checkpoints == 0
+        assert store.list("agent") == history[:-3:-1]

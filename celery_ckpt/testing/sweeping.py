@@ -1,0 +1,52 @@
+"""A sweep for the contract: done by hand, a piece at a time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from celery_ckpt.clock import system_clock
+from celery_ckpt.maintenance import Rounds, Verdict
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.retention import Rules, judge
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import LONG_TTL
+from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
+
+SWEEP = Rounds.SWEEP
+
+
+def saved(
+    store: CheckpointStore, agent_id: str, count: int, after: Checkpoint | None = None
+) -> list[Checkpoint]:
+    """Save so many checkpoints of a growing conversation; oldest first."""
+    latest = after or store.load_latest(agent_id)
+    conversation, history = latest.conversation if latest else make_conversation(1), []
+    for _ in range(count):
+        conversation.append(make_message())
+        history.append(make_checkpoint(agent_id, conversation))
+        store.save(history[-1])
+    return history
+
+
+def judged(
+    store: CheckpointStore,
+    rules: Rules | None = None,
+    *,
+    retry: float = LONG_TTL,
+    later: timedelta = timedelta(0),
+) -> list[Verdict]:
+    """What a sweep decides about all that it is told of."""
+    found = store.due(100, LONG_TTL, SWEEP)
+    sights = store.sights([name for name, _ in found])
+    now = system_clock.now() + later
+    return [
+        judge(sight, rules or Rules(keep=None), now, moment, retry)
+        for sight, (_, moment) in zip(sights, found, strict=True)
+    ]
+
+
+def sweep(store: CheckpointStore, rules: Rules | None = None) -> list[str]:
+    """Sweep once; returns the agents that it was told of."""
+    verdicts = judged(store, rules)
+    store.carry_out(verdicts)
+    return sorted(verdict.sight.agent_id for verdict in verdicts)

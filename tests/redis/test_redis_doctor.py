@@ -1,0 +1,168 @@
+"""A client that dies at any command of a sweep or a deletion: a doctor finds all that is left, and then
+there is nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore, open_store
+from celery_ckpt.clock import system_clock
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.records import RunStatus
+from celery_ckpt.retention import Rules
+from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_run, make_step
+from celery_ckpt.testing.sweeping import judged
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class DyingServer(Server):
+    """Sends one command after the other, and dies before the n-th."""
+
+    def __init__(self, client: Any, where: str, at: int) -> None:
+        super().__init__(client, where)
+        self.left = at
+
+    def _one(self, call: Call) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            raise Died
+        return super()._one(call)
+
+    def command(self, *args: Any) -> Any:
+        # The source of a script comes after the death that its call was.
+        return super().command(*args) if args[0] == "EVAL" else self._one(Call.command(*args))
+
+    def together(self, *calls: Call) -> list[Any]:
+        return [self._one(call) for call in calls]
+
+    side_by_side = together
+
+    def run(self, script: str, keys: Any, *args: Any) -> Any:
+        return self._one(Call.script(script, keys, *args))
+
+
+def dying(url: str, at: int) -> RedisCheckpointStore:
+    store = RedisCheckpointStore.from_url(url)
+    store._server = server = DyingServer(store._server.client, "here", at)
+    store._index._server = server
+    return store
+
+
+def content(client: Redis) -> dict[bytes, Any]:
+    """Every key with all that it holds; moments and times aside, which are other ones each time."""
+    found: dict[bytes, Any] = {}
+    for key in client.scan_iter():
+        kind = client.type(key)
+        if kind == b"zset":
+            found[key] = sorted(client.zrange(key, 0, -1))
+        elif kind == b"hash":
+            fields = client.hgetall(key)
+            found[key] = {name: fields[name] for name in fields if name != b"listed"}
+        elif kind == b"list":
+            found[key] = client.lrange(key, 0, -1)
+    return found
+
+
+def fill(store: CheckpointStore) -> list[Checkpoint]:
+    """An agent to be pruned, one to be forgotten, one to stay; both with ids of their own."""
+    now = system_clock.now()
+    staying = []
+    for agent_id in ("forgotten", "pruned", "stays"):
+        run = make_run(agent_id, agent_id, created_at=now)
+        lease = store.start_run(run, "me", 60).lease
+        store.record_step(make_step(agent_id, agent_id, "step"), lease)
+        for number in range(3):
+            plain = make_checkpoint(agent_id, make_conversation(2))
+            foreign = Checkpoint(**{**plain.__dict__, "id": f"{agent_id} {number}"})
+            store.save(foreign, lease)
+        staying.append(foreign)
+        if agent_id == "forgotten":
+            ended = {"status": RunStatus.SUCCEEDED, "ended_at": now}
+            store.settle_run(run.model_copy(update=ended), lease)
+    return staying
+
+
+def sweep_away(store: CheckpointStore, mortal: CheckpointStore) -> None:
+    verdicts = judged(store, Rules(keep=1, forget_after=1), later=timedelta(minutes=1))
+    mortal.carry_out([one for one in verdicts if one.sight.agent_id != "stays"])
+
+
+def delete(_: CheckpointStore, store: CheckpointStore) -> None:
+    store.delete("forgotten")
+    store.remove("pruned", ["pruned 0", "pruned 1"])
+
+
+@pytest.mark.parametrize("act", [sweep_away, delete])
+def test_after_a_death_at_any_command_a_doctor_leaves_what_a_clean_store_has(
+    act: Callable[[CheckpointStore, CheckpointStore], None],
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("celery_ckpt.stores.redis.ailments.PATIENCE", 0.0)
+    with Redis.from_url(redis_url) as client, open_store(redis_url) as store:
+        deaths = 0
+        while True:
+            client.flushdb()
+            store.count_due(Rounds.SWEEP)
+            [_, pruned, stays] = fill(store)
+            staying = content(client)
+            with dying(redis_url, deaths + 1) as mortal:
+                try:
+                    act(store, mortal)
+                    break
+                except Died:
+                    deaths += 1
+            list(store.ailments(repair=True))
+            assert list(store.ailments()) == []
+            _assert_as_before_or_after(store, content(client), staying)
+            # Whoever comes next does what was not done, and then it is as if nobody had died.
+            for name in list(store.agents()):
+                store.watch(name, 0, Rounds.SWEEP)
+            act(store, store)
+            list(store.ailments(repair=True))
+            assert sorted(store.agents()) == ["pruned", "stays"]
+            assert [one.id for one in store.list("pruned")][:1] == [pruned.id]
+            assert store.load_latest("stays") == stays
+            assert not any(b"forgotten" in key for key in content(client))
+            names = [b for value in content(client).values() if isinstance(value, list) for b in value]
+            assert not any(b"forgotten" in name for name in names)
+    assert deaths >= 8
+
+
+def _assert_as_before_or_after(
+    store: CheckpointStore, now: dict[bytes, Any], before: dict[bytes, Any]
+) -> None:
+    """Each key is one that there was; nothing points to what is gone."""
+    assert now.keys() <= before.keys() | {b"ckpt:adopted"}
+    for key, value in now.items():
+        if key.startswith(b"ckpt:ids:"):
+            assert all(store.load(name.decode()) is not None for name in value)
+        if key.startswith((b"ckpt:agents:", b"ckpt:sweep:")):
+            names = {name.split(b":")[-1].decode() for name in value}
+            assert names <= set(store.agents())
+
+
+def test_a_lost_index_is_made_again(store: RedisCheckpointStore, redis_url: str) -> None:
+    store.save(make_checkpoint("a{b}%c 🎈"))
+    store.start_run(make_run("running", "running"), "me", 60)
+    with Redis.from_url(redis_url) as client:
+        for index in ("agents", "sweep", "due"):
+            client.delete(*client.keys(f"ckpt:{index}:*"))
+    found = [(one.kind, one.subject) for one in store.ailments(repair=True)]
+
+    assert ("not listed", "a{b}%c 🎈") in found
+    assert ("not listed", "running") in found
+    assert sorted(store.agents()) == ["a{b}%c 🎈", "running"]
+    assert [name for name, _ in store.due(10, 60)] == ["running"]
+    assert sorted(name for name, _ in store.due(10, 60, Rounds.SWEEP)) == ["a{b}%c 🎈", "running"]
+    assert list(store.ailments()) == []

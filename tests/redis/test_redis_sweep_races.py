@@ -1,0 +1,102 @@
+"""Sweeps at full speed beside agents that write, are pinned and resume: nothing that is needed goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.records import RunStatus
+from celery_ckpt.retention import Rules
+from celery_ckpt.testing import make_message, make_run
+from celery_ckpt.testing.sweeping import judged, sweep
+
+AGENTS, SAVES, KEEP = 4, 30, 2
+
+
+def write_and_resume(url: str, agent_id: str) -> tuple[str, str]:
+    """An agent that saves, and after each few saves goes on from what another process finds."""
+    pinned = ""
+    with RedisCheckpointStore.from_url(url) as store:
+        conversation, saved = Conversation(), 0
+        while saved < SAVES:
+            start = store.start_run(make_run(agent_id, f"run {saved}"), "me", 60)
+            latest = store.load_latest(agent_id)
+            if saved:
+                assert latest is not None
+                assert latest.conversation.digest == conversation.digest
+                conversation = latest.conversation
+            for _ in range(3):
+                conversation.append(make_message())
+                if len(conversation) > 20:
+                    conversation.replace(conversation.messages[-5:])
+                metadata = {"pin": "mine"} if saved == SAVES // 2 else {}
+                checkpoint = Checkpoint.new(agent_id, conversation, saved, metadata=metadata)
+                store.save(checkpoint, start.lease)
+                pinned = checkpoint.id if metadata else pinned
+                # What was just saved is there, whole, whatever a sweep does.
+                assert store.load(checkpoint.id) == checkpoint
+                saved += 1
+            ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
+            store.settle_run(ended, start.lease)
+        latest = store.load_latest(agent_id)
+        assert latest is not None
+        return latest.id, pinned
+
+
+def sweep_until(url: str, is_over: Callable[[], bool]) -> int:
+    swept = 0
+    with RedisCheckpointStore.from_url(url) as store:
+        while not is_over():
+            verdicts = judged(store, Rules(keep=KEEP), retry=0)
+            swept += sum(one.checkpoints for one in store.carry_out(verdicts))
+    return swept
+
+
+def test_nothing_that_a_live_agent_needs_is_ever_missing(
+    store: RedisCheckpointStore, redis_url: str
+) -> None:
+    names, over = [f"agent {number}" for number in range(AGENTS)], threading.Event()
+    with ThreadPoolExecutor() as pool:
+        sweeping = [pool.submit(sweep_until, redis_url, over.is_set) for _ in range(2)]
+        try:
+            writing = {name: pool.submit(write_and_resume, redis_url, name) for name in names}
+            left = {name: future.result(100) for name, future in writing.items()}
+        finally:
+            over.set()
+        swept = sum(future.result(20) for future in sweeping)
+    assert swept > 0
+    for name in names:  # whoever was still held by a sweep
+        store.watch(name, 0, Rounds.SWEEP)
+    sweep(store, Rules(keep=KEEP))
+
+    for name, (latest, pinned) in left.items():
+        history = store.history(name)
+        assert history[0].id == latest
+        assert [info.id for info in history if info.pin] == [pinned]
+        assert len(history) == KEEP + 1
+        assert len(store.list(name)) == len(history)
+    assert list(store.ailments()) == []
+
+
+def test_no_agent_that_changes_is_lost_from_the_index(
+    store: RedisCheckpointStore, redis_url: str
+) -> None:
+    """A save between any two steps of a sweep: it is told of the agent again, always."""
+    over = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        sweeping = [pool.submit(sweep_until, redis_url, over.is_set) for _ in range(2)]
+        for number in range(30):
+            with RedisCheckpointStore.from_url(redis_url) as other:
+                other.save(Checkpoint.new("agent", Conversation(), number))
+        over.set()
+        for future in sweeping:
+            future.result(20)
+    store.save(Checkpoint.new("agent", Conversation(), 1000))
+    store.save(Checkpoint.new("agent", Conversation(), 1001))
+    moment = store.due(10, -1, Rounds.SWEEP)
+
+    assert [name for name, _ in moment] == ["agent"]
+    assert list(store.ailments()) == []

@@ -1,0 +1,136 @@
+"""What is peculiar to the sweeps of some stores: agents of earlier versions, and long histories."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from celery_ckpt import CheckpointStore, Conversation, FileCheckpointStore, open_store
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.retention import Rules
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
+from celery_ckpt.testing.sweeping import judged, saved, sweep
+
+NAMES = [f"agent {number}" for number in range(20)]
+
+
+def filled(url: str) -> None:
+    with open_store(url) as store:
+        for name in NAMES:
+            saved(store, name, 3)
+
+
+def assert_all_are_swept(url: str) -> None:
+    with open_store(url) as store:
+        assert store.count_due(Rounds.SWEEP) == len(NAMES)
+        assert sweep(store, Rules(keep=1)) == sorted(NAMES)
+        assert [len(store.list(name)) for name in NAMES] == [1] * len(NAMES)
+        saved(store, NAMES[0], 3)
+        assert sweep(store, Rules(keep=1)) == NAMES[:1]
+        assert list(store.ailments()) == []
+
+
+def test_agents_from_before_there_were_sweeps_are_swept_in_redis(redis_url: str) -> None:
+    filled(redis_url)
+    with Redis.from_url(redis_url) as client:
+        client.delete(*client.keys("ckpt:sweep:*"))
+        for key in client.keys("ckpt:{*}:agent"):
+            client.hdel(key, "listed")
+    assert_all_are_swept(redis_url)
+
+
+def test_agents_from_before_there_were_sweeps_are_swept_in_files(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    filled(url)
+    shutil.rmtree(tmp_path / "store" / "sweep")
+    for path in tmp_path.rglob("listed"):
+        path.unlink()
+    assert_all_are_swept(url)
+
+
+def test_agents_from_before_there_were_sweeps_are_swept_in_sqlite(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    filled(url)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.executescript("""
+            DROP TABLE ckpt_sweep;
+            ALTER TABLE ckpt_agents DROP COLUMN notes;
+            ALTER TABLE ckpt_agents DROP COLUMN listed;
+        """)
+    connection.close()
+    assert_all_are_swept(url)
+
+
+def test_a_long_history_is_read_and_dropped_a_part_at_a_time(redis_url: str) -> None:
+    conversation = Conversation()
+    with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
+        pinned = make_checkpoint("agent", make_conversation(2), metadata={"pin": "mine"})
+        store.save(pinned)
+        history = []
+        for number in range(2300):
+            conversation.append(make_message(f"{number}"))
+            if number % 100 == 99:  # compacted, so that the log can be trimmed
+                conversation.replace(conversation.messages[-1:])
+            history.append(make_checkpoint("agent", conversation))
+            store.save(history[-1])
+        store.pin(history[5].id, "this too")
+
+        store.pin(pinned.id, None)
+        store.pin(history[5].id, None)
+        rounds = 0
+        while len(store.history("agent")) > 10:
+            sweep(store, Rules(keep=10))
+            store.watch("agent", 0, Rounds.SWEEP)
+            rounds += 1
+        assert rounds == 3
+        sweep(store, Rules(keep=10))
+        assert store.list("agent") == history[:-11:-1]
+        # All that the ten need, and nothing else.
+        assert client.llen("ckpt:{agent}:log") == 101
+        assert list(store.ailments()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_the_freed_bytes_are_told(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_ckpt.stores.file.journal.SEGMENT_BYTES", 5_000)
+    url = {"file": f"file://{tmp_path}/store", "sqlite": f"sqlite:///{tmp_path}/s.db"}[kind]
+    with open_store(url) as store:
+        _check_freed(store)
+
+
+def test_the_freed_bytes_are_told_by_redis(redis_url: str) -> None:
+    with open_store(redis_url) as store:
+        _check_freed(store)
+
+
+def _check_freed(store: CheckpointStore) -> None:
+    for number in range(20):
+        message = make_message(f"{number}".ljust(2_000))
+        store.save(make_checkpoint("agent", Conversation(messages=[message])))
+    [pruned] = store.carry_out(judged(store, Rules(keep=5)))
+    assert pruned.checkpoints == 15
+    assert 20_000 < pruned.bytes < 60_000
+
+
+def test_what_a_crash_left_in_files_is_found_and_removed(tmp_path: Path) -> None:
+    store = FileCheckpointStore(tmp_path)
+    saved(store, "agent", 2)
+    clean = sorted(path for path in tmp_path.rglob("*"))
+    (tmp_path / "trash" / "abc").mkdir(parents=True)
+    (tmp_path / "sweep" / ".x.1234").touch()
+    empty = tmp_path / "agents" / "zz" / "zzzz"
+    empty.mkdir(parents=True)
+    # What is new may belong to somebody who is at work.
+    assert [found.subject for found in store.ailments()] == [str(tmp_path / "trash" / "abc")]
+    for path in (tmp_path / "sweep" / ".x.1234", empty):
+        os.utime(path, (0, 0))
+
+    assert len(list(store.ailments())) == 3
+    assert all(found.repaired for found in store.ailments(repair=True))
+    assert list(store.ailments()) == []
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != "zz") == clean
