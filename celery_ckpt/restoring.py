@@ -19,6 +19,7 @@ from typing import Any
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint
 
 
@@ -49,7 +50,7 @@ def restored(latest: Checkpoint | None, run_id: str, max_tokens: int) -> Restore
         return _exact(latest)
     i = latest.iteration
     entry = latest.entry
-    return Restored(entry.conversation, entry.state, latest.metadata, i > 0, i, i)
+    return Restored(entry.conversation, entry.state, without_pin(latest.metadata), i > 0, i, i)
 
 
 def _exact(latest: Checkpoint) -> Restored:
@@ -58,7 +59,7 @@ def _exact(latest: Checkpoint) -> Restored:
     return Restored(
         latest.conversation,
         latest.state,
-        latest.metadata,
+        without_pin(latest.metadata),
         resumed=True,
         iteration=i,
         enters=i + 1 if ended else i,

@@ -19,8 +19,10 @@ from celery_ckpt.calls import Calls
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
 from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.maintenance import PIN
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.models import Checkpoint
+from celery_ckpt.names import checked_name
 from celery_ckpt.position import Position
 from celery_ckpt.records import Step
 from celery_ckpt.restoring import is_end_of_iteration, restored
@@ -198,8 +200,13 @@ class AgentRun:
         """Say by hand that something happened; outside of a loop, ITERATION counts iterations."""
         return self._bridge.run(self._emit(CheckpointEvent(event)))
 
-    def checkpoint(self, **metadata: Any) -> Any:
-        """Save now, exactly this, with more metadata for this one checkpoint; returns it."""
+    def checkpoint(self, *, pin: str | None = None, **metadata: Any) -> Any:
+        """Save now, exactly this, with more metadata for this one checkpoint; returns it.
+
+        With ``pin``, a label, no sweep ever drops it.
+        """
+        if pin is not None:
+            metadata[PIN] = checked_name(pin, "A pin's label")
         return self._bridge.run(self._checkpoint(metadata))
 
     def idempotency_key(self, name: str) -> str:

@@ -10,6 +10,7 @@ from celery_ckpt.clock import system_clock
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.options import limits_of
 from celery_ckpt.runtime.sending import sending
 from celery_ckpt.runtime.settling import attempt_of
 
@@ -32,27 +33,21 @@ def admitting(
             assert attempt is not None
             _release(attempt, envelope, options.get("retries") or 0, delay)
         else:
-            _admit(AppContext.of(task.app), task.name, agent_id, task_id, envelope, delay)
+            _admit(task, agent_id, task_id, envelope, delay)
 
     return sending(task.name, serializer, sealed)
 
 
-def _admit(
-    context: AppContext,
-    task_name: str,
-    agent_id: str,
-    task_id: str,
-    envelope: dict[str, Any],
-    delay: float,
-) -> None:
+def _admit(task: Any, agent_id: str, task_id: str, envelope: dict[str, Any], delay: float) -> None:
     run = RunRecord(
         agent_id=agent_id,
         run_id=task_id,
-        task=task_name,
+        task=task.name,
         envelope=envelope,
         created_at=system_clock.now(),
+        **limits_of(task),
     )
-    context.store.add_run(run, unclaimed=delay + UNCLAIMED_SECONDS)
+    AppContext.of(task.app).store.add_run(run, unclaimed=delay + UNCLAIMED_SECONDS)
 
 
 def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: float) -> None:

@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 
-from celery import Celery
 from celery.result import AsyncResult
 from celery.utils import uuid
 
 from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver
+from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint, Value
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus
-from celery_ckpt.runtime import signals
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.cancelling import cancel_runs
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.tidying import Tidying
 
 #: A run that was sent by hand and that nobody has begun so much later is sent again.
 _UNCLAIMED_SECONDS = 5.0
@@ -48,15 +47,8 @@ class AgentStatus(Value):
     checkpoints: int = 0
 
 
-class Agents:
+class Agents(Tidying):
     """The agents of an app, with the store that its settings name."""
-
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-
-    @property
-    def _context(self) -> AppContext:
-        return AppContext.of(self._app)
 
     # -- looking -------------------------------------------------------------------------------------
 
@@ -155,7 +147,7 @@ class Agents:
         name = checked_name(agent_id or uuid())
         if store.history(name) or store.runs(name):
             raise AlreadyExists(what="An agent's history", agent_id=name)
-        metadata = {**original.metadata, "forked_from": checkpoint_id}
+        metadata = {**without_pin(original.metadata), "forked_from": checkpoint_id}
         fork = Checkpoint.new(
             name, original.conversation, original.iteration, state=original.state, metadata=metadata
         )
@@ -173,18 +165,12 @@ class Agents:
         self.cancel(agent_id)
         return self._context.store.delete(agent_id)
 
-    def prune(self, agent_id: str, keep: int) -> int:
-        """Drop all but the newest checkpoints; never the latest one of an agent with an open run."""
-        is_live = bool(self._context.store.standing(agent_id).open)
-        count = self._context.store.prune(agent_id, max(keep, 1) if is_live else keep)
-        if count:
-            signals.checkpoints_pruned.send(sender=self._app, agent_id=agent_id, count=count)
-        return count
-
 
 def _anew(run: RunRecord) -> RunRecord:
     """A run that has ended, as if it had just been sent."""
     again = {"status": RunStatus.QUEUED, "delivered": False, "retries": 0, "stalled": 0}
     envelope = run.envelope
     envelope["headers"] = {**envelope["headers"], "retries": 0}
-    return run.model_copy(update={**again, "error": None, "result": None, "envelope": envelope})
+    return run.model_copy(
+        update={**again, "error": None, "result": None, "ended_at": None, "envelope": envelope}
+    )

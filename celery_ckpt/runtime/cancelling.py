@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import RunOver
+from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.repairing import repaired
@@ -30,7 +32,8 @@ def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
     tell_cancelled(context.app, run)
     cancelled = context.store.run(run.agent_id, run.run_id)
     if cancelled is not None:
-        send_next(context, context.store.settle_run(cancelled, lease))
+        ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
+        send_next(context, context.store.settle_run(ended, lease))
     return True
 
 
@@ -45,6 +48,6 @@ def _tidy(context: AppContext, run: RunRecord, lease: Lease) -> None:
         latest.iteration,
         state=latest.entry.state if latest.entry else latest.state,
         run_id=run.run_id,
-        metadata={**latest.metadata, "reason": CANCELLED},
+        metadata={**without_pin(latest.metadata), "reason": CANCELLED},
     )
     context.store.save(whole, lease)

@@ -21,6 +21,7 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
+from celery_ckpt.clock import system_clock
 from celery_ckpt.control import Fenced, HandOff, found
 from celery_ckpt.errors import RunFailed, RunStalled
 from celery_ckpt.records import RunRecord, RunStatus
@@ -142,7 +143,8 @@ def _left(attempt: Attempt, run: AgentRun | None, error: Ignore | Reject) -> Bas
 
 def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: Any) -> None:
     """One write: the last checkpoint, the result, the status. The lease is kept until it is settled."""
-    record = attempt.of_run.model_copy(update={"status": status, **outcome})
+    ended = {"status": status, "ended_at": system_clock.now(), **outcome}
+    record = attempt.of_run.model_copy(update=ended)
     store, lease = attempt.context.store, attempt.hold.lease
     # A failure is resumed from the last checkpoint: what came after it may be what is wrong.
     is_kept = status is RunStatus.SUCCEEDED and not isinstance(attempt.strategy, Never)

@@ -7,7 +7,8 @@ from typing import Any
 from celery import Celery
 from celery._state import _get_active_apps, connect_on_app_finalize
 
-from celery_ckpt.runtime import parent, saving, sending, settling
+from celery_ckpt.runtime import parent, saving, schedule, sending, settling
+from celery_ckpt.runtime.maintenance import PRUNE, add_tasks
 
 
 def install(app: Celery) -> None:
@@ -15,11 +16,13 @@ def install(app: Celery) -> None:
     from celery_ckpt.runtime.bootstep import AgentsStep
 
     app.steps["worker"].add(AgentsStep)
+    if PRUNE not in app._tasks:
+        add_tasks(app)
 
 
 def connect() -> None:
     """Listen to Celery, and install in every app there is and will be."""
-    for module in (saving, sending, settling, parent):
+    for module in (saving, sending, settling, parent, schedule):
         module.connect()
     connect_on_app_finalize(_on_finalize)
     for app in _get_active_apps():

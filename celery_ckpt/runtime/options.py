@@ -7,10 +7,11 @@ from typing import Any
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.repairing import POLICIES
+from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.strategies import CheckpointStrategy
 
 #: Those that are checked.
-OPTIONS = ("strategy", "on_changed", "pending_calls", "iterations_per_task", "keep")
+OPTIONS = ("strategy", "on_changed", "pending_calls", "iterations_per_task", "keep", "max_age")
 
 
 def parsed_strategy(strategy: Any) -> CheckpointStrategy | None:
@@ -38,9 +39,19 @@ def _is_count(value: Any) -> bool:
     return value is None or (isinstance(value, int) and value >= 1)
 
 
+def _is_span(value: Any) -> bool:
+    return value is None or (isinstance(seconds(value), int | float) and seconds(value) > 0)
+
+
+def limits_of(task: Any) -> dict[str, Any]:
+    """What a task wants kept of its agents, for the record of a run."""
+    return {"keep": task.keep, "max_age": seconds(task.max_age)}
+
+
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "on_changed": (lambda value: value in ("call", "fail"), "'call' or 'fail'"),
     "pending_calls": (lambda value: value in POLICIES, f"one of {', '.join(POLICIES)}"),
     "iterations_per_task": (_is_count, "1 or more, or None"),
     "keep": (_is_count, "1 or more, or None"),
+    "max_age": (_is_span, "over 0 seconds, a timedelta, or None"),
 }

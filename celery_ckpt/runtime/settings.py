@@ -76,7 +76,7 @@ class Settings(BaseModel):
     @field_validator("max_age", "forget_finished_after", "prune_every", "lease_ttl", mode="before")
     @classmethod
     def _seconds(cls, value: Any) -> Any:
-        return value.total_seconds() if isinstance(value, timedelta) else value
+        return seconds(value)
 
     @field_validator("durability", "encryption_keys")
     @classmethod
@@ -112,6 +112,11 @@ class Settings(BaseModel):
             is_nobodys = app.main == _CELERYS_OWN_APP
             raise ConfigurationError(reason=_NO_CURRENT_APP if is_nobodys else _NO_STORE_URL)
         return self.store_url
+
+
+def seconds(value: Any) -> Any:
+    """A span of time as seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:

@@ -20,6 +20,7 @@ from celery_ckpt.runtime.envelopes import (
     send_later,
 )
 from celery_ckpt.runtime.lease import Hold
+from celery_ckpt.runtime.options import limits_of
 from celery_ckpt.runtime.owner import is_known_dead
 from celery_ckpt.runtime.settling import settle
 from celery_ckpt.runtime.states import is_revoked
@@ -79,7 +80,8 @@ def _started(context: AppContext, task: Any) -> Attempt:
 def _cancelled(attempt: Attempt) -> Ignore:
     """The agent was deleted while this message was on its way."""
     attempt.context.keeper.let_go(attempt.hold)
-    attempt.of_run = attempt.of_run.model_copy(update={"status": RunStatus.CANCELLED})
+    ended = {"status": RunStatus.CANCELLED, "ended_at": system_clock.now()}
+    attempt.of_run = attempt.of_run.model_copy(update=ended)
     settle(attempt)
     return Ignore("it was cancelled")
 
@@ -95,6 +97,7 @@ def _delivered(task: Any) -> RunRecord:
         envelope={} if is_recorded else envelope_of_request(task),
         delivery=delivery_tag(request),
         created_at=system_clock.now(),
+        **limits_of(task),
     )
 
 

@@ -1,0 +1,103 @@
+"""One part of a sweep: look at some agents, judge them, have that done, and tell of it.
+
+PRUNE   beat -> celery_ckpt.prune -> agents that changed since -> RetentionPolicy -> store -> signals
+
+Each agent is named to one sweep only, and for a minute to no other: two beats, or twenty workers, share
+the work and do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from celery_ckpt.clock import system_clock
+from celery_ckpt.maintenance import Pruned, PruneReport, Rounds, Verdict
+from celery_ckpt.retention import Rules, judge
+from celery_ckpt.runtime import signals
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: How many agents are looked at in one round trip, and for how long nobody else is told of them.
+_PAGE, _HOLD = 100, 60.0
+#: How often sweeps come, where beat does not say.
+_USUAL_SECONDS = 300.0
+
+#: An agent with its moment.
+Found = tuple[str, int]
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The limits for agents that have none of their own."""
+    return Rules(settings.keep, settings.max_age, settings.forget_finished_after)
+
+
+def sweep(context: AppContext, limit: int) -> PruneReport:
+    """Look at agents whose moments have come, until about so many are done, or no more are due."""
+    report = PruneReport()
+    while report.agents < limit:
+        found = context.store.due(_PAGE, _HOLD, Rounds.SWEEP)
+        if not found:
+            break
+        for pruned in _swept(context, found):
+            report.add(pruned)
+    return report
+
+
+def sweep_all(
+    context: AppContext, *, dry_run: bool, told: Callable[[Pruned], object] | None
+) -> PruneReport:
+    """Look at every agent there is; in a dry run only say what would go."""
+    report, store = PruneReport(dry_run=dry_run), context.store
+    agents = store.agents()
+    while page := list(islice(agents, _PAGE)):
+        if dry_run:
+            pruned = _would_go(context, page)
+        else:
+            pruned = _swept(context, [(name, store.watch(name, _HOLD, Rounds.SWEEP)) for name in page])
+        for one in pruned:
+            report.add(one)
+            if told is not None:
+                told(one)
+    return report
+
+
+def _swept(context: AppContext, found: Sequence[Found]) -> Iterator[Pruned]:
+    verdicts = list(_judged(context, found))
+    for pruned in context.store.carry_out(verdicts):
+        tell(context, pruned)
+        yield pruned
+
+
+def _judged(context: AppContext, found: Sequence[tuple[str, int | None]]) -> Iterator[Verdict]:
+    rules, now = rules_of(context.settings), system_clock.now()
+    # Whatever changes meanwhile is looked at in the next sweep, not again and again in this one.
+    retry = (context.settings.prune_every or _USUAL_SECONDS) / 2
+    sights = context.store.sights([agent_id for agent_id, _ in found])
+    for sight, (_, moment) in zip(sights, found, strict=True):
+        if sight.damage:
+            logger.error("Agent %r is not pruned: %s", sight.agent_id, sight.damage)
+        yield judge(sight, rules, now, moment, retry)
+
+
+def _would_go(context: AppContext, page: Sequence[str]) -> Iterator[Pruned]:
+    for verdict in _judged(context, [(agent_id, None) for agent_id in page]):
+        sight, gone = verdict.sight, set(verdict.drop)
+        marks = [mark for mark in sight.marks if verdict.forget or mark.id in gone]
+        size, ids = sum(mark.size for mark in marks), tuple(mark.id for mark in marks)
+        yield Pruned(sight.agent_id, len(ids), size, verdict.forget, ids)
+
+
+def tell(context: AppContext, pruned: Pruned) -> None:
+    """Say what went of an agent, if anything did."""
+    if pruned.is_any:
+        signals.checkpoints_pruned.send(
+            sender=context.app,
+            agent_id=pruned.agent_id,
+            count=pruned.checkpoints,
+            bytes=pruned.bytes,
+            forgotten=pruned.forgotten,
+        )

@@ -1,0 +1,103 @@
+"""What ``Agents`` does about what is kept: pins, limits, pruning, and looking for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+from celery import Celery
+
+from celery_ckpt.clock import system_clock
+from celery_ckpt.errors import AgentNotFound, CheckpointNotFound
+from celery_ckpt.maintenance import Finding, Notes, Pruned, PruneReport, Verdict
+from celery_ckpt.retention import RetentionPolicy
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.settings import seconds
+from celery_ckpt.runtime.sweeping import sweep_all, tell
+
+
+class Tidying:
+    """The part of ``Agents`` that keeps a store in order."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    @property
+    def _context(self) -> AppContext:
+        return AppContext.of(self._app)
+
+    def pin(self, checkpoint_id: str, label: str) -> None:
+        """Let no sweep drop a checkpoint, nor its agent, for the reason that the label says.
+
+        Raises:
+            CheckpointNotFound: there is none of that id.
+            InvalidName: nothing can be labelled that.
+        """
+        if not self._context.store.pin(checkpoint_id, label):
+            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+
+    def unpin(self, checkpoint_id: str) -> bool:
+        """Let sweeps treat a checkpoint as any other; False: it was not pinned.
+
+        Raises:
+            CheckpointNotFound: there is none of that id.
+        """
+        store = self._context.store
+        checkpoint = store.load(checkpoint_id)
+        if checkpoint is None:
+            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+        [sight] = store.sights([checkpoint.agent_id])
+        is_pinned = any(mark.pin for mark in sight.marks if mark.id == checkpoint_id)
+        return store.pin(checkpoint_id, None) and is_pinned
+
+    def retain(
+        self,
+        agent_id: str,
+        *,
+        keep: int | None = None,
+        max_age: float | timedelta | None = None,
+        forget_after: float | timedelta | None = None,
+    ) -> None:
+        """Give one agent limits of its own, in the place of those it had. ``None``: as its task or the
+        settings say. With ``forget_after`` also a named agent goes, so long after its last run.
+
+        Raises:
+            AgentNotFound: there is none of that name.
+        """
+        store = self._context.store
+        limits = {"keep": keep, "max_age": seconds(max_age), "forget_after": seconds(forget_after)}
+        Notes.model_validate(limits)
+        while store.sights([agent_id])[0].seen:
+            before = store.notes(agent_id)
+            if store.set_notes(agent_id, before, before.model_copy(update=limits)):
+                return
+        raise AgentNotFound(agent_id=agent_id)
+
+    def prune(self, agent_id: str, keep: int) -> int:
+        """Drop all but the newest checkpoints; never a pinned one, nor the latest one of an agent with
+        an open run. Returns how many went.
+        """
+        policy, store = RetentionPolicy(keep), self._context.store
+        while True:
+            [sight] = store.sights([agent_id])
+            gone = policy.expired(sight.marks, system_clock.now(), live=sight.is_busy)
+            [pruned] = store.carry_out([Verdict(sight, drop=[mark.id for mark in gone])])
+            if pruned.checkpoints or not gone:
+                tell(self._context, pruned)
+                return pruned.checkpoints
+
+    def prune_all(
+        self, *, dry_run: bool = False, told: Callable[[Pruned], object] | None = None
+    ) -> PruneReport:
+        """Look at every agent, here and now, and drop what the limits say; in a dry run only say what
+        would go. ``told`` is called for each agent that was looked at.
+        """
+        return sweep_all(self._context, dry_run=dry_run, told=told)
+
+    def doctor(self, *, repair: bool = False) -> Iterator[Finding]:
+        """Look at everything in the store, and at how it is set up: what can lose work, what crashes
+        have left behind, and what nobody would look at. With ``repair`` what can be put right is.
+        """
+        for risk in self._context.store.risks():
+            yield Finding("risk", "the store", risk, "Set the server up differently.")
+        yield from self._context.store.ailments(repair)

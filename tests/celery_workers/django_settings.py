@@ -1,0 +1,13 @@
+"""The settings of a Django project that does nothing but keep beat's schedule."""
+
+from __future__ import annotations
+
+import os
+
+SECRET_KEY = "tests"
+USE_TZ = True
+INSTALLED_APPS = ["django_celery_beat"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES = {
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("CKPT_TEST_DJANGO_DB")}
+}

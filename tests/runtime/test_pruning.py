@@ -1,0 +1,311 @@
+"""Sweeps, pins, limits and the doctor, through an app: by the ids that survive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_ckpt import Agents, AgentTask, signals
+from celery_ckpt.clock import system_clock
+from celery_ckpt.errors import AgentNotFound, CheckpointNotFound
+from celery_ckpt.maintenance import PruneReport, Rounds
+from celery_ckpt.records import RunStatus
+from celery_ckpt.retention import judge
+from celery_ckpt.runtime import maintenance
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.sweeping import rules_of
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing import make_checkpoint, make_run
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def app(request: pytest.FixtureRequest) -> Iterator[Celery]:
+    conf = getattr(request, "param", {})
+    app = Celery("pruning", broker="memory://", set_as_current=False)
+    app.conf.update({"ckpt_store_url": "memory://", "ckpt_keep": 3, **conf})
+    app.finalize()
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def store(app: Celery) -> CheckpointStore:
+    return AppContext.of(app).store
+
+
+@pytest.fixture
+def agents(app: Celery) -> Agents:
+    return Agents(app)
+
+
+def configured(**conf: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("app", [conf], indirect=True, ids=[""])
+
+
+def saved(store: CheckpointStore, agent_id: str, *ages: timedelta) -> list[str]:
+    """Save a checkpoint of each age, oldest first; their ids."""
+    now = system_clock.now()
+    history = [make_checkpoint(agent_id).model_copy(update={"created_at": now - age}) for age in ages]
+    for checkpoint in history:
+        store.save(checkpoint)
+    return [checkpoint.id for checkpoint in history]
+
+
+def finished(store: CheckpointStore, agent_id: str, run_id: str, ago: timedelta, **fields: Any) -> None:
+    """Let a run of an agent end, so long ago."""
+    status = fields.pop("status", RunStatus.SUCCEEDED)
+    run = make_run(agent_id, run_id, **fields)
+    lease = store.start_run(run, "me", 60).lease
+    ended = {"status": status, "ended_at": system_clock.now() - ago}
+    store.settle_run(run.model_copy(update=ended), lease)
+
+
+def sweep(app: Celery) -> None:
+    assert AgentTask.is_agent  # whoever has agents has this task
+    app.tasks[maintenance.PRUNE]()
+
+
+def left(store: CheckpointStore, agent_id: str) -> list[str]:
+    return [info.id for info in store.history(agent_id)][::-1]
+
+
+NEW = timedelta(0)
+
+
+def test_a_sweep_keeps_the_newest(app: Celery, store: CheckpointStore) -> None:
+    three, four = saved(store, "three", *[NEW] * 3), saved(store, "four", *[NEW] * 4)
+    sweep(app)
+
+    assert left(store, "three") == three
+    assert left(store, "four") == four[1:]
+
+
+@configured(ckpt_keep=None, ckpt_max_age=timedelta(days=2))
+def test_a_sweep_drops_what_is_too_old_and_comes_again_when_more_is(
+    app: Celery, store: CheckpointStore
+) -> None:
+    second, minute = timedelta(seconds=1), timedelta(minutes=1)
+    ids = saved(store, "agent", 3 * DAY, 2 * DAY + second, 2 * DAY - minute, DAY)
+    sweep(app)
+
+    assert left(store, "agent") == ids[2:]
+    [sight] = store.sights(["agent"])
+    again = judge(sight, rules_of(AppContext.of(app).settings), system_clock.now()).again
+    assert again is not None
+    assert 55 < again <= 60
+
+
+@configured(ckpt_keep=1, ckpt_max_age=1)
+def test_the_latest_of_an_agent_that_may_go_on_stays_whatever_the_limits_say(
+    app: Celery, store: CheckpointStore
+) -> None:
+    alone = saved(store, "alone", 9 * DAY, 8 * DAY)
+    running = saved(store, "running", 9 * DAY, 8 * DAY)
+    store.start_run(make_run("running", "running"), "me", 60)
+    failed = saved(store, "failed", 9 * DAY, 8 * DAY)
+    finished(store, "failed", "failed", DAY, status=RunStatus.FAILED)
+    named = saved(store, "named", 9 * DAY, 8 * DAY)
+    finished(store, "named", "some task", DAY)
+    over = saved(store, "over", 9 * DAY, 8 * DAY)
+    finished(store, "over", "over", DAY)
+    sweep(app)
+
+    for agent_id, ids in {"alone": alone, "running": running, "failed": failed, "named": named}.items():
+        assert left(store, agent_id) == ids[1:]
+    assert (left(store, "over"), len(over)) == ([], 2)
+    assert store.run("over", "over") is not None
+
+
+@configured(ckpt_forget_finished_after=timedelta(days=7))
+def test_agents_named_by_their_task_are_forgotten_some_time_after_their_end(
+    app: Celery, store: CheckpointStore
+) -> None:
+    minute = timedelta(minutes=1)
+    for agent_id, run_id, ago in [
+        ("just over", "just over", 7 * DAY + minute),
+        ("not yet", "not yet", 7 * DAY - minute),
+        ("with a name", "some task", 70 * DAY),
+    ]:
+        saved(store, agent_id, ago)
+        finished(store, agent_id, run_id, ago)
+    saved(store, "open", 70 * DAY)
+    finished(store, "open", "open", 70 * DAY)
+    store.add_run(make_run("open", "another"))
+    pinned = make_checkpoint("pinned", metadata={"pin": "evidence"})
+    store.save(pinned)
+    finished(store, "pinned", "pinned", 70 * DAY)
+    sweep(app)
+
+    assert sorted(store.agents()) == ["not yet", "open", "pinned", "with a name"]
+    assert store.runs("just over") == []
+
+
+def test_an_agents_own_limits_beat_its_tasks_which_beat_the_settings(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
+    of_task, of_agent = saved(store, "task", *[NEW] * 6), saved(store, "agent", *[NEW] * 6)
+    for agent_id in ("task", "agent"):
+        finished(store, agent_id, "run", NEW, keep=5)
+    agents.retain("agent", keep=1)
+    plain = saved(store, "plain", *[NEW] * 6)
+    sweep(app)
+
+    assert left(store, "plain") == plain[3:]
+    assert left(store, "task") == of_task[1:]
+    assert left(store, "agent") == of_agent[5:]
+    agents.retain("agent")
+    saved(store, "agent", *[NEW] * 5)
+    sweep(app)
+    assert len(left(store, "agent")) == 5
+
+
+def test_a_named_agent_goes_if_that_was_said_of_it(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
+    saved(store, "named", DAY)
+    finished(store, "named", "task", DAY)
+    agents.retain("named", forget_after=timedelta(hours=23))
+    sweep(app)
+
+    assert list(store.agents()) == []
+    with pytest.raises(AgentNotFound):
+        agents.retain("named", keep=1)
+    with pytest.raises(ValueError, match="keep"):
+        agents.retain("named", keep=0)
+
+
+def test_pinned_checkpoints_stay_until_they_are_freed(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
+    ids = saved(store, "agent", *[NEW] * 6)
+    agents.pin(ids[0], "before-deploy")
+    sweep(app)
+    assert left(store, "agent") == [ids[0], *ids[3:]]
+    assert agents.history("agent")[-1].pin == "before-deploy"
+    assert agents.prune("agent", 1) == 2
+    assert left(store, "agent") == [ids[0], ids[5]]
+
+    assert agents.unpin(ids[0])
+    assert not agents.unpin(ids[0])
+    assert agents.prune("agent", 1) == 1
+    for act in (agents.unpin, lambda name: agents.pin(name, "x")):
+        with pytest.raises(CheckpointNotFound):
+            act(ids[0])
+
+
+def test_a_fork_of_a_pinned_checkpoint_is_not_pinned(store: CheckpointStore, agents: Agents) -> None:
+    pinned = make_checkpoint("agent", metadata={"pin": "mine", "also": "this"})
+    store.save(pinned)
+    [fork] = agents.history(agents.fork(pinned.id, "fork"))
+
+    assert (fork.pin, fork.metadata["also"]) == (None, "this")
+
+
+def test_a_dry_run_says_what_would_go_and_nothing_goes(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
+    ids = saved(store, "agent", *[NEW] * 5)
+    saved(store, "small", NEW)
+    saved(store, "old", 70 * DAY)
+    finished(store, "old", "old", 70 * DAY)
+    before = [store.list(agent_id) for agent_id in ("agent", "small", "old")]
+    told = []
+
+    dry = agents.prune_all(dry_run=True, told=told.append)
+
+    assert (dry.agents, dry.pruned, dry.forgotten, dry.checkpoints, dry.dry_run) == (3, 2, 1, 3, True)
+    assert {one.agent_id: set(one.ids) for one in told}["agent"] == set(ids[:2])
+    assert [store.list(agent_id) for agent_id in ("agent", "small", "old")] == before
+    assert store.count_due(Rounds.SWEEP) == 3
+    wet = agents.prune_all()
+    assert (wet.agents, wet.pruned, wet.forgotten, wet.checkpoints) == (3, 2, 1, 3)
+    assert left(store, "agent") == ids[2:]
+    assert store.count_due(Rounds.SWEEP) == 0
+
+
+def test_pruning_all_also_looks_at_agents_that_no_sweep_would(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
+    ids = saved(store, "agent", *[NEW] * 3)
+    sweep(app)
+    app.conf.ckpt_keep = 1
+    AppContext.of(app).settings = type(AppContext.of(app).settings).of(app)
+    sweep(app)
+    assert left(store, "agent") == ids
+
+    agents.prune_all()
+    assert left(store, "agent") == ids[2:]
+
+
+def test_what_goes_is_told(app: Celery, store: CheckpointStore, caplog: Any) -> None:
+    pruned: list[dict[str, Any]] = []
+    totals: list[PruneReport] = []
+
+    def on_pruned(sender: Any, **facts: Any) -> None:
+        pruned.append({"sender": sender, **facts})
+
+    def on_end(report: PruneReport, **_: Any) -> None:
+        totals.append(report)
+
+    signals.checkpoints_pruned.connect(on_pruned)
+    signals.prune_finished.connect(on_end)
+    saved(store, "agent", *[NEW] * 5)
+    saved(store, "small", NEW)
+    with caplog.at_level("INFO"):
+        sweep(app)
+
+    [facts] = pruned
+    assert (facts["sender"], facts["agent_id"], facts["count"]) == (app, "agent", 2)
+    assert (facts["bytes"], facts["forgotten"]) == (0, False)
+    [total] = totals
+    assert (total.agents, total.pruned, total.checkpoints) == (2, 1, 2)
+    assert "2 checkpoints went of 1 agents" in caplog.text
+    sweep(app)
+    assert len(totals) == 1
+
+
+def test_a_large_sweep_is_split_into_parts_that_go_on(
+    app: Celery, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_AGENTS_IN_A_PART", 10)
+    monkeypatch.setattr("celery_ckpt.runtime.sweeping._PAGE", 5)
+    monkeypatch.setattr(maintenance, "_PARTS_AT_ONCE", 3)
+    sent: list[tuple[str, Any, Any]] = []
+    monkeypatch.setattr(
+        app, "send_task", lambda name, args, **options: sent.append((name, args, options["expires"]))
+    )
+    for number in range(45):
+        saved(store, f"agent-{number}", NEW)
+
+    sweep(app)
+    assert [(name, expires) for name, _, expires in sent] == [(maintenance.PART, 300)] * 3
+    assert [args[0]["agents"] for _, args, _ in sent] == [0, 0, 10]
+    while sent:
+        name, args, _ = sent.pop(0)
+        app.tasks[name](*args)
+    assert store.count_due(Rounds.SWEEP) == 0
+
+
+@configured(ckpt_prune_every=None)
+def test_a_sweep_that_is_switched_off_does_nothing(app: Celery, store: CheckpointStore) -> None:
+    ids = saved(store, "agent", *[NEW] * 5)
+    sweep(app)
+
+    assert left(store, "agent") == ids
+
+
+def test_the_doctor_tells_risks_and_repairs(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
+    store.watch("nobody", 60, Rounds.SWEEP)
+    kinds = [(found.kind, found.subject, found.repaired) for found in agents.doctor()]
+    assert kinds == [("risk", "the store", False), ("left over", "nobody", False)]
+
+    assert [found.repaired for found in agents.doctor(repair=True)] == [False, True]
+    assert [found.kind for found in agents.doctor()] == ["risk"]
