@@ -17,8 +17,9 @@ from time import monotonic
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.budgets import BUDGETS
+from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.contenders import Contender, Place, our_file, our_memory, our_redis, our_sqlite
+from benchmarks.fleet import Fleet, fleet
 from benchmarks.limits import NaiveJson, RedisCommands, SqliteInsert
 from benchmarks.measure import QUICK, Figures, Plan, measure
 from benchmarks.peers import peers
@@ -65,10 +66,13 @@ def run(url: str, plan: Plan) -> Results:
     with _fresh(url) as place:
         results = Results(plan, versions(place), missing=missing)
     budgets = (*BUDGETS, *RUNNING)
-    with steps(len(budgets) + len(_OURS) + len(_OTHERS) + len(found)) as progress:
+    with steps(1 + len(budgets) + len(_OURS) + len(_OTHERS) + len(found)) as progress:
         for budget in budgets:
             with progress.step(f"budget: {budget.__name__}"), _fresh(url) as place:
                 results.budgets.append(budget(place, plan))
+        with progress.step(f"a fleet of {plan.fleet:,} agents"):
+            results.fleets = fleet(plan.fleet)
+            results.budgets += [_of_fleet(one) for one in results.fleets]
         for make in (*_OURS, *_OTHERS):
             results.figures.append(_measured(make, url, plan, progress))
         for peer in found:
@@ -78,6 +82,11 @@ def run(url: str, plan: Plan) -> Results:
                 results.missing.append(f"{peer.__name__} could not be measured: {_first_line(error)}")
     results.seconds = monotonic() - start
     return results
+
+
+def _of_fleet(one: Fleet) -> Budget:
+    what = f"sweep of {one.agents:,} agents, {one.where}: for each checkpoint removed"
+    return Budget(what, "one pipelined HDEL for each", one.each, one.bare_each, one.ratio, 2)
 
 
 def _first_line(error: Exception) -> str:

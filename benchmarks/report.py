@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.budgets import Budget
+from benchmarks.fleet import Fleet
 from benchmarks.measure import BOUNDS, Figures, Plan
 from benchmarks.results import Results
 
@@ -30,6 +32,7 @@ def show(results: Results, console: Console) -> None:
     console.print()
     console.print(budgets)
     console.print(_verdict(results.budgets), highlight=False)
+    console.print(fleet_table(results.fleets))
 
 
 def _table(head: list[str], title: str) -> Table:
@@ -134,6 +137,9 @@ def write(results: Results, path: Path, picture: str | None) -> None:
         _ABOUT_BUDGETS,
         _markdown(_BUDGET_HEAD, [_budget_row(budget) for budget in results.budgets]),
         _verdict(results.budgets),
+        "## A fleet, and a sweep",
+        _ABOUT_FLEETS,
+        _fleet_markdown(results.fleets),
         "## Where",
         f"{results.date}, {results.machine}; the run took {results.seconds / 60:.1f} minutes.",
         _markdown(["", "version"], [[name, v] for name, v in results.versions.items()]),
@@ -155,7 +161,44 @@ WAL checkpoint. A contender is stopped when one save takes over {bounds.save_sec
 took over {bounds.total_seconds:g} s, or it would store over {gigabytes:g} GB; what it did not reach is
 a dash. One contender was measured after the other: for small differences see the ratios below."""
 
+_ABOUT_FLEETS = """\
+Every agent has 20 checkpoints, each with one message of 100 bytes more than the one before. Memory is
+that of the data set as the server reports it. What it means for ten million agents is in
+[Keep the store small](howto/prune.md)."""
+
 _ABOUT_BUDGETS = """\
 Each ratio comes from a loop that does both things in turn, with the same work before each, so that both
 meet the same machine; it is the median over blocks of rounds. The limits do only a part of the work: no
 order, no atomicity, no lease, no header."""
+
+
+# -- the fleet -----------------------------------------------------------------------------------------
+
+_FLEET_ROWS: tuple[tuple[str, Callable[[Fleet], str]], ...] = (
+    ("agents, with 20 checkpoints each", lambda one: f"{one.agents:,}"),
+    ("a sweep that prunes all of them to 2", lambda one: seconds(one.sweep)),
+    ("for each checkpoint that it removes", lambda one: seconds(one.each)),
+    ("the same removed by a pipelined HDEL", lambda one: seconds(one.bare_each)),
+    ("ratio (budget: 2)", lambda one: f"{one.ratio:.2f}"),
+    ("the next sweep, which has nothing to do", lambda one: seconds(one.idle_sweep)),
+    ("a sweep of an empty store", lambda one: seconds(one.idle_empty)),
+    ("time of the server's processor, for each agent", lambda one: seconds(one.server_each)),
+    ("longest wait of another client meanwhile", lambda one: seconds(one.longest_stall)),
+    ("the same, while nobody sweeps", lambda one: seconds(one.longest_stall_before)),
+    ("longest script, by the server's slow log", lambda one: seconds(one.longest_script)),
+    ("memory of an agent", lambda one: size(one.agent_bytes)),
+    ("memory that goes with a checkpoint's record", lambda one: size(one.checkpoint_bytes)),
+)
+
+
+def fleet_table(fleets: list[Fleet]) -> Table:
+    """The fleet, for a terminal."""
+    table = _table(["", *(one.where for one in fleets)], "A fleet, and a sweep")
+    for what, show_one in _FLEET_ROWS:
+        table.add_row(what, *map(show_one, fleets))
+    return table
+
+
+def _fleet_markdown(fleets: list[Fleet]) -> str:
+    rows = [[what, *map(show_one, fleets)] for what, show_one in _FLEET_ROWS]
+    return _markdown(["", *(one.where for one in fleets)], rows)

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.budgets import Budget
 from benchmarks.contenders import Place
+from benchmarks.fleet import Fleet
 from benchmarks.measure import Figures, Plan
 
 _PACKAGES = (
@@ -36,6 +37,7 @@ class Results:
     machine: str = field(default_factory=lambda: _machine())
     figures: list[Figures] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
+    fleets: list[Fleet] = field(default_factory=list)
     #: Why somebody is missing.
     missing: list[str] = field(default_factory=list)
     seconds: float = 0
