@@ -170,9 +170,8 @@ class Process:
             dog.look(SteppingUnacked(self.store))  # type: ignore[arg-type]
 
     def _is_due(self) -> bool:
-        store = self.world.store
-        now = store._clock.now().timestamp() * 1e6
-        return any(moment <= now for moment in store._moments.values())
+        now = self.world.clock.now().timestamp()
+        return any(moment <= now for moment in self.world.moments())
 
     def send(self, agent_id: str, *run_ids: str) -> Callable[[], None]:
         """A caller: each run is on record before its message is published."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from actors import CALLS, Process
@@ -18,7 +17,6 @@ from world import Pause, World
 
 #: More steps than any schedule needs.
 _TOO_MANY = 2_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -86,12 +84,12 @@ class Execution:
         """Nobody has anything to do now: wait for the next moment, if something is still open."""
         if self.world.restore_orphans():
             return True
-        moments = self.world.store._moments.values()
+        moments = self.world.moments()
         if not moments or not self.world.open_runs(set(runs.values())):
             return False
         self.world.waits += 1
-        now = (self.world.clock.now() - _EPOCH).total_seconds()
-        self.world.clock.advance(max(0.0, min(moments) / 1e6 - now) + 0.001)
+        now = self.world.clock.now().timestamp()
+        self.world.clock.advance(max(0.0, min(moments) - now) + 0.001)
         return True
 
     def _take(self, actor: Actor) -> Actor:

@@ -15,6 +15,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from celery_ckpt import MemoryCheckpointStore
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunRecord
 from celery_ckpt.testing import FakeClock
 
@@ -132,6 +133,10 @@ class World:
         self.calls[run_id, number] += 1
         pause("the model answers")
         return number
+
+    def moments(self) -> list[float]:
+        """When the watchdog is to look at some agent, in seconds since 1970."""
+        return [moment / 1e6 for moment in self.store._moments[Rounds.WATCHDOG].values()]
 
     def newest_token(self) -> int:
         """The token of whoever got a lease last."""

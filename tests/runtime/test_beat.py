@@ -16,7 +16,8 @@ import pytest
 from celery_workers.broker import Broker
 from celery_workers.configuration import Configuration
 from celery_workers.fixtures import StartWorker
-from celery_workers.processes import TESTS, WorkerProcess
+from celery_workers.processes import WorkerProcess
+from celery_workers.starting import TESTS
 from celery_workers.waiting import until
 
 from celery_ckpt import open_store

@@ -262,6 +262,6 @@ def test_every_statement_is_valid() -> None:
     connection = sqlite3.connect(":memory:")
     connection.executescript(";\n".join(statements("schema")))
     for statement in queries().values():
-        values = [0] * max(map(int, re.findall(r"\?(\d+)", statement)))
+        values = [0] * max(map(int, re.findall(r"\?(\d+)", statement)), default=0)
         assert connection.execute(f"EXPLAIN {statement}", values).fetchall()
     connection.close()
