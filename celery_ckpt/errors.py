@@ -6,6 +6,7 @@
     ├── NotJson                 a value that JSON cannot hold exactly; names the path   (a ValueError)
     │   └── StepResultNotJson   what a step returned cannot be recorded; names the step
     ├── NotACheckpoint          bytes that no checkpoint was written as                 (a ValueError)
+    ├── NotAnExport             a line that no export wrote; names its number          (a ValueError)
     ├── RunMisused              a body used its run in a way that no resume could repeat
     ├── NoCurrentRun            no body of an agent task is being executed here        (a RuntimeError)
     ├── RunFailed               a run whose end was recorded, told again
@@ -18,6 +19,7 @@
         ├── SchemaTooNew        written by a newer version of this library
         ├── CheckpointTooLarge  over the limit; nothing was written
         ├── AlreadyExists       the same id, another content
+        ├── ImportedInPart      the store failed while an agent was being imported
         ├── AgentNotFound       there is no such agent
         ├── CheckpointNotFound  there is no such checkpoint
         ├── RunNotFound         there is no such run
@@ -101,6 +103,18 @@ class NotACheckpoint(CheckpointError, ValueError):
         "These bytes are no checkpoint: {reason}. Only what Checkpoint.to_bytes wrote can be read."
     )
     reason: str
+
+
+class NotAnExport(CheckpointError, ValueError):
+    """A line that is not what an export wrote there. Nothing of its agent was imported."""
+
+    template = (
+        "Line {line} is not what an export wrote there: {reason}. Nothing of {what} was imported: "
+        "get a whole copy of the file, or export again."
+    )
+    line: int
+    reason: str
+    what: str
 
 
 class RunMisused(CheckpointError):
@@ -222,6 +236,19 @@ class AlreadyExists(StoreError):
     )
     what: str
     agent_id: str
+
+
+class ImportedInPart(StoreError):
+    """The store failed while an agent was being imported."""
+
+    template = (
+        "Agent {agent_id!r} was imported in part, {done} of {total} checkpoints, before this: {reason} "
+        "Import the file again to complete it: what is there already is passed over."
+    )
+    agent_id: str
+    done: int
+    total: int
+    reason: str
 
 
 class AgentNotFound(StoreError):

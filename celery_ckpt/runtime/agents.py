@@ -15,10 +15,11 @@ from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound,
 from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint, Value
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus
+from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.cancelling import cancel_runs
 from celery_ckpt.runtime.tidying import Tidying
+from celery_ckpt.store import CheckpointStore
 
 #: A run that was sent by hand and that nobody has begun so much later is sent again.
 _UNCLAIMED_SECONDS = 5.0
@@ -50,6 +51,11 @@ class AgentStatus(Value):
 class Agents(Tidying):
     """The agents of an app, with the store that its settings name."""
 
+    @property
+    def store(self) -> CheckpointStore:
+        """The store itself, for what is not here."""
+        return self._context.store
+
     # -- looking -------------------------------------------------------------------------------------
 
     def list(self, status: RunStatus | str | None = None) -> builtins.list[AgentStatus]:
@@ -58,8 +64,14 @@ class Agents(Tidying):
         return [found for found in self._all() if wanted is None or found.status is wanted]
 
     def _all(self) -> Iterator[AgentStatus]:
-        for agent_id in self._context.store.agents():
-            yield self.status(agent_id)
+        for agent_id in self.names():
+            # It may have gone meanwhile, or there is nothing of it but a lease that somebody took.
+            with suppress(AgentNotFound):
+                yield self.status(agent_id)
+
+    def names(self) -> Iterator[str]:
+        """The names of all agents, read page by page, in no order."""
+        return self.store.agents()
 
     def status(self, agent_id: str) -> AgentStatus:
         """Where an agent stands.
@@ -68,7 +80,7 @@ class Agents(Tidying):
             AgentNotFound: there is none of that name.
         """
         standing = self._context.store.standing(agent_id)
-        run = self._run(agent_id)
+        run = _present(self.runs(agent_id), standing.active)
         history = self.history(agent_id)
         if run is None and not history:
             raise AgentNotFound(agent_id=agent_id)
@@ -87,9 +99,17 @@ class Agents(Tidying):
 
     def _run(self, agent_id: str) -> RunRecord | None:
         """The active run, else the last one."""
-        runs = self._context.store.runs(agent_id)
-        active = self._context.store.standing(agent_id).active
-        return next((run for run in runs if run.run_id == active), runs[-1] if runs else None)
+        runs = self.runs(agent_id)
+        return _present(runs, self._context.store.standing(agent_id).active)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        """The records of its runs, in the order in which they were sent."""
+        return self._context.store.runs(agent_id)
+
+    def steps(self, agent_id: str) -> builtins.list[Step]:
+        """The recorded steps of all its runs; those that no later attempt needs are gone."""
+        runs = self.runs(agent_id)
+        return [step for run in runs for step in self._context.store.steps(agent_id, run.run_id)]
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         """The outlines of its checkpoints, newest first."""
@@ -98,6 +118,17 @@ class Agents(Tidying):
     def latest(self, agent_id: str) -> Checkpoint | None:
         """Its latest checkpoint."""
         return self._context.store.load_latest(agent_id)
+
+    def checkpoint(self, checkpoint_id: str) -> Checkpoint:
+        """A checkpoint by its id, of whichever agent.
+
+        Raises:
+            CheckpointNotFound: there is none of that id.
+        """
+        found = self._context.store.load(checkpoint_id)
+        if found is None:
+            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+        return found
 
     # -- acting --------------------------------------------------------------------------------------
 
@@ -141,9 +172,7 @@ class Agents(Tidying):
             AlreadyExists: there is an agent of that name.
         """
         store = self._context.store
-        original = store.load(checkpoint_id)
-        if original is None:
-            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+        original = self.checkpoint(checkpoint_id)
         name = checked_name(agent_id or uuid())
         if store.history(name) or store.runs(name):
             raise AlreadyExists(what="An agent's history", agent_id=name)
@@ -164,6 +193,11 @@ class Agents(Tidying):
         """End its runs and forget everything about it; returns how many checkpoints went."""
         self.cancel(agent_id)
         return self._context.store.delete(agent_id)
+
+
+def _present(runs: builtins.list[RunRecord], active: str | None) -> RunRecord | None:
+    """The active one of an agent's runs, else the last one."""
+    return next((run for run in runs if run.run_id == active), runs[-1] if runs else None)
 
 
 def _anew(run: RunRecord) -> RunRecord:

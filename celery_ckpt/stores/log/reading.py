@@ -14,13 +14,10 @@ from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
 
 
 class Reading:
-    """Reads checkpoints of one agent, oldest first. Those that grew out of one another share a spine,
-    so that a long history costs its messages once, not once for each checkpoint.
-    """
+    """Reads checkpoints of one agent, oldest first, and checks them."""
 
     def __init__(self) -> None:
-        self._ranges = Ranges()
-        self._spine = Spine()
+        self._shared = SharedSpine()
 
     def checkpoint(self, record: Record, messages: Mapping[int, bytes]) -> Checkpoint:
         """Make one checkpoint.
@@ -29,7 +26,7 @@ class Reading:
             CheckpointDamaged: a message is missing, or something is not what was saved.
         """
         try:
-            spine = self._spine_with(record.ranges, messages)
+            spine = self._shared.at(record.ranges, messages)
             sha256, _ = spine.digest(record.ranges.count, record.header_bytes)
             if sha256[:DIGEST_LENGTH] != record.digest:
                 raise ValueError("its content is not what was saved")
@@ -37,7 +34,22 @@ class Reading:
         except (ValueError, KeyError, TypeError) as error:
             raise record.damaged(str(error)) from error
 
-    def _spine_with(self, ranges: Ranges, messages: Mapping[int, bytes]) -> Spine:
+
+class SharedSpine:
+    """The messages of one checkpoint after another. Those that grew out of one another share a spine,
+    so that a long history costs its messages once, not once for each checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._ranges = Ranges()
+        self._spine = Spine()
+
+    def at(self, ranges: Ranges, messages: Mapping[int, bytes]) -> Spine:
+        """The spine with exactly the messages at these places.
+
+        Raises:
+            ValueError: one of them is missing, or is no message.
+        """
         known = self._ranges.count
         if ranges.cut(0, known) != self._ranges:
             self._ranges, self._spine, known = Ranges(), Spine(), 0

@@ -1,0 +1,57 @@
+"""``ckpt bench``: how quick the store is, from here."""
+
+from __future__ import annotations
+
+import click
+
+from celery_ckpt.cli.measuring import Bench, Timing
+from celery_ckpt.cli.options import agents_of, json_option, screen_of
+from celery_ckpt.cli.progress import bar
+from celery_ckpt.cli.safe import bytes_of
+from celery_ckpt.cli.screen import Column
+
+_COLUMNS = (
+    Column("operation"),
+    Column("median ms", right=True),
+    Column("95 % ms", right=True),
+    Column("slowest ms", right=True),
+    Column("a second", right=True),
+)
+
+
+@click.command("bench")
+@click.option("--rounds", type=click.IntRange(1, 100_000), default=200, show_default=True,
+              help="How many checkpoints to save.")  # fmt: skip
+@click.option("--bytes", "size", type=click.IntRange(2, 10_000_000), default=2_048, show_default=True,
+              help="How much each adds to the conversation.")  # fmt: skip
+@json_option
+@click.pass_context
+def bench_(ctx: click.Context, rounds: int, size: int, as_json: bool) -> None:
+    """Measure what each operation of the store takes from here, with an agent that is deleted again."""
+    bench = Bench(agents_of(ctx).store, rounds, size)
+    with bar("measuring", rounds) as advance:
+        timings = bench.run(advance)
+    screen = screen_of(ctx, as_json=as_json)
+    if as_json:
+        screen.json({"rounds": rounds, "bytes": size, "operations": [_as_object(t) for t in timings]})
+        return
+    screen.table(_COLUMNS, [_row(timing) for timing in timings])
+    grown = bytes_of(rounds * size)
+    screen.line(
+        f"{rounds} rounds, each adding {bytes_of(size)}; load_latest reads up to {grown}.", "dim"
+    )
+
+
+def _row(timing: Timing) -> list[str]:
+    median, most, slowest = (timing.quantile(share) * 1000 for share in (0.5, 0.95, 1))
+    return [timing.name, f"{median:.2f}", f"{most:.2f}", f"{slowest:.2f}", f"{_rate(timing):,.0f}"]
+
+
+def _rate(timing: Timing) -> float:
+    return len(timing.seconds) / (sum(timing.seconds) or 1e-9)
+
+
+def _as_object(timing: Timing) -> dict[str, object]:
+    shares = {"median": 0.5, "p95": 0.95, "slowest": 1.0}
+    times = {f"{name}_seconds": timing.quantile(share) for name, share in shares.items()}
+    return {"name": timing.name, **times, "per_second": _rate(timing)}

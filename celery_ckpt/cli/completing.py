@@ -1,0 +1,50 @@
+"""Completion of agents' names in the shell, if the store answers before anybody notices."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+#: A shell that hangs is worse than one that does not complete.
+_PATIENCE_SECONDS = 1.0
+_MOST = 200
+
+
+def agent_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names that begin with what was typed; none, if the store is slow or away."""
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            names = _store(ctx).agents()
+            wanted = (name for name in names if name.startswith(incomplete) and name.isprintable())
+            found.extend(islice(wanted, _MOST))
+        except Exception:
+            return  # whatever it is, the command itself will say it
+
+    # A thread that is left behind: it ends with the process.
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_SECONDS)
+    return [CompletionItem(name) for name in sorted(list(found))]
+
+
+def _store(ctx: click.Context) -> Any:
+    """While completing, Celery has not made the app yet."""
+    from celery.app.utils import find_app
+
+    from celery_ckpt.runtime.agents import Agents
+
+    app = find_app(ctx.find_root().params.get("app") or "celery")
+    store = next((url for each in _lineage(ctx) if (url := each.params.get("store"))), None)
+    if store:
+        app.conf.ckpt_store_url = store
+    return Agents(app).store
+
+
+def _lineage(ctx: click.Context) -> list[click.Context]:
+    return [ctx] if ctx.parent is None else [ctx, *_lineage(ctx.parent)]

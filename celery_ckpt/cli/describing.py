@@ -1,0 +1,128 @@
+"""The parts of ``ckpt show``, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_ckpt.cli.conversing import show_messages
+from celery_ckpt.cli.safe import age, as_json, one_line
+from celery_ckpt.cli.screen import Column, Screen
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import CheckpointInfo, RunRecord, Step
+from celery_ckpt.runtime.agents import AgentStatus
+
+_CHECKPOINTS = (
+    Column("id"),
+    Column("iteration", right=True),
+    Column("after", dim=True),
+    Column("taken", dim=True),
+    Column("metadata"),
+)
+_RUNS = (
+    Column("run"),
+    Column("task", dim=True),
+    Column("status", coloured=True),
+    Column("attempts", right=True),
+    Column("retries", right=True),
+    Column("stalled", right=True),
+    Column("sent", dim=True),
+    Column("error"),
+)
+_STEPS = (
+    Column("iteration", right=True),
+    Column("name"),
+    Column("key", dim=True),
+    Column("result"),
+)
+
+
+def summary(screen: Screen, status: AgentStatus) -> None:
+    """The agent in a few lines."""
+    screen.line(status.agent_id, "bold")
+    stands = status.status.value if status.status else "never ran"
+    facts = [("status", stands), ("task", status.task), ("run", status.run_id)]
+    facts += (
+        [("attempts", f"{status.attempts}, with {status.retries} retries")] if status.run_id else []
+    )
+    facts += [("worker", status.owner), ("error", status.error)]
+    facts += [("waiting", f"{status.waiting} runs")] if status.waiting else []
+    for name, value in facts:
+        if value:
+            screen.labelled(name, one_line(value, 500), kind=value)
+
+
+def conversation(
+    screen: Screen, checkpoint: Checkpoint | None, last: int | None, limit: int | None
+) -> None:
+    """What was said, shortened in the middle."""
+    if checkpoint is None:
+        screen.heading("Conversation: no checkpoint yet")
+        return
+    conversation = checkpoint.conversation
+    messages = conversation.messages
+    tokens = conversation.estimated_tokens()
+    screen.heading(f"Conversation: {len(messages)} messages, about {tokens:,} tokens")
+    left_out = 0 if last is None else max(len(messages) - last, 0)
+    if left_out > 1 and last:
+        # The first one says what it is all about.
+        show_messages(screen, messages[:1], limit=limit)
+        screen.line(f"     … {left_out - 1:,} messages left out (--all shows them) …", "dim")
+    else:
+        left_out = 0 if last else len(messages)
+    show_messages(screen, messages[left_out:], first=left_out + 1, limit=limit)
+    pending = conversation.pending_tool_calls()
+    if pending:
+        screen.line(
+            f"     waiting for results of: {', '.join(call.name for call in pending)}", "yellow"
+        )
+    if state := checkpoint.state:
+        screen.labelled("state", one_line(as_json(state), limit))
+
+
+def checkpoints(screen: Screen, history: list[CheckpointInfo], last: int | None) -> None:
+    """The checkpoints, newest first."""
+    screen.heading(f"Checkpoints: {len(history)}{_newest(len(history), last)}")
+    if history:
+        screen.table(_CHECKPOINTS, [_checkpoint_row(info) for info in history[:last]])
+
+
+def _checkpoint_row(info: CheckpointInfo) -> list[Any]:
+    metadata = " ".join(f"{key}={value}" for key, value in info.metadata.items())
+    event = info.event.value if info.event else ""
+    return [info.id, info.iteration, event, age(info.created_at), one_line(metadata, 80)]
+
+
+def runs(screen: Screen, runs: list[RunRecord]) -> None:
+    """The runs, with how often each was begun."""
+    screen.heading(f"Runs: {len(runs)}")
+    if runs:
+        screen.table(_RUNS, [_run_row(run) for run in runs])
+
+
+def _run_row(run: RunRecord) -> list[Any]:
+    return [
+        run.run_id,
+        run.task,
+        run.status.value,
+        run.attempts,
+        run.retries,
+        run.stalled,
+        age(run.created_at),
+        one_line(run.error or "", 80),
+    ]
+
+
+def steps(screen: Screen, steps: list[Step], last: int | None) -> None:
+    """The recorded steps that a later attempt would replay."""
+    screen.heading(f"Recorded steps: {len(steps)}{_newest(len(steps), last)}")
+    shown = steps if last is None else steps[max(len(steps) - last, 0) :]
+    if shown:
+        screen.table(_STEPS, [_step_row(step) for step in shown])
+
+
+def _step_row(step: Step) -> list[Any]:
+    return [step.iteration, step.name, one_line(step.key, 40), one_line(as_json(step.value), 60)]
+
+
+def _newest(count: int, last: int | None) -> str:
+    return "" if last is None or count <= last else f", the newest {last}"

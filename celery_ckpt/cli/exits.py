@@ -1,0 +1,122 @@
+"""How a command ends: one line about what went wrong, and a code that programs can tell apart.
+
+The codes are those of ``sysexits.h``, as Celery's own commands have them; docs/reference/cli.md lists
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import click
+
+from celery_ckpt import errors
+from celery_ckpt.cli.safe import one_line
+
+
+class Code(IntEnum):
+    """The exit codes."""
+
+    DONE = 0
+    #: The answer is no: they differ, something was found, it cannot be done to a run that is over.
+    NO = 1
+    USAGE = 2
+    DAMAGED = 65
+    NOT_FOUND = 66
+    UNAVAILABLE = 69
+    BUSY = 75
+    CONFIGURATION = 78
+    INTERRUPTED = 130
+    CLOSED_PIPE = 141
+
+
+#: The first that fits counts.
+_CODES: tuple[tuple[type[errors.CheckpointError], Code], ...] = (
+    (errors.ConfigurationError, Code.CONFIGURATION),
+    (errors.InvalidName, Code.USAGE),
+    (errors.AgentNotFound, Code.NOT_FOUND),
+    (errors.CheckpointNotFound, Code.NOT_FOUND),
+    (errors.RunNotFound, Code.NOT_FOUND),
+    (errors.StoreUnavailable, Code.UNAVAILABLE),
+    (errors.StoreDamaged, Code.DAMAGED),
+    (errors.CheckpointDamaged, Code.DAMAGED),
+    (errors.SchemaTooNew, Code.DAMAGED),
+    (errors.NotAnExport, Code.DAMAGED),
+    (errors.ImportedInPart, Code.UNAVAILABLE),
+    (errors.LeaseError, Code.BUSY),
+)
+
+
+def code_of(error: errors.CheckpointError) -> Code:
+    """The exit code that tells this kind of error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.NO)
+
+
+class Failure(click.ClickException):
+    """A command that ends with one line and a code."""
+
+    def __init__(self, message: str, code: Code) -> None:
+        super().__init__(one_line(message))
+        self.exit_code = int(code)  # type: ignore[misc]  # click's way
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Let whatever can be expected to go wrong end with one line; a bug keeps its traceback."""
+    from kombu.exceptions import OperationalError
+
+    try:
+        yield
+        sys.stdout.flush()
+    except errors.CheckpointError as error:
+        raise Failure(str(error), code_of(error)) from error
+    except OperationalError as error:
+        raise Failure(
+            f"The broker did not answer: {error}. Is it running, and is the app's broker_url right?",
+            Code.UNAVAILABLE,
+        ) from error
+    except BrokenPipeError:
+        _leave_the_closed_pipe()
+        raise click.exceptions.Exit(Code.CLOSED_PIPE) from None
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(err=True)
+        raise click.exceptions.Exit(Code.INTERRUPTED) from None
+
+
+def _leave_the_closed_pipe() -> None:
+    """What is left to be written when Python ends goes nowhere, without a word about it."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # no real file, as in a test
+        return
+
+
+class Tally:
+    """Several things are done one after the other; one that fails does not keep the others."""
+
+    def __init__(self) -> None:
+        self._code = Code.DONE
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Do one of them: its error is told, and remembered for the end."""
+        try:
+            yield
+        except errors.StoreUnavailable:
+            raise  # the others would fail as well, each after some seconds
+        except errors.CheckpointError as error:
+            self.failed(str(error), code_of(error))
+
+    def failed(self, message: str, code: Code) -> None:
+        """Something went wrong: say it now, and end with that code, or an earlier one."""
+        Failure(message, code).show()
+        self._code = self._code or code
+
+    def end(self) -> None:
+        """End the command with the code of the first that failed."""
+        if self._code:
+            raise click.exceptions.Exit(self._code)

@@ -1,0 +1,64 @@
+"""The group of commands: which there are, and what they have in common."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+from click_didyoumean import DYMGroup
+
+#: Each command with the module it is in.
+COMMANDS = {
+    "list": "listing",
+    "show": "showing",
+    "tail": "tailing",
+    "diff": "diffing",
+    "resume": "acting",
+    "cancel": "acting",
+    "fork": "acting",
+    "delete": "acting",
+    "export": "transferring",
+    "import": "transferring",
+    "bench": "benching",
+}
+
+
+class CkptGroup(DYMGroup):
+    """A group that imports a command only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order in which people meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"celery_ckpt.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_")
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what goes wrong is one line, see ``exits``."""
+        from celery_ckpt.cli.exits import one_line_errors
+
+        with one_line_errors():
+            return super().invoke(ctx)
+
+
+@click.group(cls=CkptGroup, name="ckpt")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Look into this store instead of the one that the app's ckpt_store_url names.",
+)
+@click.pass_context
+def ckpt(ctx: click.Context, /, store: str | None, **preloaded: Any) -> None:
+    """Look at agents, and act on them.
+
+    Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 65 damaged data, 66 not found, 69 the store
+    or the broker is away, 75 somebody works on the agent, 78 wrong configuration.
+    """
+    if store is not None:
+        ctx.obj.app.conf.ckpt_store_url = store

@@ -1,0 +1,95 @@
+"""``ckpt list``: which agents there are, and how they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from celery_ckpt.cli.exits import Code, Tally
+from celery_ckpt.cli.options import agents_of, json_option, screen_of
+from celery_ckpt.cli.progress import counting
+from celery_ckpt.cli.safe import age, one_line
+from celery_ckpt.cli.screen import Column, Screen
+from celery_ckpt.errors import AgentNotFound, StoreError, StoreUnavailable
+from celery_ckpt.records import RunStatus
+from celery_ckpt.runtime.agents import Agents, AgentStatus
+
+_COLUMNS = (
+    Column("agent"),
+    Column("status", coloured=True),
+    Column("iteration", right=True),
+    Column("checkpoints", right=True),
+    Column("attempts", right=True),
+    Column("last checkpoint", dim=True),
+    Column("task", dim=True),
+    Column("remark"),
+)
+_NEVER_RAN = "idle"
+
+
+@click.command("list")
+@click.option(
+    "--status",
+    type=click.Choice([*(status.value for status in RunStatus)]),
+    help="Only those whose active or last run stands so.",
+)
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, status: str | None, as_json: bool) -> None:
+    """List all agents, the most recent checkpoint first."""
+    agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
+    found = [one for one in _statuses(agents, tally) if status in (None, one.status)]
+    found.sort(key=lambda one: one.agent_id)
+    found.sort(key=_moment, reverse=True)
+    if as_json:
+        screen.json([one.model_dump(mode="json") for one in found])
+    elif found:
+        with screen.paged():
+            screen.table(_COLUMNS, [_row(one) for one in found])
+    else:
+        _say_none(screen, status)
+    tally.end()
+
+
+def _statuses(agents: Agents, tally: Tally) -> list[AgentStatus]:
+    """All that can be read; of the others it is said why not."""
+    found = []
+    for agent_id in counting(agents.names(), "agents"):
+        try:
+            found.append(agents.status(agent_id))
+        except AgentNotFound:
+            continue  # gone meanwhile
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            tally.failed(f"{agent_id}: {error}", Code.DAMAGED)
+    return found
+
+
+def _moment(one: AgentStatus) -> float:
+    return one.checkpointed_at.timestamp() if one.checkpointed_at else 0.0
+
+
+def _row(one: AgentStatus) -> list[Any]:
+    return [
+        one.agent_id,
+        one.status or _NEVER_RAN,
+        one.iteration,
+        one.checkpoints,
+        one.attempts or None,
+        age(one.checkpointed_at),
+        one.task,
+        _remark(one),
+    ]
+
+
+def _remark(one: AgentStatus) -> str:
+    remarks = [one_line(one.error, 60)] if one.error else []
+    if one.waiting:
+        remarks.append(f"{one.waiting} waiting")
+    return ", ".join(remarks)
+
+
+def _say_none(screen: Screen, status: str | None) -> None:
+    screen.line(f"No agent is {status}." if status else "There is no agent in this store yet.")

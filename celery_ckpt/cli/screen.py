@@ -1,0 +1,175 @@
+"""Where output goes: tables and colours on a terminal, plain text elsewhere, JSON on request.
+
+Everything is made into text first and written by one call: so a closed pipe is met in one place, and
+what users' data holds is never read as markup. ``rich`` is imported only when there is a terminal.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_ckpt.cli.safe import as_json, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+#: How words look that say how something stands.
+STYLES = {
+    **dict.fromkeys(("queued", "waiting", "event", "thinking", "other"), "yellow"),
+    **dict.fromkeys(("running", "call", "assistant"), "cyan"),
+    **dict.fromkeys(("succeeded", "ok", "user", "+"), "green"),
+    **dict.fromkeys(("failed", "cancelled", "unreadable", "problem", "-"), "red"),
+    **dict.fromkeys(("warning", "~"), "yellow"),
+    **dict.fromkeys(("tool", "result", "system"), "magenta"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; ``coloured`` by the words in it."""
+
+    title: str
+    right: bool = False
+    coloured: bool = False
+    dim: bool = False
+
+
+class Screen:
+    """What a command writes to."""
+
+    def __init__(self, *, as_json: bool = False, colour: bool = True) -> None:
+        self.as_json = as_json
+        self.is_terminal = not as_json and sys.stdout.isatty()
+        self._colour = colour
+        self._page: list[str] | None = None
+
+    # -- for programs --------------------------------------------------------------------------------
+
+    def json(self, value: Any) -> None:
+        """Write one JSON value on one line."""
+        click.echo(as_json(value))
+
+    # -- for people ----------------------------------------------------------------------------------
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Write a line, or several; control characters are made visible."""
+        self._write(visible(text), style)
+
+    def heading(self, text: str) -> None:
+        """Write a line that something follows."""
+        self.line()
+        self.line(text, "bold")
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+        """Write a table."""
+        cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
+        if self.is_terminal:
+            self._emit(self._rendered(_rich_table(columns, cells)))
+        else:
+            self._emit(_plain_table(columns, cells))
+
+    def labelled(self, label: str, text: str, *, kind: str = "", width: int = 10) -> None:
+        """Write a text beside the one who said it; further lines are indented as far."""
+        first, *rest = visible(text).split("\n")
+        self._write_beside(f"{visible(label):{width}} ", first, kind or label)
+        for each in rest:
+            self._write_beside(" " * (width + 1), each, kind or label)
+
+    def _write_beside(self, label: str, text: str, kind: str) -> None:
+        if not self.is_terminal:
+            self._emit(f"{label}{text}".rstrip() + "\n")
+            return
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=0)
+        grid.add_column(width=len(label), no_wrap=True)
+        grid.add_column(overflow="fold")
+        style = STYLES.get(kind, "")
+        dim = "dim" if kind in ("thinking", "other") else ""
+        grid.add_row(Text(label, style), Text(text, dim))
+        self._emit(self._rendered(Padding(grid, 0)))
+
+    @contextmanager
+    def paged(self, wanted: bool = True) -> Iterator[None]:
+        """Collect what is written; if it is longer than the terminal, show it in a pager."""
+        if not (self.is_terminal and wanted):
+            yield
+            return
+        self._page = []
+        try:
+            yield
+        finally:
+            text, self._page = "".join(self._page), None
+            if text.count("\n") < shutil.get_terminal_size().lines:
+                self._emit(text)
+            else:
+                click.echo_via_pager(text, color=self._colour or None)
+
+    def _write(self, text: str, style: str = "") -> None:
+        if self.is_terminal and style:
+            from rich.text import Text
+
+            self._emit(self._rendered(Text(text, style)))
+        else:
+            self._emit(f"{text}\n")
+
+    def _emit(self, text: str) -> None:
+        if self._page is not None:
+            self._page.append(text)
+        else:
+            # The text is safe already; click would take colours out of what it thinks is no terminal.
+            click.echo(text, nl=False, color=True if self.is_terminal else None)
+
+    def _rendered(self, what: RenderableType) -> str:
+        buffer = io.StringIO()
+        self._console(buffer).print(what)
+        return buffer.getvalue()
+
+    def _console(self, file: Any) -> Console:
+        from rich.console import Console
+
+        width = shutil.get_terminal_size().columns
+        return Console(
+            file=file, force_terminal=True, width=width, no_color=not self._colour,
+            markup=False, emoji=False, highlight=False,
+        )  # fmt: skip
+
+
+def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        justify = "right" if column.right else "left"
+        style = "dim" if column.dim else ""
+        table.add_column(Text(column.title), justify=justify, style=style, overflow="fold")  # type: ignore[arg-type]
+    for row in rows:
+        styled = zip(columns, row, strict=True)
+        table.add_row(*(Text(c, STYLES.get(c, "") if column.coloured else "") for column, c in styled))
+    return table
+
+
+def _plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    table = [[column.title.upper() for column in columns], *rows]
+    table = [[cell.replace("\n", " ") for cell in row] for row in table]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        padded = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,86 @@
+"""``ckpt tail``: an agent at work, as it happens."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from celery_ckpt.cli.conversing import EXCERPT, show_messages
+from celery_ckpt.cli.exits import Code
+from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
+from celery_ckpt.cli.safe import one_line
+from celery_ckpt.cli.screen import Screen
+from celery_ckpt.errors import StoreUnavailable
+from celery_ckpt.following import Follower, Happening
+from celery_ckpt.messages import Message
+
+#: How long a store may be away before tail gives up.
+_PATIENCE_SECONDS = 60.0
+
+
+@click.command("tail")
+@agent_argument
+@click.option("-n", "--last", type=click.IntRange(0), default=10, show_default=True,
+              help="How many messages to begin with.")  # fmt: skip
+@click.option("--every", type=click.FloatRange(0.05), default=0.5, show_default=True,
+              help="Seconds between two looks.")  # fmt: skip
+@click.option("--forever", is_flag=True, help="Do not end with the agent's last open run.")
+@json_option
+@click.pass_context
+def tail_(
+    ctx: click.Context, agent_id: str, last: int, every: float, forever: bool, as_json: bool
+) -> None:
+    """Follow an agent: messages, checkpoints, attempts, until its runs have ended.
+
+    Ends with 0 if the last run succeeded, else with 1. With --json: one object a line.
+    """
+    agents, screen = agents_of(ctx), screen_of(ctx, as_json=as_json)
+    agents.status(agent_id)  # says so if there is none
+    follower = Follower(agents.store, agent_id, last)
+    while True:
+        for happening in _look(follower, every):
+            _tell(screen, happening)
+        sys.stdout.flush()
+        if not (forever or follower.is_open):
+            break
+        time.sleep(every)
+    ctx.exit(Code.DONE if follower.has_succeeded else Code.NO)
+
+
+def _look(follower: Follower, every: float) -> list[Happening]:
+    """What is new. A store that is away for a while is waited for."""
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return follower.look()
+        except StoreUnavailable as error:
+            if time.monotonic() > end:
+                raise
+            click.echo(f"{one_line(str(error))} Trying again.", err=True)
+            time.sleep(every)
+
+
+def _tell(screen: Screen, happening: Happening) -> None:
+    if screen.as_json:
+        return screen.json(_as_object(happening))
+    if happening.messages:
+        return show_messages(screen, happening.messages, first=happening.first, limit=EXCERPT)
+    clock = datetime.now(UTC).strftime("%H:%M:%S")
+    kind = happening.facts.get("status", happening.kind)
+    screen.labelled(clock, one_line(happening.what), kind=kind, width=17)
+    return None
+
+
+def _as_object(happening: Happening) -> dict[str, Any]:
+    told: dict[str, Any] = {"kind": happening.kind, **happening.facts}
+    if happening.messages:
+        told |= {"first": happening.first, "messages": _plain(happening.messages)}
+    return told
+
+
+def _plain(messages: list[Message]) -> list[dict[str, Any]]:
+    return [message.to_dict() for message in messages]

@@ -1,0 +1,126 @@
+"""``ckpt export`` and ``import``: agents as JSON lines, from one store to another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from celery_ckpt.cli.completing import agent_names
+from celery_ckpt.cli.exits import Code, Failure, Tally, code_of
+from celery_ckpt.cli.options import agents_of, json_option, screen_of
+from celery_ckpt.cli.progress import bar
+from celery_ckpt.cli.safe import bytes_of, one_line
+from celery_ckpt.cli.screen import Screen
+from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.runtime.agents import Agents
+from celery_ckpt.transfer import Imported, export_agents, import_agents
+
+
+@click.command("export")
+@click.argument("agent_ids", metavar="[AGENT]...", nargs=-1, shell_complete=agent_names)
+@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write to this file, readable by you alone; else to standard output.")  # fmt: skip
+@click.option("--skip-damaged", is_flag=True, help="Leave out checkpoints that cannot be read.")
+@click.pass_context
+def export_(
+    ctx: click.Context, agent_ids: tuple[str, ...], output: Path | None, skip_damaged: bool
+) -> None:
+    """Write agents as JSON lines: all of them, or those named."""
+    agents, tally = agents_of(ctx), Tally()
+    names = _existing(agents, agent_ids) if agent_ids else sorted(agents.names())
+
+    def told(agent_id: str, damage: CheckpointDamaged | None) -> None:
+        advance(what=agent_id)
+        if damage is not None:
+            tally.failed(f"Left out: {damage}", Code.DAMAGED)
+
+    with _opened(output) as file, bar("exporting", len(names)) as advance:
+        size = 0
+        for line in export_agents(agents.store, names, skip_damaged=skip_damaged, told=told):
+            size += file.write(line)
+    if output is not None:
+        said = f"{len(names)} agents, {bytes_of(size)}: {one_line(str(output))}"
+        click.echo(said, err=True)
+    tally.end()
+
+
+def _existing(agents: Agents, agent_ids: Iterable[str]) -> list[str]:
+    for agent_id in agent_ids:
+        agents.status(agent_id)  # says so if there is none
+    return list(dict.fromkeys(agent_ids))
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[BinaryIO]:
+    """A file that is there when it is complete, and not before; or standard output."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror}.", Code.NO) from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@click.command("import")
+@click.argument("file", metavar="FILE", type=click.File("rb"))
+@json_option
+@click.pass_context
+def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
+    """Read agents that export wrote; - is standard input. What is there already is passed over.
+
+    An agent is imported whole or not at all. One that has another history in this store is refused.
+    """
+    agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
+    with bar("importing bytes", _size(file)) as advance:
+        for imported in import_agents(agents.store, _counted(file, advance)):
+            _tell(screen, imported)
+            if imported.refused is not None:
+                tally.failed(str(imported.refused), code_of(imported.refused))
+    tally.end()
+
+
+def _size(file: BinaryIO) -> int | None:
+    try:
+        return os.fstat(file.fileno()).st_size or None
+    except (OSError, ValueError):
+        return None
+
+
+def _counted(file: BinaryIO, advance: object) -> Iterator[bytes]:
+    for line in file:
+        yield line
+        advance(len(line))  # type: ignore[operator]
+
+
+def _tell(screen: Screen, imported: Imported) -> None:
+    counts = {"checkpoints": imported.checkpoints, "runs": imported.runs}
+    if screen.as_json:
+        refused = imported.refused and str(imported.refused)
+        facts = {**counts, "open_runs": imported.open_runs, "refused": refused}
+        screen.json({"agent_id": imported.agent_id, **facts})
+        return
+    name = one_line(imported.agent_id)
+    if imported.refused is not None:
+        return
+    if not any(counts.values()):
+        screen.line(f"{name}: all of it was there.")
+        return
+    opened = f"; {imported.open_runs} not ended, see resume" if imported.open_runs else ""
+    screen.line(f"{name}: {imported.checkpoints} checkpoints, {imported.runs} runs{opened}")

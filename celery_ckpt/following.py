@@ -1,0 +1,99 @@
+"""Following an agent from outside: what is new since the last look into its store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_ckpt.conversation import Conversation
+from celery_ckpt.messages import Message
+from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.store import CheckpointStore
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that happened to an agent."""
+
+    #: ``messages``, ``replaced``, ``checkpoint``, ``step`` or ``run``.
+    kind: str
+    what: str = ""
+    #: The new messages, and the number of the first of them.
+    messages: list[Message] = field(default_factory=list)
+    first: int = 1
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Follower:
+    """Looks at one agent again and again."""
+
+    def __init__(self, store: CheckpointStore, agent_id: str, last: int) -> None:
+        self._store, self._agent_id, self._last = store, agent_id, last
+        self._seen: Conversation | None = None
+        self._checkpoint = ""
+        self._runs: dict[str, tuple[RunStatus, int]] = {}
+        self._steps: dict[str, set[str]] = {}
+        self.is_open = False
+        self.has_succeeded = False
+
+    def look(self) -> list[Happening]:
+        """What has happened since the last look; the first one begins with the last messages."""
+        # Runs first: a checkpoint that is saved meanwhile is told now or next time, and never lost.
+        runs = self._store.runs(self._agent_id)
+        of_checkpoint = self._look_at_checkpoint()
+        of_steps = [told for run in runs if not run.is_settled for told in self._look_at_steps(run)]
+        of_runs = [told for run in runs for told in self._look_at_run(run)]
+        self.is_open = any(not run.is_settled for run in runs)
+        self.has_succeeded = not runs or runs[-1].status is RunStatus.SUCCEEDED
+        return [*of_steps, *of_checkpoint, *of_runs]
+
+    def _look_at_run(self, run: RunRecord) -> list[Happening]:
+        now = run.status, run.attempts
+        if self._runs.get(run.run_id) == now:
+            return []
+        self._runs[run.run_id] = now
+        error = f": {run.error}" if run.error else ""
+        what = f"run {run.run_id} {run.status.value}, attempt {run.attempts}{error}"
+        facts = {"run_id": run.run_id, "status": run.status.value, "attempts": run.attempts}
+        return [Happening("run", what, facts={**facts, "error": run.error})]
+
+    def _look_at_steps(self, run: RunRecord) -> list[Happening]:
+        steps = self._store.steps(self._agent_id, run.run_id)
+        known = self._steps.setdefault(run.run_id, set())
+        new = [step for step in steps if step.key not in known]
+        known.update(step.key for step in new)
+        return [
+            Happening(
+                "step",
+                f"step {step.name} recorded, iteration {step.iteration}",
+                facts={"run_id": run.run_id, "name": step.name, "iteration": step.iteration},
+            )
+            for step in new
+        ]
+
+    def _look_at_checkpoint(self) -> list[Happening]:
+        history = self._store.history(self._agent_id)
+        if not history or history[0].id == self._checkpoint:
+            return []
+        latest = self._store.load_latest(self._agent_id)
+        if latest is None:
+            return []
+        self._checkpoint = latest.id
+        facts = {"id": latest.id, "iteration": latest.iteration, "event": latest.event}
+        what = f"checkpoint {latest.id}, iteration {latest.iteration}"
+        return [*self._new_messages(latest.conversation), Happening("checkpoint", what, facts=facts)]
+
+    def _new_messages(self, now: Conversation) -> list[Happening]:
+        before, self._seen = self._seen, now
+        messages = now.messages
+        if before is None:
+            start = max(len(messages) - self._last, 0)
+        elif len(before) <= len(now) and now.spine.digest(len(before))[0] == before.digest:
+            start = len(before)
+        else:
+            what = f"the conversation was replaced: {len(before)} messages became {len(now)}"
+            facts = {"old": len(before), "new": len(now)}
+            return [Happening("replaced", what, facts=facts)]
+        if start == len(messages):
+            return []
+        return [Happening("messages", messages=messages[start:], first=start + 1)]

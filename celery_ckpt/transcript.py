@@ -1,0 +1,145 @@
+"""A message as people read it: who speaks and what, whichever provider's shape it has.
+
+Messages are kept as they came (see ``messages``). This only puts them into words, for a terminal or a
+page. What it does not know it shows as JSON; pictures and sounds are named, not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.messages import Message
+
+_TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text"}
+_MEDIA = {"image", "image_url", "input_image", "input_audio", "audio", "document", "file", "input_file"}
+
+
+class Kind(StrEnum):
+    """What a piece of a message is."""
+
+    TEXT = "text"
+    THINKING = "thinking"
+    CALL = "call"
+    RESULT = "result"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a message, in words."""
+
+    kind: Kind
+    text: str
+
+
+def speaker(message: Message) -> str:
+    """Who speaks: the role, or what the kind of the item implies."""
+    kind = message.json_object.get("type")
+    if message.role or not isinstance(kind, str):
+        return message.role or "unknown"
+    if kind.endswith("_output"):
+        return "tool"
+    return "assistant" if kind == "reasoning" or kind.endswith("_call") else kind
+
+
+def pieces(message: Message) -> list[Piece]:
+    """What is said, part by part; a message of an unknown shape is one part, its JSON."""
+    root = message.json_object
+    found = [*_content(message), *_calls(message), *_items(root)]
+    refusal = root.get("refusal")
+    if isinstance(refusal, str):
+        found.append(Piece(Kind.TEXT, f"refused: {refusal}"))
+    return found or [Piece(Kind.OTHER, _json(root))]
+
+
+def _content(message: Message) -> Iterator[Piece]:
+    content = message.json_object.get("content")
+    if message.role in ("tool", "function"):
+        yield Piece(Kind.RESULT, _flat(content))
+    elif isinstance(content, str):
+        yield Piece(Kind.TEXT, content)
+    elif isinstance(content, list):
+        for block in content:
+            yield _block(block)
+
+
+def _calls(message: Message) -> Iterator[Piece]:
+    root = message.json_object
+    for call in [] if isinstance(root.get("content"), list) else message.tool_calls:
+        yield Piece(Kind.CALL, _call(call.name, call.input))
+    legacy = root.get("function_call")
+    if isinstance(legacy, dict):
+        yield Piece(Kind.CALL, _call(legacy.get("name"), legacy.get("arguments")))
+    if isinstance(root.get("content"), list) and isinstance(root.get("tool_calls"), list):
+        # Anthropic's calls are blocks of the content, and shown as such; these are OpenAI's.
+        own = Message.decoded({"tool_calls": root["tool_calls"]})
+        yield from (Piece(Kind.CALL, _call(call.name, call.input)) for call in own.tool_calls)
+
+
+def _items(root: dict[str, Any]) -> Iterator[Piece]:
+    """The items of OpenAI's Responses that are no messages."""
+    kind = root.get("type")
+    if not isinstance(kind, str):
+        return
+    if kind == "reasoning":
+        yield Piece(Kind.THINKING, _flat(root.get("summary")) or "(not shown by the provider)")
+    elif kind.endswith("_output"):
+        yield Piece(Kind.RESULT, _flat(root.get("output")))
+    elif kind.endswith("_call") and "call_id" not in root:
+        name = root.get("name", kind.removesuffix("_call"))
+        yield Piece(Kind.CALL, _call(name, root.get("arguments", root.get("action"))))
+
+
+def _block(block: Any) -> Piece:
+    """A content block, Anthropic's or OpenAI's."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str):
+        return Piece(Kind.TEXT, block) if isinstance(block, str) else Piece(Kind.OTHER, _json(block))
+    if kind in _TEXTS:
+        return Piece(Kind.TEXT, str(block.get("text") or ""))
+    if kind == "refusal":
+        return Piece(Kind.TEXT, f"refused: {block.get('refusal')}")
+    if kind.endswith("thinking"):
+        return Piece(Kind.THINKING, str(block.get("thinking") or "(redacted)"))
+    if kind.endswith("tool_use"):
+        return Piece(Kind.CALL, _call(block.get("name"), block.get("input")))
+    if kind.endswith("tool_result"):
+        failed = "failed: " if block.get("is_error") else ""
+        return Piece(Kind.RESULT, failed + _flat(block.get("content")))
+    if kind in _MEDIA:
+        return Piece(Kind.OTHER, f"[{kind}, {len(_json(block)):,} bytes]")
+    return Piece(Kind.OTHER, _json(block))
+
+
+def _flat(content: Any) -> str:
+    """A result, or a list of blocks, as one text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(_block(block).text for block in content)
+    return _json(content)
+
+
+def _call(name: Any, given: Any) -> str:
+    """A call as one would write it: ``weather(city="Oslo")``."""
+    value = given
+    if isinstance(given, str):
+        try:
+            value = decode(given or "{}")
+        except ValueError:
+            value = given
+    if isinstance(value, dict):
+        inside = ", ".join(f"{key}={_json(each)}" for key, each in value.items())
+    else:
+        inside = "" if given is None else str(given) if isinstance(given, str) else _json(given)
+    return f"{name or 'unknown'}({inside})"
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()

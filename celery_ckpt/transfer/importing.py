@@ -1,0 +1,107 @@
+"""Agents from the lines of an export into a store: each whole, or not at all, or it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from celery_ckpt.codec import is_same
+from celery_ckpt.errors import AlreadyExists, CheckpointError, ImportedInPart, StoreUnavailable
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.transfer.sections import Section, sections
+
+#: How long others are kept from writing; only somebody who takes over ends it sooner.
+_LEASE_SECONDS = 60.0
+_OWNER = "import"
+_OUTLINE = ("iteration", "created_at", "event", "run_id", "metadata")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of one agent."""
+
+    agent_id: str
+    #: Checkpoints and runs that were written; both 0: all of it was there.
+    checkpoints: int = 0
+    runs: int = 0
+    #: How many of its runs have not ended.
+    open_runs: int = 0
+    #: Why it was refused; then nothing was written.
+    refused: CheckpointError | None = None
+
+
+def import_agents(store: CheckpointStore, lines: Iterable[bytes]) -> Iterator[Imported]:
+    """Write the agents of an export into a store, telling what became of each.
+
+    What is there already is passed over. An agent that has another history there is refused.
+
+    Raises:
+        NotAnExport: a line is not what was written; nothing of its agent was imported.
+        ImportedInPart: the store failed in the middle of an agent.
+        StoreUnavailable: it failed before.
+    """
+    for section in sections(lines):
+        try:
+            yield _imported(store, section)
+        except (ImportedInPart, StoreUnavailable):
+            raise
+        except CheckpointError as error:
+            yield Imported(section.agent_id, refused=error)
+
+
+def _imported(store: CheckpointStore, section: Section) -> Imported:
+    agent_id = section.agent_id
+    present = store.history(agent_id)[::-1]
+    known_runs = {run.run_id for run in store.runs(agent_id)}
+    own_runs = {run.run_id for run in section.runs}
+    open_runs = sum(not run.is_settled for run in section.runs)
+    if {*section.ids} <= {info.id for info in present} and own_runs <= known_runs:
+        _refuse_different(store, section, present)
+        return Imported(agent_id, open_runs=open_runs)
+    if [info.id for info in present] != section.ids[: len(present)] or not known_runs <= own_runs:
+        # To add what it lacks would make an old checkpoint the latest one.
+        raise AlreadyExists(what="Another history", agent_id=agent_id)
+    _refuse_different(store, section, present)
+    _write(store, section, skip=len(present))
+    return Imported(agent_id, len(section.ids) - len(present), len(own_runs - known_runs), open_runs)
+
+
+def _refuse_different(store: CheckpointStore, section: Section, present: list[CheckpointInfo]) -> None:
+    """Raise ``AlreadyExists`` if a checkpoint of the same id is another one.
+
+    The outlines of all are compared, and all of the newest, which has nearly all of the messages.
+    """
+    outlines = {info.id: info for info in present}
+    common = [checkpoint for checkpoint in section.checkpoints() if checkpoint.id in outlines]
+    for checkpoint in common:
+        if _outline(checkpoint) != _outline(outlines[checkpoint.id]):
+            raise AlreadyExists(what=f"Checkpoint {checkpoint.id}", agent_id=section.agent_id)
+    stored = store.load(common[-1].id) if common else None
+    if stored is not None and not is_same(stored, common[-1]):
+        raise AlreadyExists(what=f"Checkpoint {stored.id}", agent_id=section.agent_id)
+
+
+def _outline(one: Checkpoint | CheckpointInfo) -> list[object]:
+    return [getattr(one, name) for name in _OUTLINE]
+
+
+def _write(store: CheckpointStore, section: Section, skip: int) -> None:
+    lease = store.acquire(section.agent_id, _OWNER, _LEASE_SECONDS)
+    done = skip
+    try:
+        for number, checkpoint in enumerate(section.checkpoints()):
+            if number >= skip:
+                store.save(checkpoint, lease)
+                done += 1
+        for step in section.steps:
+            store.record_step(step, lease)
+        # Last: they say that all the rest is there.
+        for run in section.runs:
+            store.add_run(run)
+        store.release(lease)
+    except CheckpointError as error:
+        raise ImportedInPart(
+            agent_id=section.agent_id, done=done, total=len(section.ids), reason=str(error)
+        ) from error

@@ -1,0 +1,149 @@
+"""The part of an export that is about one agent: read, and checked as a whole before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_ckpt.codec import assemble
+from celery_ckpt.errors import NotAnExport, SchemaTooNew
+from celery_ckpt.jsonvalues import encode
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.stores.log.ranges import Ranges
+from celery_ckpt.stores.log.reading import SharedSpine
+from celery_ckpt.transfer.lines import FORMAT_VERSION, unsealed
+
+Line = tuple[int, str, dict[str, Any]]
+_KINDS = {"message", "checkpoint", "step", "run"}
+
+
+@dataclass
+class Section:
+    """All lines about one agent."""
+
+    agent_id: str
+    #: The numbers and fields of its lines.
+    messages_and_checkpoints: list[Line] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """The checkpoints, oldest first, each made when it is asked for.
+
+        They share their messages as they grow; so they can be made twice, once to check all of them.
+        """
+        spine, messages = SharedSpine(), dict[int, bytes]()
+        for number, kind, fields in self.messages_and_checkpoints:
+            with _named(number, self.agent_id):
+                if kind == "message":
+                    messages[len(messages)] = encode(fields["message"])
+                else:
+                    ranges = Ranges.parse(fields["messages"])
+                    own = spine.at(ranges, messages)
+                    yield assemble(Checkpoint, self.agent_id, fields["id"], fields["header"], own)
+
+
+def sections(lines: Iterable[bytes]) -> Iterator[Section]:
+    """The agents of an export, one after the other.
+
+    Raises:
+        NotAnExport: something is not what an export wrote; the agents before that line were yielded.
+        SchemaTooNew: a newer version of this library wrote it.
+    """
+    source = unsealed(lines)
+    _check_first(next(source, (1, "", {})))
+    number = 1
+    for count, (number, kind, fields) in enumerate(source):
+        with _named(number, "its agent"):
+            if kind == "finished":
+                return _check_last(number, count, fields["agents"], source)
+            if kind != "agent":
+                raise ValueError(f"a line of kind {kind!r} has no place here")
+            section = Section(checked_name(fields["agent_id"]))
+        _fill(section, source, number)
+        yield section
+    raise NotAnExport(line=number + 1, reason="the file ends here, before its end", what="what follows")
+
+
+def _check_first(line: Line) -> None:
+    number, kind, fields = line
+    version = fields.get("format")
+    if kind != "export" or not isinstance(version, int):
+        raise NotAnExport(line=number, reason="this is no export", what="it")
+    if version > FORMAT_VERSION:
+        raise SchemaTooNew(what="This export", version=version, supported=FORMAT_VERSION)
+
+
+def _check_last(number: int, count: int, said: Any, source: Iterator[Line]) -> None:
+    if said != count:
+        raise ValueError(f"it says {said} agents, and there were {count}")
+    if next(source, None) is not None:
+        raise NotAnExport(line=number + 1, reason="the export has ended before", what="what follows")
+
+
+def _fill(section: Section, source: Iterator[Line], number: int) -> None:
+    for number, kind, fields in source:
+        with _named(number, section.agent_id):
+            if kind == "end":
+                return _check_end(section, fields)
+            if kind not in _KINDS:
+                raise ValueError(f"a line of kind {kind!r} has no place here")
+            _TAKE[kind](section, (number, kind, fields))
+    raise NotAnExport(
+        line=number + 1, reason="the file ends here, before its end", what=_agent(section.agent_id)
+    )
+
+
+def _take_checkpoint(section: Section, line: Line) -> None:
+    checkpoint_id = checked_name(line[2]["id"], "A checkpoint id")
+    if checkpoint_id in section.ids:
+        raise ValueError(f"checkpoint {checkpoint_id} was there before")
+    section.ids.append(checkpoint_id)
+    section.messages_and_checkpoints.append(line)
+
+
+_TAKE: dict[str, Callable[[Section, Line], None]] = {
+    "message": lambda section, line: section.messages_and_checkpoints.append(line),
+    "checkpoint": _take_checkpoint,
+    "step": lambda section, line: section.steps.append(Step(agent_id=section.agent_id, **line[2])),
+    "run": lambda section, line: section.runs.append(RunRecord(agent_id=section.agent_id, **line[2])),
+}
+
+
+def _check_end(section: Section, said: dict[str, Any]) -> None:
+    kinds = [kind for _, kind, _ in section.messages_and_checkpoints]
+    found = {
+        "agent_id": section.agent_id,
+        "messages": kinds.count("message"),
+        "checkpoints": kinds.count("checkpoint"),
+        "steps": len(section.steps),
+        "runs": len(section.runs),
+    }
+    if said != found:
+        raise ValueError(f"it says {said}, and there was {found}")
+    if not {step.run_id for step in section.steps} <= {run.run_id for run in section.runs}:
+        raise ValueError("there is a step of a run that is not there")
+    for _ in section.checkpoints():
+        pass  # each of them can be made
+
+
+def _agent(agent_id: str) -> str:
+    return f"agent {agent_id!r}"
+
+
+@contextmanager
+def _named(number: int, agent_id: str) -> Iterator[None]:
+    """Whatever is wrong in here is wrong in that line."""
+    try:
+        yield
+    except NotAnExport:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = agent_id if agent_id == "its agent" else _agent(agent_id)
+        reason = f"{type(error).__name__}: {str(error)[:200]}".rstrip(".")
+        raise NotAnExport(line=number, reason=reason, what=what) from error
