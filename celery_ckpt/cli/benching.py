@@ -8,7 +8,7 @@ from celery_ckpt.cli.measuring import Bench, Timing
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import bar
 from celery_ckpt.cli.safe import bytes_of
-from celery_ckpt.cli.screen import Column
+from celery_ckpt.cli.tables import Column
 
 _COLUMNS = (
     Column("operation"),

@@ -35,11 +35,13 @@ def agent_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 def _store(ctx: click.Context) -> Any:
     """While completing, Celery has not made the app yet."""
+    from celery import current_app
     from celery.app.utils import find_app
 
     from celery_ckpt.runtime.agents import Agents
 
-    app = find_app(ctx.find_root().params.get("app") or "celery")
+    name = ctx.find_root().params.get("app")
+    app = find_app(name) if name else current_app
     store = next((url for each in _lineage(ctx) if (url := each.params.get("store"))), None)
     if store:
         app.conf.ckpt_store_url = store

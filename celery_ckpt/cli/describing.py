@@ -6,20 +6,21 @@ from typing import Any
 
 from celery_ckpt.cli.conversing import show_messages
 from celery_ckpt.cli.safe import age, as_json, one_line
-from celery_ckpt.cli.screen import Column, Screen
+from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.tables import Column
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, RunRecord, Step
 from celery_ckpt.runtime.agents import AgentStatus
 
 _CHECKPOINTS = (
-    Column("id"),
+    Column("id", whole=True),
     Column("iteration", right=True),
     Column("after", dim=True),
     Column("taken", dim=True),
     Column("metadata"),
 )
 _RUNS = (
-    Column("run"),
+    Column("run", whole=True),
     Column("task", dim=True),
     Column("status", coloured=True),
     Column("attempts", right=True),
@@ -30,7 +31,7 @@ _RUNS = (
 )
 _STEPS = (
     Column("iteration", right=True),
-    Column("name"),
+    Column("name", whole=True),
     Column("key", dim=True),
     Column("result"),
 )
@@ -63,12 +64,11 @@ def conversation(
     tokens = conversation.estimated_tokens()
     screen.heading(f"Conversation: {len(messages)} messages, about {tokens:,} tokens")
     left_out = 0 if last is None else max(len(messages) - last, 0)
-    if left_out > 1 and last:
+    if left_out and last:
         # The first one says what it is all about.
         show_messages(screen, messages[:1], limit=limit)
-        screen.line(f"     … {left_out - 1:,} messages left out (--all shows them) …", "dim")
-    else:
-        left_out = 0 if last else len(messages)
+        if left_out > 1:
+            screen.line(f"     … {left_out - 1:,} messages left out (--all shows them) …", "dim")
     show_messages(screen, messages[left_out:], first=left_out + 1, limit=limit)
     pending = conversation.pending_tool_calls()
     if pending:

@@ -67,24 +67,33 @@ class Failure(click.ClickException):
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Let whatever can be expected to go wrong end with one line; a bug keeps its traceback."""
-    from kombu.exceptions import OperationalError
-
     try:
         yield
         sys.stdout.flush()
     except errors.CheckpointError as error:
         raise Failure(str(error), code_of(error)) from error
-    except OperationalError as error:
-        raise Failure(
-            f"The broker did not answer: {error}. Is it running, and is the app's broker_url right?",
-            Code.UNAVAILABLE,
-        ) from error
     except BrokenPipeError:
         _leave_the_closed_pipe()
         raise click.exceptions.Exit(Code.CLOSED_PIPE) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)
         raise click.exceptions.Exit(Code.INTERRUPTED) from None
+    except Exception as error:
+        if not _is_of_a_connection(error):
+            raise
+        raise Failure(
+            f"The broker or the result backend did not answer: {error or type(error).__name__}. "
+            "Are they running, and are the app's broker_url and result_backend right?",
+            Code.UNAVAILABLE,
+        ) from error
+
+
+def _is_of_a_connection(error: Exception) -> bool:
+    """Celery lets the errors of drivers through; the store's own are errors of ours by now."""
+    from kombu.exceptions import OperationalError
+    from redis.exceptions import RedisError
+
+    return isinstance(error, OperationalError | RedisError | ConnectionError | TimeoutError)
 
 
 def _leave_the_closed_pipe() -> None:

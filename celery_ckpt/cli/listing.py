@@ -10,18 +10,19 @@ from celery_ckpt.cli.exits import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import counting
 from celery_ckpt.cli.safe import age, one_line
-from celery_ckpt.cli.screen import Column, Screen
+from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.tables import Column
 from celery_ckpt.errors import AgentNotFound, StoreError, StoreUnavailable
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.agents import Agents, AgentStatus
 
 _COLUMNS = (
-    Column("agent"),
+    Column("agent", whole=True),
     Column("status", coloured=True),
     Column("iteration", right=True),
-    Column("checkpoints", right=True),
+    Column("kept", right=True),
     Column("attempts", right=True),
-    Column("last checkpoint", dim=True),
+    Column("last saved", dim=True),
     Column("task", dim=True),
     Column("remark"),
 )

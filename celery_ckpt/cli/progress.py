@@ -50,6 +50,8 @@ def counting(items: Iterable[T], title: str) -> Iterator[T]:
         yield item
         if number >= _MANY:
             break
+    else:
+        return
     with bar(f"reading {title}") as advance:
         advance(_MANY)
         for item in iterator:

@@ -11,35 +11,15 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_ckpt.cli.safe import as_json, visible
+from celery_ckpt.cli.tables import STYLES, Column, plain_table, rich_table
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-#: How words look that say how something stands.
-STYLES = {
-    **dict.fromkeys(("queued", "waiting", "event", "thinking", "other"), "yellow"),
-    **dict.fromkeys(("running", "call", "assistant"), "cyan"),
-    **dict.fromkeys(("succeeded", "ok", "user", "+"), "green"),
-    **dict.fromkeys(("failed", "cancelled", "unreadable", "problem", "-"), "red"),
-    **dict.fromkeys(("warning", "~"), "yellow"),
-    **dict.fromkeys(("tool", "result", "system"), "magenta"),
-}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table; ``coloured`` by the words in it."""
-
-    title: str
-    right: bool = False
-    coloured: bool = False
-    dim: bool = False
 
 
 class Screen:
@@ -72,9 +52,9 @@ class Screen:
         """Write a table."""
         cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
         if self.is_terminal:
-            self._emit(self._rendered(_rich_table(columns, cells)))
+            self._emit(self._rendered(rich_table(columns, cells, _width())))
         else:
-            self._emit(_plain_table(columns, cells))
+            self._emit(plain_table(columns, cells))
 
     def labelled(self, label: str, text: str, *, kind: str = "", width: int = 10) -> None:
         """Write a text beside the one who said it; further lines are indented as far."""
@@ -113,7 +93,7 @@ class Screen:
             if text.count("\n") < shutil.get_terminal_size().lines:
                 self._emit(text)
             else:
-                click.echo_via_pager(text, color=self._colour or None)
+                click.echo_via_pager(text.removesuffix("\n"))
 
     def _write(self, text: str, style: str = "") -> None:
         if self.is_terminal and style:
@@ -138,38 +118,11 @@ class Screen:
     def _console(self, file: Any) -> Console:
         from rich.console import Console
 
-        width = shutil.get_terminal_size().columns
         return Console(
-            file=file, force_terminal=True, width=width, no_color=not self._colour,
+            file=file, force_terminal=True, width=_width(), no_color=not self._colour,
             markup=False, emoji=False, highlight=False,
         )  # fmt: skip
 
 
-def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> RenderableType:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for column in columns:
-        justify = "right" if column.right else "left"
-        style = "dim" if column.dim else ""
-        table.add_column(Text(column.title), justify=justify, style=style, overflow="fold")  # type: ignore[arg-type]
-    for row in rows:
-        styled = zip(columns, row, strict=True)
-        table.add_row(*(Text(c, STYLES.get(c, "") if column.coloured else "") for column, c in styled))
-    return table
-
-
-def _plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    table = [[column.title.upper() for column in columns], *rows]
-    table = [[cell.replace("\n", " ") for cell in row] for row in table]
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
-    lines = []
-    for row in table:
-        padded = [
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines) + "\n"
+def _width() -> int:
+    return shutil.get_terminal_size().columns

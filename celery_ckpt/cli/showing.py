@@ -9,6 +9,7 @@ import click
 
 from celery_ckpt.cli import describing
 from celery_ckpt.cli.conversing import EXCERPT
+from celery_ckpt.cli.exits import Code, Failure
 from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.models import Checkpoint
@@ -30,12 +31,15 @@ class Found:
 
     @classmethod
     def of(cls, agents: Agents, agent_id: str, checkpoint_id: str | None) -> Found:
-        """Read it. Raises ``AgentNotFound``, or ``CheckpointNotFound`` for one of another agent."""
+        """Read it. Raises ``AgentNotFound`` and ``CheckpointNotFound``."""
         status = agents.status(agent_id)
         if checkpoint_id is None:
             checkpoint = agents.latest(agent_id)
         else:
             checkpoint = agents.checkpoint(checkpoint_id)
+            if checkpoint.agent_id != agent_id:
+                said = f"Checkpoint {checkpoint_id} is of agent {checkpoint.agent_id!r}"
+                raise Failure(f"{said}, not of agent {agent_id!r}.", Code.NOT_FOUND)
         history, runs = agents.history(agent_id), agents.runs(agent_id)
         return cls(status, checkpoint, history, runs, agents.steps(agent_id))
 

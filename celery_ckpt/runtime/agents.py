@@ -11,7 +11,7 @@ from datetime import datetime
 from celery.result import AsyncResult
 from celery.utils import uuid
 
-from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver
+from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver, StoreError
 from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint, Value
 from celery_ckpt.names import checked_name
@@ -25,6 +25,12 @@ from celery_ckpt.store import CheckpointStore
 _UNCLAIMED_SECONDS = 5.0
 #: How long to wait until another look at a run that is being settled.
 _SETTLING_SECONDS = 0.02
+
+
+_NO_ENVELOPE = (
+    "The message of run {run_id!r} of agent {agent_id!r} is not on record, so it cannot be sent again: "
+    "send a new task for the agent instead, it continues the agent's history."
+)
 
 
 class AgentStatus(Value):
@@ -138,12 +144,15 @@ class Agents(Tidying):
         Raises:
             AgentNotFound: it has no run.
             RunOver: its run has succeeded.
+            StoreError: the message of its run is not on record, so nobody can send it again.
         """
         run = self._settled(agent_id)
         if run is None:
             raise AgentNotFound(agent_id=agent_id)
         if run.status is RunStatus.SUCCEEDED:
             raise RunOver(agent_id=agent_id, run_id=run.run_id, status=run.status.value)
+        if not run.has_envelope:
+            raise StoreError(reason=_NO_ENVELOPE.format(run_id=run.run_id, agent_id=agent_id))
         store = self._context.store
         store.watch(agent_id, _UNCLAIMED_SECONDS)
         result = self._app.AsyncResult(run.run_id)

@@ -60,7 +60,7 @@ def _imported(store: CheckpointStore, section: Section) -> Imported:
     if {*section.ids} <= {info.id for info in present} and own_runs <= known_runs:
         _refuse_different(store, section, present)
         return Imported(agent_id, open_runs=open_runs)
-    if [info.id for info in present] != section.ids[: len(present)] or not known_runs <= own_runs:
+    if [info.id for info in present] != [*section.ids][: len(present)] or not known_runs <= own_runs:
         # To add what it lacks would make an old checkpoint the latest one.
         raise AlreadyExists(what="Another history", agent_id=agent_id)
     _refuse_different(store, section, present)
@@ -73,6 +73,8 @@ def _refuse_different(store: CheckpointStore, section: Section, present: list[Ch
 
     The outlines of all are compared, and all of the newest, which has nearly all of the messages.
     """
+    if not present:
+        return
     outlines = {info.id: info for info in present}
     common = [checkpoint for checkpoint in section.checkpoints() if checkpoint.id in outlines]
     for checkpoint in common:

@@ -30,7 +30,8 @@ class Section:
     messages_and_checkpoints: list[Line] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
+    #: The ids of its checkpoints, oldest first.
+    ids: dict[str, None] = field(default_factory=dict)
 
     def checkpoints(self) -> Iterator[Checkpoint]:
         """The checkpoints, oldest first, each made when it is asked for.
@@ -99,16 +100,22 @@ def _fill(section: Section, source: Iterator[Line], number: int) -> None:
     )
 
 
+def _take_message(section: Section, line: Line) -> None:
+    if not isinstance(line[2]["message"], dict):
+        raise ValueError("its message is not an object")
+    section.messages_and_checkpoints.append(line)
+
+
 def _take_checkpoint(section: Section, line: Line) -> None:
     checkpoint_id = checked_name(line[2]["id"], "A checkpoint id")
     if checkpoint_id in section.ids:
         raise ValueError(f"checkpoint {checkpoint_id} was there before")
-    section.ids.append(checkpoint_id)
+    section.ids[checkpoint_id] = None
     section.messages_and_checkpoints.append(line)
 
 
 _TAKE: dict[str, Callable[[Section, Line], None]] = {
-    "message": lambda section, line: section.messages_and_checkpoints.append(line),
+    "message": _take_message,
     "checkpoint": _take_checkpoint,
     "step": lambda section, line: section.steps.append(Step(agent_id=section.agent_id, **line[2])),
     "run": lambda section, line: section.runs.append(RunRecord(agent_id=section.agent_id, **line[2])),
@@ -116,6 +123,8 @@ _TAKE: dict[str, Callable[[Section, Line], None]] = {
 
 
 def _check_end(section: Section, said: dict[str, Any]) -> None:
+    for _ in section.checkpoints():
+        pass  # each of them can be made
     kinds = [kind for _, kind, _ in section.messages_and_checkpoints]
     found = {
         "agent_id": section.agent_id,
@@ -128,8 +137,6 @@ def _check_end(section: Section, said: dict[str, Any]) -> None:
         raise ValueError(f"it says {said}, and there was {found}")
     if not {step.run_id for step in section.steps} <= {run.run_id for run in section.runs}:
         raise ValueError("there is a step of a run that is not there")
-    for _ in section.checkpoints():
-        pass  # each of them can be made
 
 
 def _agent(agent_id: str) -> str:

@@ -1,0 +1,90 @@
+"""Tables: with lines and colours on a terminal, as plain columns elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: How words look that say how something stands, or who speaks.
+STYLES = {
+    **dict.fromkeys(("queued", "waiting", "warning", "thinking", "other", "~"), "yellow"),
+    **dict.fromkeys(("running", "call", "assistant"), "cyan"),
+    **dict.fromkeys(("succeeded", "ok", "user", "+"), "green"),
+    **dict.fromkeys(("failed", "cancelled", "damaged", "risk", "-"), "red"),
+    **dict.fromkeys(("tool", "result", "system"), "magenta"),
+}
+_GAP = 2
+#: No column gets narrower than this for want of room.
+_NARROWEST = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; ``coloured`` by the words in it."""
+
+    title: str
+    #: Where there is no room its cells go on in the next line: somebody may want to copy them.
+    whole: bool = False
+    right: bool = False
+    coloured: bool = False
+    dim: bool = False
+
+
+def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
+    """A table for a terminal of that width."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
+    for column, room in zip(columns, _widths(columns, rows, width), strict=True):
+        table.add_column(
+            Text(column.title),
+            justify="right" if column.right else "left",
+            style="dim" if column.dim else "",
+            overflow="fold" if column.whole else "ellipsis",
+            no_wrap=not column.whole,
+            width=room,
+        )
+    for row in rows:
+        styled = zip(columns, row, strict=True)
+        table.add_row(*(Text(c, STYLES.get(c, "") if column.coloured else "") for column, c in styled))
+    return table
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The room of each column: the widest give way, those that must stay whole last."""
+    from rich.cells import cell_len
+
+    titles = [column.title for column in columns]
+    widths = [max(map(cell_len, cells)) for cells in zip(titles, *rows, strict=True)]
+    too_much = sum(widths) + _GAP * len(widths) - width
+    for whole in (False, True):
+        numbers = [number for number, column in enumerate(columns) if column.whole is whole]
+        while too_much > 0:
+            widest = max(numbers, key=lambda number: widths[number], default=None)
+            if widest is None or widths[widest] <= _NARROWEST:
+                break
+            widths[widest] -= 1
+            too_much -= 1
+    return widths
+
+
+def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    """The same as text, nothing cut."""
+    table = [[column.title.upper() for column in columns]]
+    table += [[cell.replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    return "".join(f"{_padded(columns, row, widths)}\n" for row in table)
+
+
+def _padded(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for column, cell, width in zip(columns, row, widths, strict=True)
+    ]
+    return (" " * _GAP).join(cells).rstrip()

@@ -1,0 +1,133 @@
+"""Bad input to every command: one line that says what to do, and a code that tells what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_kit import Commands, commands_for, tell
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from servers import free_port
+
+from celery_ckpt import MemoryCheckpointStore
+from celery_ckpt.cli.group import COMMANDS
+from celery_ckpt.stores.redis import client
+
+#: Each command with arguments that name something that is not there.
+UNKNOWN = {
+    "show": ["show", "nobody"],
+    "tail": ["tail", "nobody"],
+    "resume": ["resume", "nobody"],
+    "cancel": ["cancel", "nobody"],
+    "delete": ["delete", "nobody", "--yes"],
+    "export": ["export", "nobody"],
+    "diff": ["diff", "nothing", "nothing"],
+    "fork": ["fork", "nothing"],
+}
+#: The others.
+FREE = {"list": ["list"], "bench": ["bench"], "import": ["import", "-"]}
+
+
+def test_every_command_is_given_bad_input_here() -> None:
+    assert {*UNKNOWN, *FREE} == {*COMMANDS}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_there_is_not_found(commands: Commands, name: str) -> None:
+    line = commands.fails(*UNKNOWN[name], code=66)
+    assert "'nobody'" in line or "'nothing'" in line
+
+
+@pytest.mark.parametrize("arguments", [*UNKNOWN.values(), *FREE.values()], ids=lambda given: given[0])
+def test_a_wrong_url_is_a_wrong_configuration(arguments: list[str]) -> None:
+    line = commands_for("mongodb://user:secret@host").fails(*arguments, code=78)
+    assert "ckpt_store_url" in line
+    assert "redis://" in line
+    assert "secret" not in line
+
+
+def test_no_url_is_a_wrong_configuration_too() -> None:
+    assert "ckpt_store_url is not set" in commands_for(None).fails("list", code=78)
+
+
+def test_a_misspelt_setting_is_named() -> None:
+    commands = commands_for("memory://")
+    commands.app.conf.ckpt_kep = 3
+    assert "Did you mean ckpt_keep?" in commands.fails("list", code=78)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A store that is away is not waited for."""
+    monkeypatch.setattr(client, "_retry", lambda: Retry(NoBackoff(), 0))
+    return
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("arguments", [*UNKNOWN.values(), *FREE.values()], ids=lambda given: given[0])
+def test_a_store_that_is_away_is_unavailable(arguments: list[str], tmp_path: Path) -> None:
+    if arguments[0] == "import":
+        commands = commands_for(MemoryCheckpointStore())
+        tell(commands.store)
+        commands("export", "-o", str(tmp_path / "exported"))
+        arguments = ["import", str(tmp_path / "exported")]
+    line = commands_for(f"redis://127.0.0.1:{free_port()}/0").fails(*arguments, code=69)
+    assert "did not answer" in line
+
+
+def test_the_store_can_be_named_on_the_command_line(commands: Commands, tmp_path: Path) -> None:
+    other = commands_for(None)
+    assert "no agent" in other("--store", f"sqlite:///{tmp_path}/other.db", "list").stdout
+    assert "no kind of store" in commands_for(None).fails("--store", "x://", "list", code=78)
+
+
+def test_a_name_that_nobody_can_store_is_wrong_usage(commands: Commands) -> None:
+    assert "512" in commands.fails("show", "x" * 513, code=2)
+
+
+def test_an_agent_that_somebody_works_on_is_busy(commands: Commands, tmp_path: Path) -> None:
+    tell(commands.store)
+    commands("export", "-o", str(tmp_path / "exported"))
+    other = commands_for(MemoryCheckpointStore())
+    other.store.acquire("user-42", "a worker", 30)
+    result = other("import", str(tmp_path / "exported"), code=75)
+    assert "being worked on by a worker" in result.stderr
+
+
+def test_one_that_fails_does_not_keep_the_others(commands: Commands) -> None:
+    for name in ("one", "two"):
+        tell(commands.store, name)
+    result = commands("delete", "one", "nobody", "two", "--yes", code=66)
+    assert result.stdout.splitlines() == [
+        "one: deleted, with 3 checkpoints.",
+        "two: deleted, with 3 checkpoints.",
+    ]
+    assert "'nobody'" in result.stderr
+    assert list(commands.store.agents()) == []
+
+
+def test_nothing_is_deleted_unasked(commands: Commands) -> None:
+    tell(commands.store)
+    assert "--yes" in commands("delete", "user-42", code=2).stderr
+    assert len(commands.store.history("user-42")) == 3
+
+
+def test_a_run_whose_message_is_not_on_record_cannot_be_resumed(commands: Commands) -> None:
+    tell(commands.store)
+    assert "not on record" in commands.fails("resume", "user-42", code=1)
+
+
+def test_a_run_that_succeeded_cannot_be_resumed(commands: Commands) -> None:
+    tell(commands.store, status="succeeded")
+    assert "has succeeded already" in commands.fails("resume", "user-42", code=1)
+
+
+def test_a_line_of_an_error_shows_no_control_characters(commands: Commands) -> None:
+    line = commands.fails("show", "a\x1b[2J\nb\x9b", code=66)
+    assert line.isprintable()
+
+
+def test_a_command_that_is_not_there_gets_a_suggestion(commands: Commands) -> None:
+    assert "list" in commands("lst", code=2).stderr

@@ -1,0 +1,156 @@
+"""list, show and diff: what there is, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_kit import Commands, commands_for, tell
+
+from celery_ckpt import CheckpointStore, Message
+from celery_ckpt.records import RunStatus
+from celery_ckpt.testing.factories import make_checkpoint, make_conversation
+
+
+def test_list_has_a_row_for_each_agent_the_latest_first(any_store: CheckpointStore) -> None:
+    tell(any_store, "first")
+    tell(any_store, "second", iterations=5, status=RunStatus.SUCCEEDED, error=None)
+    any_store.save(make_checkpoint("third", iteration=7))
+    commands = commands_for(any_store)
+
+    titles, *rows = (line.split() for line in commands("list").stdout.splitlines())
+
+    assert titles[:5] == ["AGENT", "STATUS", "ITERATION", "KEPT", "ATTEMPTS"]
+    assert [row[:4] for row in rows] == [
+        ["third", "idle", "7", "1"],
+        ["second", "succeeded", "5", "5"],
+        ["first", "failed", "3", "3"],
+    ]
+    assert rows[2][-2:] == ["no", "model"]
+    found = json.loads(commands("list", "--json").stdout)
+    assert [(one["agent_id"], one["checkpoints"]) for one in found] == [
+        ("third", 1),
+        ("second", 5),
+        ("first", 3),
+    ]
+
+
+def test_list_can_be_limited_to_a_status(commands: Commands) -> None:
+    tell(commands.store, "bad")
+    tell(commands.store, "good", status=RunStatus.SUCCEEDED)
+    [_, row] = commands("list", "--status", "failed").stdout.splitlines()
+    assert row.startswith("bad ")
+    assert commands("list", "--status", "running").stdout == "No agent is running.\n"
+    assert json.loads(commands("list", "--status", "running", "--json").stdout) == []
+    assert "'failed'" in commands("list", "--status", "lost", code=2).stderr
+
+
+def test_an_empty_store_is_said_to_be_empty(commands: Commands) -> None:
+    assert commands("list").stdout == "There is no agent in this store yet.\n"
+
+
+def test_an_agent_of_which_there_is_only_a_lease_is_no_reason_to_fail(commands: Commands) -> None:
+    commands.store.acquire("only a lease", "somebody", 30)
+    tell(commands.store, "whole")
+    assert [line.split()[0] for line in commands("list").stdout.splitlines()] == ["AGENT", "whole"]
+
+
+def test_show_tells_all_there_is(any_store: CheckpointStore) -> None:
+    ids = tell(any_store)
+    shown = commands_for(any_store)("show", "user-42").stdout
+    assert "status     failed\n" in shown
+    assert "attempts   2, with 0 retries\n" in shown
+    assert "   2 user         Why is the sky blue?\n" in shown
+    assert '   7 assistant    → look_up(what="wave 3")\n' in shown
+    assert "   8 tool         ← result 3\n" in shown
+    assert 'state      {"asked": 3}\n' in shown
+    lines = shown.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith(ids[0][:17])] == ids[::-1]
+    assert "Runs: 1" in lines
+    assert lines[-1].split()[:3] == ["3", "look_up", "3:call:c3"]
+
+
+def test_show_has_the_same_for_programs_but_not_the_message_of_the_task(commands: Commands) -> None:
+    ids = tell(commands.store, envelope={"headers": {"secret": 1}})
+    shown = json.loads(commands("show", "user-42", "--json").stdout)
+    assert (shown["agent"]["agent_id"], shown["agent"]["checkpoints"]) == ("user-42", 3)
+    assert [one["id"] for one in shown["checkpoints"]] == ids[::-1]
+    assert [one["key"] for one in shown["steps"]] == ["1:call:c1", "2:call:c2", "3:call:c3"]
+    assert shown["runs"][0]["attempts"] == 2
+    assert "envelope" not in shown["runs"][0]
+    latest = commands.store.load_latest("user-42")
+    assert latest is not None
+    assert shown["checkpoint"]["conversation"]["messages"] == [m.to_dict() for m in latest.conversation]
+
+
+def test_show_can_be_limited_to_parts_and_to_an_older_checkpoint(commands: Commands) -> None:
+    first, *_ = tell(commands.store)
+    shown = commands("show", "user-42", "--part", "conversation", "--checkpoint", first).stdout
+    assert "Conversation: 4 messages" in shown
+    assert "Runs" not in shown
+    assert list(json.loads(commands("show", "user-42", "--part", "runs", "--json").stdout)) == [
+        "agent",
+        "runs",
+    ]
+
+
+def test_a_checkpoint_of_another_agent_is_refused(commands: Commands) -> None:
+    tell(commands.store, "one")
+    other, *_ = tell(commands.store, "other")
+    assert "agent 'one'" in commands.fails("show", "one", "--checkpoint", other, code=66)
+
+
+def test_a_long_conversation_is_shown_by_its_beginning_and_its_end(commands: Commands) -> None:
+    conversation = make_conversation(98)
+    conversation.append(Message.assistant("x" * 5_000 + " the end"))
+    commands.store.save(make_checkpoint("long", conversation))
+    shown = commands("show", "long", "-n", "3").stdout
+    assert "   1 system       You are a test.\n     … 96 messages left out" in shown
+    assert [line.split()[0] for line in shown.splitlines() if "message " in line] == ["98", "99"]
+    assert "characters left out …\n" in shown
+    assert shown.count("x" * 100) == 9
+    assert "the end" in shown
+    everything = commands("show", "long", "--all", "--full").stdout
+    assert "left out" not in everything
+    assert "x" * 5_000 in everything
+    assert "\n  50 user " in everything
+
+
+def test_an_agent_without_checkpoints_is_shown_too(commands: Commands) -> None:
+    tell(commands.store, "new", iterations=0, status=RunStatus.QUEUED, delivered=False, attempts=0)
+    shown = commands("show", "new").stdout
+    assert "status     queued" in shown
+    assert "Conversation: no checkpoint yet" in shown
+    assert json.loads(commands("show", "new", "--json").stdout)["checkpoint"] is None
+
+
+def test_tool_calls_that_nobody_answered_are_named(commands: Commands) -> None:
+    conversation = make_conversation(1)
+    call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+    conversation.append(Message.assistant(None, tool_calls=[call]))
+    commands.store.save(make_checkpoint("waiting", conversation))
+    assert "waiting for results of: pay" in commands("show", "waiting").stdout
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_diff_tells_what_changed_and_ends_as_diff_does(commands: Commands, as_json: bool) -> None:
+    first, _, third = tell(commands.store)
+    options = ["--json"] if as_json else []
+    same = commands("diff", first, first, *options, code=0).stdout
+    changed = commands("diff", first, third, *options, code=1).stdout
+    if as_json:
+        assert json.loads(same) == {
+            "differ": False,
+            "shared_messages": 4,
+            "changes": [],
+            "messages": [],
+        }
+        found = json.loads(changed)
+        assert {"path": "state.asked", "old": 1, "new": 3} in found["changes"]
+        [edit] = found["messages"]
+        assert (edit["old_at"], edit["new_at"], edit["removed"], len(edit["added"])) == (4, 4, [], 4)
+    else:
+        assert "4 messages in common" in same
+        assert "~ state.asked: 1 → 3\n" in changed
+        assert '~ metadata.cost: "0.01" → "0.03"\n' in changed
+        assert '+   5 assistant   → look_up(what="wave 2")\n' in changed

@@ -1,0 +1,149 @@
+"""``celery -A proj ckpt`` as a process: on a terminal, in a pipe, with a store that is away."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from celery_workers.waiting import until
+from cli_kit import Process, commands_for, tell
+from servers import free_port
+
+from celery_ckpt import CheckpointStore, Conversation, Message
+from celery_ckpt.testing.factories import make_checkpoint
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m[bold red]markup[/] :smile: \u202e\r\x08 end"
+
+
+def plain(text: str) -> str:
+    """What a terminal shows: without colours, which are all that may be left."""
+    shown = ESCAPE.sub("", text)
+    assert "\x1b" not in shown
+    return shown
+
+
+def test_the_command_is_found_by_celery(process: Process, process_store: CheckpointStore) -> None:
+    tell(process_store)
+    [titles, row] = process.run("list").stdout.splitlines()
+    assert titles.startswith("AGENT ")
+    assert row.startswith("user-42 ")
+
+
+def test_on_a_terminal_there_are_tables_and_colours(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    tell(process_store)
+    code, shown = process.on_a_terminal("list")
+    assert code == 0
+    assert "\x1b[31mfailed" in shown
+    title, line, row = plain(shown).splitlines()[:3]
+    assert title.startswith("agent ")
+    assert set(line) == {"─"}
+    assert row.startswith("user-42 ")
+
+
+def test_on_a_terminal_a_table_keeps_to_its_width(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    tell(process_store, "a-rather-long-name-of-an-agent-that-somebody-may-want-to-copy")
+    code, shown = process.on_a_terminal("list", columns=60)
+    assert code == 0
+    lines = plain(shown).splitlines()
+    assert max(map(len, lines)) <= 60
+    parts = [line.split(" ")[0] for line in lines[2:]]
+    assert "".join(parts) == "a-rather-long-name-of-an-agent-that-somebody-may-want-to-copy"
+
+
+def test_what_a_message_holds_does_nothing_to_a_terminal(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    conversation = Conversation(messages=[Message.user(EVIL), {"type": EVIL, EVIL: EVIL}])
+    call = {"id": EVIL, "type": "function", "function": {"name": EVIL, "arguments": EVIL}}
+    conversation.append(Message.assistant([{"type": "text", "text": EVIL}], tool_calls=[call]))
+    state = {EVIL: EVIL}
+    process_store.save(
+        make_checkpoint(EVIL, conversation, state=state, metadata={EVIL: EVIL}, run_id=EVIL)
+    )
+    for arguments in (["show", EVIL], ["list"]):
+        code, shown = process.on_a_terminal(*arguments)
+        assert code == 0
+        assert "markup[/] :smile:" in plain(shown).replace("\n", "")
+        assert not set(plain(shown)) & {"\x07", "\x08", "\r", "\x9b", "\u202e"}
+    commands = commands_for(process_store)
+    for arguments in (["show", EVIL], ["list"], ["tail", EVIL]):
+        assert not set(commands(*arguments).stdout) & {"\x1b", "\x07", "\x08", "\r", "\x9b", "\u202e"}
+    as_json = commands("show", EVIL, "--json").stdout
+    assert as_json.strip().isprintable()
+    assert json.loads(as_json)["checkpoint"]["conversation"]["messages"][0]["content"] == EVIL
+
+
+def test_what_is_longer_than_the_terminal_goes_to_a_pager(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    tell(process_store, iterations=20)
+    process.environment["PAGER"] = f"{sys.executable} -c 'print(\"paged\")'"
+    assert plain(process.on_a_terminal("show", "user-42", lines=20)[1]) == "paged\n"
+    assert "paged" not in process.on_a_terminal("show", "user-42", "--no-pager", lines=20)[1]
+
+
+@pytest.mark.parametrize("command", ["show", "export"])
+def test_a_reader_that_goes_away_is_no_drama(
+    process: Process, process_store: CheckpointStore, command: str
+) -> None:
+    # More than a pipe holds.
+    conversation = Conversation(messages=[Message.user("x" * 900) for _ in range(200)])
+    process_store.save(make_checkpoint("long", conversation))
+    names = {"show": ["long", "--all"], "export": []}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with process.start(command, *names[command], stdout=writer) as running:
+        os.close(writer)
+        _, told = running.communicate(timeout=30)
+    assert (running.returncode, told) == (141, "")
+
+
+def test_a_store_that_is_away_is_said_in_one_line(process: Process) -> None:
+    # An option of the command line can be given by the environment, as all of Celery's can.
+    process.environment["CELERY_CKPT_STORE"] = f"redis://127.0.0.1:{free_port()}/0"
+    told = process.run("list", code=69).stderr
+    assert len(told.splitlines()) == 1
+    assert "did not answer" in told
+
+
+def test_an_interrupted_command_ends_quietly(process: Process, process_store: CheckpointStore) -> None:
+    tell(process_store, status="running", delivered=False)
+    with process.start("tail", "user-42") as running:
+        assert running.stdout is not None
+        until(lambda: "running" in running.stdout.readline(), 20, "tail has told how it stands")
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=10)
+    assert (running.returncode, told.strip()) == (130, "")
+
+
+def test_deleting_asks_on_a_terminal(process: Process, process_store: CheckpointStore) -> None:
+    tell(process_store)
+    code, shown = process.on_a_terminal("delete", "user-42", answer=b"n\n")
+    assert "Delete user-42 with 3 checkpoints for good?" in shown
+    assert code == 130
+    assert len(process_store.history("user-42")) == 3
+
+
+def test_the_shell_completes_the_names_of_agents(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    for name in ("user-1", "user-2", "other"):
+        tell(process_store, name)
+    words = "celery -A proj ckpt show us"
+    environment = {**process.environment, "_CELERY_COMPLETE": "bash_complete"}
+    environment |= {"COMP_WORDS": words, "COMP_CWORD": "5"}
+    launch = "import sys; sys.argv[0] = 'celery'; from celery.__main__ import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=30
+    )
+    assert (found.stdout.splitlines(), found.stderr) == (["plain,user-1", "plain,user-2"], "")
