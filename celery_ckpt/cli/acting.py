@@ -8,7 +8,7 @@ import click
 
 from celery_ckpt.cli.exits import Tally
 from celery_ckpt.cli.options import agents_argument, agents_of, json_option, screen_of
-from celery_ckpt.cli.safe import one_line
+from celery_ckpt.cli.safe import counted, one_line
 
 
 @click.command("resume")
@@ -77,12 +77,12 @@ def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: 
         with tally.one():
             status = agents.status(agent_id)
             if not yes:
-                _ask(f"{one_line(agent_id)} with {status.checkpoints} checkpoints")
+                _ask(f"{one_line(agent_id)} with {counted(status.checkpoints, 'checkpoint')}")
             count = agents.delete(agent_id)
             if as_json:
                 screen.json({"agent_id": agent_id, "checkpoints": count})
             else:
-                screen.line(f"{one_line(agent_id)}: deleted, with {count} checkpoints.")
+                screen.line(f"{one_line(agent_id)}: deleted, with {counted(count, 'checkpoint')}.")
     tally.end()
 
 

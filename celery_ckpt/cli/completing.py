@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -18,34 +19,33 @@ def agent_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     """The names that begin with what was typed; none, if the store is slow or away."""
     found: list[str] = []
 
-    def look() -> None:
-        try:
-            names = _store(ctx).agents()
+    def look(app: Any) -> None:
+        from celery_ckpt.runtime.agents import Agents
+
+        with suppress(Exception):  # whatever it is, the command itself will say it
+            names = Agents(app).names()
             wanted = (name for name in names if name.startswith(incomplete) and name.isprintable())
             found.extend(islice(wanted, _MOST))
-        except Exception:
-            return  # whatever it is, the command itself will say it
 
-    # A thread that is left behind: it ends with the process.
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    thread.join(_PATIENCE_SECONDS)
+    with suppress(Exception):
+        # A thread that is left behind, if need be: it ends with the process.
+        thread = threading.Thread(target=look, args=[_app(ctx)], daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_SECONDS)
     return [CompletionItem(name) for name in sorted(list(found))]
 
 
-def _store(ctx: click.Context) -> Any:
-    """While completing, Celery has not made the app yet."""
+def _app(ctx: click.Context) -> Any:
+    """The app; while completing, Celery's own command has not looked for it."""
     from celery import current_app
     from celery.app.utils import find_app
 
-    from celery_ckpt.runtime.agents import Agents
-
     name = ctx.find_root().params.get("app")
-    app = find_app(name) if name else current_app
+    app = find_app(name) if name else current_app._get_current_object()
     store = next((url for each in _lineage(ctx) if (url := each.params.get("store"))), None)
     if store:
         app.conf.ckpt_store_url = store
-    return Agents(app).store
+    return app
 
 
 def _lineage(ctx: click.Context) -> list[click.Context]:

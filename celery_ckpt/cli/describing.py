@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_ckpt.cli.conversing import show_messages
-from celery_ckpt.cli.safe import age, as_json, one_line
+from celery_ckpt.cli.safe import age, as_json, counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.cli.tables import Column
 from celery_ckpt.models import Checkpoint
@@ -42,11 +42,9 @@ def summary(screen: Screen, status: AgentStatus) -> None:
     screen.line(status.agent_id, "bold")
     stands = status.status.value if status.status else "never ran"
     facts = [("status", stands), ("task", status.task), ("run", status.run_id)]
-    facts += (
-        [("attempts", f"{status.attempts}, with {status.retries} retries")] if status.run_id else []
-    )
+    facts += [("attempts", f"{status.attempts} (retries: {status.retries})")] if status.run_id else []
     facts += [("worker", status.owner), ("error", status.error)]
-    facts += [("waiting", f"{status.waiting} runs")] if status.waiting else []
+    facts += [("waiting", counted(status.waiting, "run"))] if status.waiting else []
     for name, value in facts:
         if value:
             screen.labelled(name, one_line(value, 500), kind=value)
@@ -62,13 +60,15 @@ def conversation(
     conversation = checkpoint.conversation
     messages = conversation.messages
     tokens = conversation.estimated_tokens()
-    screen.heading(f"Conversation: {len(messages)} messages, about {tokens:,} tokens")
+    screen.heading(f"Conversation: {counted(len(messages), 'message')}, about {tokens:,} tokens")
     left_out = 0 if last is None else max(len(messages) - last, 0)
     if left_out and last:
         # The first one says what it is all about.
         show_messages(screen, messages[:1], limit=limit)
         if left_out > 1:
-            screen.line(f"     … {left_out - 1:,} messages left out (--all shows them) …", "dim")
+            screen.line(
+                f"     … {counted(left_out - 1, 'message')} left out (--all shows all) …", "dim"
+            )
     show_messages(screen, messages[left_out:], first=left_out + 1, limit=limit)
     pending = conversation.pending_tool_calls()
     if pending:

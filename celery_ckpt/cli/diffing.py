@@ -10,7 +10,7 @@ from celery_ckpt.cli.conversing import EXCERPT, show_message
 from celery_ckpt.cli.exits import Code
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.safe import as_json as written
-from celery_ckpt.cli.safe import one_line
+from celery_ckpt.cli.safe import counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.differences import Change, Difference, Edit, difference
 from celery_ckpt.messages import Message
@@ -42,11 +42,12 @@ def _show(
 ) -> None:
     for mark, one in (("-", old), ("+", new)):
         when = one.created_at.strftime("%Y-%m-%d %H:%M:%S")
-        said = f"{one.id}  iteration {one.iteration}, {len(one.conversation)} messages, {when} UTC"
+        many = counted(len(one.conversation), "message")
+        said = f"{one.id}  iteration {one.iteration}, {many}, {when} UTC"
         screen.labelled(mark, said, width=1)
     for change in found.changes:
         screen.labelled("~", _sentence(change), width=1)
-    screen.line(f"  {found.shared} messages in common", "dim")
+    screen.line(f"  {counted(found.shared, 'message')} in common", "dim")
     for edit in found.edits:
         _show_side(screen, "-", edit.old_at, edit.removed, limit)
         _show_side(screen, "+", edit.new_at, edit.added, limit)

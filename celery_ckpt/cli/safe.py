@@ -60,6 +60,11 @@ def age(moment: datetime | None, now: datetime | None = None) -> str:
     return f"{max(seconds, 0)} s ago"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 run``, ``2 runs``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def bytes_of(count: float) -> str:
     """A number of bytes in a unit that people read."""
     for unit in ("B", "kB", "MB"):

@@ -15,7 +15,7 @@ from celery_ckpt.cli.completing import agent_names
 from celery_ckpt.cli.exits import Code, Failure, Tally, code_of
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import bar
-from celery_ckpt.cli.safe import bytes_of, one_line
+from celery_ckpt.cli.safe import bytes_of, counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.runtime.agents import Agents
@@ -45,7 +45,7 @@ def export_(
         for line in export_agents(agents.store, names, skip_damaged=skip_damaged, told=told):
             size += file.write(line)
     if output is not None:
-        said = f"{len(names)} agents, {bytes_of(size)}: {one_line(str(output))}"
+        said = f"{counted(len(names), 'agent')}, {bytes_of(size)}: {one_line(str(output))}"
         click.echo(said, err=True)
     tally.end()
 
@@ -123,4 +123,5 @@ def _tell(screen: Screen, imported: Imported) -> None:
         screen.line(f"{name}: all of it was there.")
         return
     opened = f"; {imported.open_runs} not ended, see resume" if imported.open_runs else ""
-    screen.line(f"{name}: {imported.checkpoints} checkpoints, {imported.runs} runs{opened}")
+    written = f"{counted(imported.checkpoints, 'checkpoint')}, {counted(imported.runs, 'run')}"
+    screen.line(f"{name}: {written}{opened}")

@@ -59,7 +59,7 @@ def test_show_tells_all_there_is(any_store: CheckpointStore) -> None:
     ids = tell(any_store)
     shown = commands_for(any_store)("show", "user-42").stdout
     assert "status     failed\n" in shown
-    assert "attempts   2, with 0 retries\n" in shown
+    assert "attempts   2 (retries: 0)\n" in shown
     assert "   2 user         Why is the sky blue?\n" in shown
     assert '   7 assistant    → look_up(what="wave 3")\n' in shown
     assert "   8 tool         ← result 3\n" in shown

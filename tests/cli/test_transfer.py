@@ -263,8 +263,8 @@ def test_the_commands_move_agents_from_one_store_to_another(
     assert file.stat().st_mode & 0o777 == 0o600
     assert commands("export").stdout_bytes == file.read_bytes()
     assert other("import", str(file)).stdout.splitlines() == [
-        "one: 3 checkpoints, 1 runs",
-        "two: 3 checkpoints, 1 runs; 1 not ended, see resume",
+        "one: 3 checkpoints, 1 run",
+        "two: 3 checkpoints, 1 run; 1 not ended, see resume",
     ]
     assert "one: all of it was there." in other("import", "-", input=file.read_bytes()).stdout
     [first, _] = map(json.loads, other("import", str(file), "--json").stdout.splitlines())
