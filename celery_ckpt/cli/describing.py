@@ -17,6 +17,7 @@ _CHECKPOINTS = (
     Column("iteration", right=True),
     Column("after", dim=True),
     Column("taken", dim=True),
+    Column("pin", coloured=True),
     Column("metadata"),
 )
 _RUNS = (
@@ -89,7 +90,8 @@ def checkpoints(screen: Screen, history: list[CheckpointInfo], last: int | None)
 def _checkpoint_row(info: CheckpointInfo) -> list[Any]:
     metadata = " ".join(f"{key}={value}" for key, value in info.metadata.items())
     event = info.event.value if info.event else ""
-    return [info.id, info.iteration, event, age(info.created_at), one_line(metadata, 80)]
+    taken, pin = age(info.created_at), one_line(info.pin or "", 20)
+    return [info.id, info.iteration, event, taken, pin, one_line(metadata, 80)]
 
 
 def runs(screen: Screen, runs: list[RunRecord]) -> None:

@@ -17,9 +17,12 @@ COMMANDS = {
     "resume": "acting",
     "cancel": "acting",
     "fork": "acting",
+    "pin": "tidying",
+    "prune": "tidying",
     "delete": "acting",
     "export": "transferring",
     "import": "transferring",
+    "doctor": "tidying",
     "bench": "benching",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 from celery_ckpt import codec
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.maintenance import Notes
 from celery_ckpt.messages import Message
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import RunRecord, Step
@@ -57,6 +58,10 @@ class _Export:
         self.runs = store.runs(agent_id)
         self.steps = [step for run in self.runs for step in store.steps(agent_id, run.run_id)]
         self.checkpoints = self._checkpoints(store, skip_damaged)
+        notes = store.notes(agent_id)
+        self.notes = notes.without(
+            notes.pins.keys() - {checkpoint.id for checkpoint in self.checkpoints}
+        )
 
     def _checkpoints(self, store: CheckpointStore, skip_damaged: bool) -> list[Checkpoint]:
         try:
@@ -76,6 +81,8 @@ class _Export:
         yield "agent", {"agent_id": self.agent_id}
         for checkpoint in self.checkpoints:
             yield from _of_checkpoint(checkpoint, places)
+        if self.notes != Notes():
+            yield "notes", self.notes.model_dump(mode="json", exclude_defaults=True)
         for step in self.steps:
             yield "step", _dump(step)
         for run in self.runs:

@@ -97,6 +97,7 @@ def _write(store: CheckpointStore, section: Section, skip: int) -> None:
             if number >= skip:
                 store.save(checkpoint, lease)
                 done += 1
+        store.set_notes(section.agent_id, store.notes(section.agent_id), section.notes)
         for step in section.steps:
             store.record_step(step, lease)
         # Last: they say that all the rest is there.

@@ -10,6 +10,7 @@ from typing import Any
 from celery_ckpt.codec import assemble
 from celery_ckpt.errors import NotAnExport, SchemaTooNew
 from celery_ckpt.jsonvalues import encode
+from celery_ckpt.maintenance import Notes
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunRecord, Step
@@ -18,7 +19,6 @@ from celery_ckpt.stores.log.reading import SharedSpine
 from celery_ckpt.transfer.lines import FORMAT_VERSION, unsealed
 
 Line = tuple[int, str, dict[str, Any]]
-_KINDS = {"message", "checkpoint", "step", "run"}
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Section:
     agent_id: str
     #: The numbers and fields of its lines.
     messages_and_checkpoints: list[Line] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
     steps: list[Step] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
     #: The ids of its checkpoints, oldest first.
@@ -92,7 +93,7 @@ def _fill(section: Section, source: Iterator[Line], number: int) -> None:
         with _named(number, section.agent_id):
             if kind == "end":
                 return _check_end(section, fields)
-            if kind not in _KINDS:
+            if kind not in _TAKE:
                 raise ValueError(f"a line of kind {kind!r} has no place here")
             _TAKE[kind](section, (number, kind, fields))
     raise NotAnExport(
@@ -114,9 +115,16 @@ def _take_checkpoint(section: Section, line: Line) -> None:
     section.messages_and_checkpoints.append(line)
 
 
+def _take_notes(section: Section, line: Line) -> None:
+    section.notes = Notes(**line[2])
+    if not section.notes.pins.keys() <= section.ids.keys():
+        raise ValueError("a checkpoint is pinned that is not there")
+
+
 _TAKE: dict[str, Callable[[Section, Line], None]] = {
     "message": _take_message,
     "checkpoint": _take_checkpoint,
+    "notes": _take_notes,
     "step": lambda section, line: section.steps.append(Step(agent_id=section.agent_id, **line[2])),
     "run": lambda section, line: section.runs.append(RunRecord(agent_id=section.agent_id, **line[2])),
 }

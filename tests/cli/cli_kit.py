@@ -54,9 +54,10 @@ class Commands:
         return line
 
 
-def commands_for(store: CheckpointStore | str | None) -> Commands:
+def commands_for(store: CheckpointStore | str | None, **conf: Any) -> Commands:
     """Commands on a store, or on whatever a URL names."""
     app = Celery("cli", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.update(conf)
     if isinstance(store, CheckpointStore):
         app.conf.ckpt_store_url = "memory://"
         _contexts[app] = AppContext(app, store)

@@ -23,11 +23,13 @@ UNKNOWN = {
     "cancel": ["cancel", "nobody"],
     "delete": ["delete", "nobody", "--yes"],
     "export": ["export", "nobody"],
+    "prune": ["prune", "nobody", "--keep", "1"],
+    "pin": ["pin", "nothing"],
     "diff": ["diff", "nothing", "nothing"],
     "fork": ["fork", "nothing"],
 }
 #: The others.
-FREE = {"list": ["list"], "bench": ["bench"], "import": ["import", "-"]}
+FREE = {"list": ["list"], "doctor": ["doctor"], "bench": ["bench"], "import": ["import", "-"]}
 
 
 def test_every_command_is_given_bad_input_here() -> None:

@@ -45,6 +45,7 @@ def everything(store: CheckpointStore) -> dict[str, object]:
             [checkpoint.to_bytes() for checkpoint in store.list(agent_id)],
             store.runs(agent_id),
             [store.steps(agent_id, run.run_id) for run in store.runs(agent_id)],
+            store.notes(agent_id),
         )
         for agent_id in sorted(store.agents())
     }
@@ -52,7 +53,8 @@ def everything(store: CheckpointStore) -> dict[str, object]:
 
 def fill(store: CheckpointStore) -> None:
     """Agents of all sorts: growing, compacted in an iteration, of any provider, without runs."""
-    tell(store, "growing", iterations=5)
+    _, second, *_ = tell(store, "growing", iterations=5)
+    store.pin(second, "before the change")
     tell(store, "waiting", iterations=0, status="queued", delivered=False, envelope={"a": [1, None]})
     conversation = Conversation(777, PROVIDERS.values())
     store.save(make_checkpoint("providers \x1b ü", conversation, state={"π": [1.5, True, 10**30]}))
@@ -229,6 +231,8 @@ MESSAGE = ("message", {"message": {"role": "user"}})
         (3, [AGENT, ("step", {"run_id": "r", "key": "k", "agent_id": "b"})]),
         (3, [AGENT, ("run", {"run_id": "r", "status": "dancing", "created_at": 0})]),
         (3, [AGENT, ("end", {"agent_id": "b"})]),
+        (3, [AGENT, ("notes", {"pins": {"x": "y"}})]),
+        (3, [AGENT, ("notes", {"keep": -1})]),
         (2, [("finished", {"agents": 3})]),
         (3, [("finished", {"agents": 0}), AGENT]),
     ],

@@ -1,0 +1,147 @@
+"""``ckpt pin``, ``prune`` and ``doctor``: what is kept, and whether it is kept well."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from celery_ckpt.cli.completing import agent_names
+from celery_ckpt.cli.exits import Code, Tally
+from celery_ckpt.cli.options import agents_of, json_option, screen_of
+from celery_ckpt.cli.progress import bar
+from celery_ckpt.cli.safe import bytes_of, counted, one_line
+from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.tables import Column
+from celery_ckpt.maintenance import Finding, Pruned, PruneReport
+
+_PRUNED = (
+    Column("agent", whole=True),
+    Column("checkpoints", right=True),
+    Column("bytes", right=True),
+    Column("forgotten"),
+)
+
+
+@click.command("pin")
+@click.argument("checkpoint_id", metavar="CHECKPOINT")
+@click.option("--label", default="pinned", show_default=True, help="Why, in a word or two.")
+@click.option("--off", is_flag=True, help="Take the pin away.")
+@json_option
+@click.pass_context
+def pin_(ctx: click.Context, checkpoint_id: str, label: str, off: bool, as_json: bool) -> None:
+    """Keep a checkpoint whatever the limits say; no pruning takes it away."""
+    agents, screen = agents_of(ctx), screen_of(ctx, as_json=as_json)
+    if off:
+        was_pinned = agents.unpin(checkpoint_id)
+        said = "no longer pinned" if was_pinned else "was not pinned"
+    else:
+        agents.pin(checkpoint_id, label)
+        said = f"pinned as {label}"
+    if as_json:
+        screen.json({"id": checkpoint_id, "pin": None if off else label})
+    else:
+        screen.line(f"{one_line(checkpoint_id)}: {one_line(said)}.")
+
+
+@click.command("prune")
+@click.argument("agent_ids", metavar="[AGENT]...", nargs=-1, shell_complete=agent_names)
+@click.option("--keep", type=click.IntRange(0), help="How many to keep of the agents named.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@json_option
+@click.pass_context
+def prune_(
+    ctx: click.Context, agent_ids: tuple[str, ...], keep: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Drop checkpoints: of all agents, what their limits say; of those named, all but --keep.
+
+    The latest checkpoint of an agent with an open run stays, and so do those that are pinned.
+    """
+    if bool(agent_ids) != (keep is not None):
+        raise click.UsageError("Name agents and say how many to --keep; or neither, to prune all.")
+    screen = screen_of(ctx, as_json=as_json)
+    if agent_ids and keep is not None:
+        if dry_run:
+            raise click.UsageError(
+                "--dry-run is for pruning all agents: leave the names and --keep out."
+            )
+        _prune_named(ctx, screen, agent_ids, keep)
+    else:
+        _prune_all(ctx, screen, dry_run)
+
+
+def _prune_named(ctx: click.Context, screen: Screen, agent_ids: tuple[str, ...], keep: int) -> None:
+    agents, tally = agents_of(ctx), Tally()
+    for agent_id in agent_ids:
+        with tally.one():
+            agents.status(agent_id)  # says so if there is none
+            count = agents.prune(agent_id, keep)
+            if screen.as_json:
+                screen.json({"agent_id": agent_id, "checkpoints": count})
+            else:
+                screen.line(f"{one_line(agent_id)}: {counted(count, 'checkpoint')} went.")
+    tally.end()
+
+
+def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
+    agents, gone = agents_of(ctx), list[Pruned]()
+
+    def told(pruned: Pruned) -> None:
+        advance(what=pruned.agent_id)
+        if pruned.is_any:
+            gone.append(pruned)
+
+    with bar("looking at agents") as advance:
+        report = agents.prune_all(dry_run=dry_run, told=told)
+    if screen.as_json:
+        screen.json({**_fields(report), "pruned_agents": [_fields(one) for one in gone]})
+        return
+    with screen.paged():
+        if gone:
+            screen.table(_PRUNED, [_row(one) for one in gone])
+        screen.line(f"{report}.")
+
+
+def _row(one: Pruned) -> list[Any]:
+    return [one.agent_id, one.checkpoints, bytes_of(one.bytes), "wholly" if one.forgotten else ""]
+
+
+@click.command("doctor")
+@click.option("--repair", is_flag=True, help="Put right what can be put right.")
+@json_option
+@click.pass_context
+def doctor_(ctx: click.Context, repair: bool, as_json: bool) -> None:
+    """Look for what can lose work: risky settings of the store, left-overs of crashes, damage.
+
+    Ends with 1 if there is anything left that somebody should look at.
+    """
+    screen, found = screen_of(ctx, as_json=as_json), []
+    with bar("looking at everything") as advance:
+        for finding in agents_of(ctx).doctor(repair=repair):
+            advance(what=finding.subject)
+            found.append(finding)
+    if as_json:
+        screen.json([_fields(finding) for finding in found])
+    else:
+        _show_findings(screen, found)
+    ctx.exit(Code.DONE if all(finding.repaired for finding in found) else Code.NO)
+
+
+def _show_findings(screen: Screen, found: list[Finding]) -> None:
+    for finding in found:
+        kind = "ok" if finding.repaired else finding.kind
+        screen.labelled(
+            finding.kind, f"{one_line(finding.subject)}: {one_line(finding.what)}", kind=kind
+        )
+        done = "Repaired: " if finding.repaired else ""
+        screen.labelled("", f"{done}{one_line(finding.remedy)}", kind="other")
+    repairable = sum(finding.can_repair and not finding.repaired for finding in found)
+    if repairable:
+        screen.line(f"{repairable} of these can be put right: celery ckpt doctor --repair")
+    elif not found:
+        screen.line("Nothing was found.", "green")
+
+
+def _fields(one: Pruned | PruneReport | Finding) -> dict[str, Any]:
+    return one._asdict() if isinstance(one, Pruned) else asdict(one)

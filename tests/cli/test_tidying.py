@@ -1,0 +1,79 @@
+"""pin, prune and doctor: what is kept, and whether it is kept well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_kit import Commands, commands_for, tell
+
+from celery_ckpt import CheckpointStore, open_store
+
+
+def kept(store: CheckpointStore, agent_id: str = "user-42") -> list[str]:
+    return [info.id for info in store.history(agent_id)][::-1]
+
+
+def test_a_pin_is_shown_and_taken_away(commands: Commands) -> None:
+    _, second, _ = tell(commands.store)
+    assert commands("pin", second, "--label", "good").stdout == f"{second}: pinned as good.\n"
+    assert " good " in commands("show", "user-42", "--part", "checkpoints").stdout
+    assert commands("pin", second, "--off").stdout == f"{second}: no longer pinned.\n"
+    assert commands("pin", second, "--off").stdout == f"{second}: was not pinned.\n"
+    assert json.loads(commands("pin", second, "--json").stdout) == {"id": second, "pin": "pinned"}
+
+
+def test_a_label_that_nobody_can_store_is_wrong_usage(commands: Commands) -> None:
+    _, second, _ = tell(commands.store)
+    assert "512" in commands.fails("pin", second, "--label", "", code=2)
+
+
+def test_the_agents_named_keep_what_is_asked_for_and_what_is_pinned(commands: Commands) -> None:
+    first, _, third = tell(commands.store)
+    commands("pin", first)
+    assert commands("prune", "user-42", "--keep", "1").stdout == "user-42: 1 checkpoint went.\n"
+    assert kept(commands.store) == [first, third]
+
+
+def test_all_agents_are_pruned_by_their_limits_and_a_dry_run_only_says_so(
+    any_store: CheckpointStore,
+) -> None:
+    tell(any_store, "long", iterations=6)
+    tell(any_store, "short", iterations=1)
+    commands = commands_for(any_store, ckpt_keep=2)
+
+    dry = commands("prune", "--dry-run").stdout
+    assert len(kept(any_store, "long")) == 6
+    [titles, row, said] = dry.splitlines()
+    assert (titles.split()[:2], row.split()[:2]) == (["AGENT", "CHECKPOINTS"], ["long", "4"])
+    assert said.startswith("4 checkpoints would go of 1 agents")
+    told = json.loads(commands("prune", "--dry-run", "--json").stdout)
+    assert (told["checkpoints"], told["dry_run"], told["agents"]) == (4, True, 2)
+    assert [(one["agent_id"], one["checkpoints"]) for one in told["pruned_agents"]] == [("long", 4)]
+
+    assert "4 checkpoints went" in commands("prune").stdout
+    assert (len(kept(any_store, "long")), len(kept(any_store, "short"))) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["agent"], ["--keep", "3"], ["agent", "--keep", "1", "--dry-run"], ["x", "--keep", "-1"]],
+)
+def test_half_an_order_to_prune_is_wrong_usage(commands: Commands, arguments: list[str]) -> None:
+    assert "Error: " in commands("prune", *arguments, code=2).stderr
+
+
+def test_a_store_that_can_lose_work_is_named_by_the_doctor(commands: Commands) -> None:
+    told = commands("doctor", code=1).stdout
+    assert told.startswith("risk ")
+    [finding, *_] = json.loads(commands("doctor", "--json", code=1).stdout)
+    assert (finding["kind"], finding["repaired"]) == ("risk", False)
+
+
+def test_a_store_that_is_well_is_said_to_be_well(tmp_path: Path) -> None:
+    with open_store(f"file://{tmp_path}/files") as store:
+        tell(store)
+        commands = commands_for(store)
+        assert commands("doctor").stdout == "Nothing was found.\n"
+        assert json.loads(commands("doctor", "--json").stdout) == []
