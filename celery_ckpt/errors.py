@@ -109,12 +109,10 @@ class NotAnExport(CheckpointError, ValueError):
     """A line that is not what an export wrote there. Nothing of its agent was imported."""
 
     template = (
-        "Line {line} is not what an export wrote there: {reason}. Nothing of {what} was imported: "
-        "get a whole copy of the file, or export again."
+        "Line {line} is not what an export wrote there: {reason}. Nothing of {what} was imported."
     )
     line: int
     reason: str
-    what: str
 
 
 class RunMisused(CheckpointError):
@@ -239,15 +237,12 @@ class AlreadyExists(StoreError):
 
 
 class ImportedInPart(StoreError):
-    """The store failed while an agent was being imported."""
+    """The store failed while an agent was being imported; what is there is passed over next time."""
 
     template = (
-        "Agent {agent_id!r} was imported in part, {done} of {total} checkpoints, before this: {reason} "
-        "Import the file again to complete it: what is there already is passed over."
+        "Agent {agent_id!r} was imported in part, {done} of {total} checkpoints: {reason} Import again."
     )
     agent_id: str
-    done: int
-    total: int
     reason: str
 
 

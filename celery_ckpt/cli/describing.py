@@ -48,7 +48,7 @@ def summary(screen: Screen, status: AgentStatus) -> None:
     facts += [("waiting", counted(status.waiting, "run"))] if status.waiting else []
     for name, value in facts:
         if value:
-            screen.labelled(name, one_line(value, 500), kind=value)
+            screen.fact(name, one_line(value, 500))
 
 
 def conversation(
@@ -77,7 +77,7 @@ def conversation(
             f"     waiting for results of: {', '.join(call.name for call in pending)}", "yellow"
         )
     if state := checkpoint.state:
-        screen.labelled("state", one_line(as_json(state), limit))
+        screen.fact("state", one_line(as_json(state), limit))
 
 
 def checkpoints(screen: Screen, history: list[CheckpointInfo], last: int | None) -> None:
@@ -107,8 +107,8 @@ def _run_row(run: RunRecord) -> list[Any]:
         run.task,
         run.status.value,
         run.attempts,
-        run.retries,
-        run.stalled,
+        run.retries or None,
+        run.stalled or None,
         age(run.created_at),
         one_line(run.error or "", 80),
     ]

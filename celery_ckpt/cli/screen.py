@@ -58,12 +58,19 @@ class Screen:
 
     def labelled(self, label: str, text: str, *, kind: str = "", width: int = 10) -> None:
         """Write a text beside the one who said it; further lines are indented as far."""
-        first, *rest = visible(text).split("\n")
-        self._write_beside(f"{visible(label):{width}} ", first, kind or label)
-        for each in rest:
-            self._write_beside(" " * (width + 1), each, kind or label)
+        style = "dim" if kind in ("thinking", "other") else ""
+        self._beside(visible(label), text, width, STYLES.get(kind or label, ""), style)
 
-    def _write_beside(self, label: str, text: str, kind: str) -> None:
+    def fact(self, name: str, value: str) -> None:
+        """Write what something is, or how it stands."""
+        self._beside(name, value, 10, "dim", STYLES.get(value, ""))
+
+    def _beside(self, label: str, text: str, width: int, label_style: str, style: str) -> None:
+        for number, line in enumerate(visible(text).split("\n")):
+            shown = f"{'' if number else label:{width}} "
+            self._write_beside(shown, line, label_style, style)
+
+    def _write_beside(self, label: str, text: str, label_style: str, style: str) -> None:
         if not self.is_terminal:
             self._emit(f"{label}{text}".rstrip() + "\n")
             return
@@ -74,9 +81,7 @@ class Screen:
         grid = Table.grid(padding=0)
         grid.add_column(width=len(label), no_wrap=True)
         grid.add_column(overflow="fold")
-        style = STYLES.get(kind, "")
-        dim = "dim" if kind in ("thinking", "other") else ""
-        grid.add_row(Text(label, style), Text(text, dim))
+        grid.add_row(Text(label, label_style), Text(text, style))
         self._emit(self._rendered(Padding(grid, 0)))
 
     @contextmanager

@@ -35,11 +35,12 @@ class Column:
 
 
 def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """A table for a terminal of that width."""
+    """A table for a terminal of that width; columns with nothing in them are left out."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    columns, rows = _without_empty(columns, rows)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
     for column, room in zip(columns, _widths(columns, rows, width), strict=True):
         table.add_column(
@@ -54,6 +55,13 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
         styled = zip(columns, row, strict=True)
         table.add_row(*(Text(c, STYLES.get(c, "") if column.coloured else "") for column, c in styled))
     return table
+
+
+def _without_empty(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]]
+) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
+    used = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+    return [columns[number] for number in used], [[row[number] for number in used] for row in rows]
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:

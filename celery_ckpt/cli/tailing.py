@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
@@ -69,7 +69,7 @@ def _tell(screen: Screen, happening: Happening) -> None:
         return screen.json(_as_object(happening))
     if happening.messages:
         return show_messages(screen, happening.messages, first=happening.first, limit=EXCERPT)
-    clock = datetime.now(UTC).strftime("%H:%M:%S")
+    clock = datetime.now().astimezone().strftime("%H:%M:%S")
     kind = happening.facts.get("status", happening.kind)
     screen.labelled(clock, one_line(happening.what), kind=kind, width=17)
     return None
