@@ -19,7 +19,6 @@
         ├── SchemaTooNew        written by a newer version of this library
         ├── CheckpointTooLarge  over the limit; nothing was written
         ├── AlreadyExists       the same id, another content
-        ├── ImportedInPart      the store failed while an agent was being imported
         ├── AgentNotFound       there is no such agent
         ├── CheckpointNotFound  there is no such checkpoint
         ├── RunNotFound         there is no such run
@@ -113,6 +112,7 @@ class NotAnExport(CheckpointError, ValueError):
     )
     line: int
     reason: str
+    what: str
 
 
 class RunMisused(CheckpointError):
@@ -234,16 +234,6 @@ class AlreadyExists(StoreError):
     )
     what: str
     agent_id: str
-
-
-class ImportedInPart(StoreError):
-    """The store failed while an agent was being imported; what is there is passed over next time."""
-
-    template = (
-        "Agent {agent_id!r} was imported in part, {done} of {total} checkpoints: {reason} Import again."
-    )
-    agent_id: str
-    reason: str
 
 
 class AgentNotFound(StoreError):

@@ -46,7 +46,6 @@ _CODES: tuple[tuple[type[errors.CheckpointError], Code], ...] = (
     (errors.CheckpointDamaged, Code.DAMAGED),
     (errors.SchemaTooNew, Code.DAMAGED),
     (errors.NotAnExport, Code.DAMAGED),
-    (errors.ImportedInPart, Code.UNAVAILABLE),
     (errors.LeaseError, Code.BUSY),
 )
 

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -16,7 +17,6 @@ from celery_ckpt.cli.exits import Code, Failure, Tally, code_of
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import bar
 from celery_ckpt.cli.safe import bytes_of, counted, one_line
-from celery_ckpt.cli.screen import Screen
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.runtime.agents import Agents
 from celery_ckpt.transfer import Imported, export_agents, import_agents
@@ -90,9 +90,12 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     with bar("importing bytes", _size(file)) as advance:
         for imported in import_agents(agents.store, _counted(file, advance)):
-            _tell(screen, imported)
-            if imported.refused is not None:
-                tally.failed(str(imported.refused), code_of(imported.refused))
+            if as_json:
+                screen.json(_as_object(imported))
+            elif imported.error is None:
+                screen.line(_sentence(imported))
+            if imported.error is not None:
+                tally.failed(_what_is_wrong(imported), code_of(imported.error))
     tally.end()
 
 
@@ -109,19 +112,21 @@ def _counted(file: BinaryIO, advance: object) -> Iterator[bytes]:
         advance(len(line))  # type: ignore[operator]
 
 
-def _tell(screen: Screen, imported: Imported) -> None:
-    counts = {"checkpoints": imported.checkpoints, "runs": imported.runs}
-    if screen.as_json:
-        refused = imported.refused and str(imported.refused)
-        facts = {**counts, "open_runs": imported.open_runs, "refused": refused}
-        screen.json({"agent_id": imported.agent_id, **facts})
-        return
+def _sentence(imported: Imported) -> str:
     name = one_line(imported.agent_id)
-    if imported.refused is not None:
-        return
-    if not any(counts.values()):
-        screen.line(f"{name}: all of it was there.")
-        return
+    if not (imported.checkpoints or imported.runs):
+        return f"{name}: all of it was there."
     opened = f"; {imported.open_runs} not ended, see resume" if imported.open_runs else ""
     written = f"{counted(imported.checkpoints, 'checkpoint')}, {counted(imported.runs, 'run')}"
-    screen.line(f"{name}: {written}{opened}")
+    return f"{name}: {written}{opened}"
+
+
+def _what_is_wrong(imported: Imported) -> str:
+    if not imported.in_part:
+        return str(imported.error)
+    count = counted(imported.checkpoints, "checkpoint")
+    return f"{imported.agent_id!r} is there in part, {count}: {imported.error} Then import it again."
+
+
+def _as_object(imported: Imported) -> dict[str, Any]:
+    return {**asdict(imported), "error": imported.error and str(imported.error)}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from celery_ckpt.codec import is_same
-from celery_ckpt.errors import AlreadyExists, CheckpointError, ImportedInPart, StoreUnavailable
+from celery_ckpt.errors import AlreadyExists, CheckpointError, StoreUnavailable
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.store import CheckpointStore
@@ -28,8 +30,10 @@ class Imported:
     runs: int = 0
     #: How many of its runs have not ended.
     open_runs: int = 0
-    #: Why it was refused; then nothing was written.
-    refused: CheckpointError | None = None
+    #: Why nothing was written, or not all.
+    error: CheckpointError | None = None
+    #: It is there in part: the store failed in the middle. To import it again completes it.
+    in_part: bool = False
 
 
 def import_agents(store: CheckpointStore, lines: Iterable[bytes]) -> Iterator[Imported]:
@@ -39,33 +43,37 @@ def import_agents(store: CheckpointStore, lines: Iterable[bytes]) -> Iterator[Im
 
     Raises:
         NotAnExport: a line is not what was written; nothing of its agent was imported.
-        ImportedInPart: the store failed in the middle of an agent.
-        StoreUnavailable: it failed before.
+        StoreUnavailable: the store is away; whether an agent is there in part was told before.
     """
     for section in sections(lines):
         try:
-            yield _imported(store, section)
-        except (ImportedInPart, StoreUnavailable):
+            imported = _imported(store, section)
+        except StoreUnavailable:
             raise
         except CheckpointError as error:
-            yield Imported(section.agent_id, refused=error)
+            imported = Imported(section.agent_id, error=error)
+        yield imported
+        if imported.in_part and isinstance(imported.error, StoreUnavailable):
+            raise imported.error
 
 
 def _imported(store: CheckpointStore, section: Section) -> Imported:
-    agent_id = section.agent_id
-    present = store.history(agent_id)[::-1]
-    known_runs = {run.run_id for run in store.runs(agent_id)}
+    present = store.history(section.agent_id)[::-1]
+    known_runs = {run.run_id for run in store.runs(section.agent_id)}
     own_runs = {run.run_id for run in section.runs}
-    open_runs = sum(not run.is_settled for run in section.runs)
-    if {*section.ids} <= {info.id for info in present} and own_runs <= known_runs:
-        _refuse_different(store, section, present)
-        return Imported(agent_id, open_runs=open_runs)
-    if [info.id for info in present] != [*section.ids][: len(present)] or not known_runs <= own_runs:
-        # To add what it lacks would make an old checkpoint the latest one.
-        raise AlreadyExists(what="Another history", agent_id=agent_id)
+    is_all_there = {*section.ids} <= {info.id for info in present} and own_runs <= known_runs
+    if not is_all_there:
+        begins_alike = [info.id for info in present] == [*section.ids][: len(present)]
+        if not begins_alike or not known_runs <= own_runs:
+            # To add what it lacks would make an old checkpoint the latest one.
+            raise AlreadyExists(what="Another history", agent_id=section.agent_id)
     _refuse_different(store, section, present)
-    _write(store, section, skip=len(present))
-    return Imported(agent_id, len(section.ids) - len(present), len(own_runs - known_runs), open_runs)
+    open_runs = sum(not run.is_settled for run in section.runs)
+    if is_all_there:
+        return Imported(section.agent_id, open_runs=open_runs)
+    done, error = _write(store, section, skip=len(present))
+    runs = 0 if error else len(own_runs - known_runs)
+    return Imported(section.agent_id, done, runs, open_runs, error, in_part=error is not None)
 
 
 def _refuse_different(store: CheckpointStore, section: Section, present: list[CheckpointInfo]) -> None:
@@ -89,22 +97,22 @@ def _outline(one: Checkpoint | CheckpointInfo) -> list[object]:
     return [getattr(one, name) for name in _OUTLINE]
 
 
-def _write(store: CheckpointStore, section: Section, skip: int) -> None:
-    lease = store.acquire(section.agent_id, _OWNER, _LEASE_SECONDS)
-    done = skip
+def _write(store: CheckpointStore, section: Section, skip: int) -> tuple[int, CheckpointError | None]:
+    """Write all but the first ``skip`` checkpoints; how many went well, and what did not."""
+    lease, done = store.acquire(section.agent_id, _OWNER, _LEASE_SECONDS), 0
     try:
-        for number, checkpoint in enumerate(section.checkpoints()):
-            if number >= skip:
-                store.save(checkpoint, lease)
-                done += 1
+        for checkpoint in islice(section.checkpoints(), skip, None):
+            store.save(checkpoint, lease)
+            done += 1
         store.set_notes(section.agent_id, store.notes(section.agent_id), section.notes)
         for step in section.steps:
             store.record_step(step, lease)
         # Last: they say that all the rest is there.
         for run in section.runs:
             store.add_run(run)
-        store.release(lease)
     except CheckpointError as error:
-        raise ImportedInPart(
-            agent_id=section.agent_id, done=done, total=len(section.ids), reason=str(error)
-        ) from error
+        return done, error
+    finally:
+        with suppress(CheckpointError):  # it ends by itself
+            store.release(lease)
+    return done, None

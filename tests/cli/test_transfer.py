@@ -19,7 +19,8 @@ from celery_ckpt import (
     Message,
     open_store,
 )
-from celery_ckpt.errors import ImportedInPart, NotAnExport, SchemaTooNew
+from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
+from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.testing import Fault, FaultyStore
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 from celery_ckpt.transfer import export_agents, import_agents
@@ -34,7 +35,7 @@ def exported(store: CheckpointStore, *names: str) -> list[bytes]:
 
 def imported(store: CheckpointStore, lines: list[bytes]) -> list[tuple[str, int, int]]:
     found = list(import_agents(store, lines))
-    assert [one.refused for one in found if one.refused] == []
+    assert [one.error for one in found if one.error] == []
     return [(one.agent_id, one.checkpoints, one.runs) for one in found]
 
 
@@ -95,12 +96,10 @@ def test_an_import_that_was_cut_short_is_said_and_can_be_completed(any_store: Ch
     tell(original, iterations=6)
     lines = exported(original)
     faulty = FaultyStore(any_store, Fault(at=5))  # the lease, then three checkpoints
-    with pytest.raises(ImportedInPart, match="3 of 6 checkpoints") as told:
-        list(import_agents(faulty, lines))
-    assert (told.value.done, told.value.total) == (3, 6)
-    holder = any_store.holder("user-42")
-    assert holder is not None
-    any_store.release(holder)
+    told = []
+    with pytest.raises(StoreUnavailable):
+        told.extend(import_agents(faulty, lines))  # those that were told before stay
+    assert [(one.checkpoints, one.runs, one.in_part) for one in told] == [(3, 0, True)]
     assert imported(any_store, lines) == [("user-42", 3, 1)]
     assert everything(any_store) == everything(original)
 
@@ -121,8 +120,8 @@ def test_an_agent_with_another_history_is_refused_and_not_touched(
             any_store.save(make_checkpoint("user-42"))
     before = everything(any_store)
     [refused] = import_agents(any_store, lines)
-    assert refused.refused is not None
-    assert "another content" in str(refused.refused)
+    assert refused.error is not None
+    assert "another content" in str(refused.error)
     assert everything(any_store) == before
 
 
@@ -142,8 +141,8 @@ def test_the_same_id_with_another_content_is_refused() -> None:
     original.save(checkpoint)
     other.save(checkpoint.model_copy(update={"conversation": make_conversation()}))
     [refused] = import_agents(other, exported(original))
-    assert refused.refused is not None
-    assert checkpoint.id in str(refused.refused)
+    assert refused.error is not None
+    assert checkpoint.id in str(refused.error)
 
 
 def test_a_thousand_checkpoints_cost_their_messages_once(tmp_path: Path) -> None:
@@ -272,7 +271,14 @@ def test_the_commands_move_agents_from_one_store_to_another(
     ]
     assert "one: all of it was there." in other("import", "-", input=file.read_bytes()).stdout
     [first, _] = map(json.loads, other("import", str(file), "--json").stdout.splitlines())
-    assert first == {"agent_id": "one", "checkpoints": 0, "runs": 0, "open_runs": 0, "refused": None}
+    assert first == {
+        "agent_id": "one",
+        "checkpoints": 0,
+        "runs": 0,
+        "open_runs": 0,
+        "error": None,
+        "in_part": False,
+    }
     assert everything(any_store) == everything(commands.store)
 
 
@@ -286,6 +292,16 @@ def test_the_commands_name_the_line_of_a_damaged_file(commands: Commands, tmp_pa
     (tmp_path / "other").write_text("something\nelse")
     assert "this is no export" in other.fails("import", str(tmp_path / "other"), code=65)
     assert "does not exist" not in other("import", str(tmp_path / "no"), code=2).stdout
+
+
+def test_the_command_says_that_an_agent_is_there_in_part(commands: Commands, tmp_path: Path) -> None:
+    tell(commands.store)
+    commands("export", "-o", str(tmp_path / "file"))
+    other, whole = commands_for(MemoryCheckpointStore()), MemoryCheckpointStore()
+    AppContext.of(other.app).store = FaultyStore(whole, Fault(at=3))
+    told = other("import", str(tmp_path / "file"), code=69).stderr
+    assert "Error: 'user-42' is there in part, 1 checkpoint: " in told
+    assert len(whole.history("user-42")) == 1
 
 
 def test_an_agent_with_another_history_is_refused_by_the_command(

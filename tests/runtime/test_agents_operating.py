@@ -14,7 +14,8 @@ from celery_workers.standing import Site
 from celery_workers.waiting import until
 
 from celery_ckpt import Agents
-from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver
+from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver, StoreError
+from celery_ckpt.testing.factories import make_run
 
 SITE = {"include": ("celery_workers.operated",), "conf": {"ckpt_lease_ttl": 2}}
 
@@ -65,6 +66,36 @@ def test_an_agent_that_never_was_is_not_found(agents: Agents) -> None:
     assert agents.delete("nobody") == 0
     with pytest.raises(CheckpointNotFound, match="nothing"):
         agents.fork("nothing")
+
+
+def test_an_agent_with_nothing_but_a_lease_does_not_keep_the_others_from_being_listed(
+    agents: Agents,
+) -> None:
+    remember.apply_async(("a",), agent_id="listed").get(timeout=10)
+    agents.store.acquire("only a lease", "somebody", 30)
+    assert {"listed", "only a lease"} <= set(agents.names())
+    listed = [one.agent_id for one in agents.list()]
+    assert "listed" in listed
+    assert "only a lease" not in listed
+
+
+def test_the_parts_of_an_agent_can_be_looked_at(agents: Agents, tmp_path: Path) -> None:
+    failed = needs_a_file.apply_async((str(tmp_path / "no"),), agent_id="in parts")
+    with pytest.raises(FileNotFoundError):
+        failed.get(timeout=10)
+    assert [run.run_id for run in agents.runs("in parts")] == [failed.id]
+    assert {step.run_id for step in agents.steps("in parts")} == {failed.id}
+    [latest, *_] = agents.history("in parts")
+    assert agents.checkpoint(latest.id) == agents.latest("in parts")
+    with pytest.raises(CheckpointNotFound, match="nothing"):
+        agents.checkpoint("nothing")
+
+
+def test_a_run_whose_message_is_not_on_record_cannot_be_resumed(agents: Agents) -> None:
+    agents.store.add_run(make_run("no message", status="failed", delivered=True))
+    with pytest.raises(StoreError, match="not on record"):
+        agents.resume("no message")
+    assert agents.status("no message").status == "failed"
 
 
 @pytest.mark.parametrize("agent_id", [None, "phoenix"])

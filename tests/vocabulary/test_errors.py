@@ -16,7 +16,14 @@ ERRORS = [
     for found in vars(errors).values()
     if isinstance(found, type) and found.__module__ == errors.__name__
 ]
-VALUE_ERRORS = {"ConfigurationError", "InvalidName", "NotJson", "NotACheckpoint", "StepResultNotJson"}
+VALUE_ERRORS = {
+    "ConfigurationError",
+    "InvalidName",
+    "NotJson",
+    "NotACheckpoint",
+    "NotAnExport",
+    "StepResultNotJson",
+}
 NOT_THE_STORES = {
     *VALUE_ERRORS,
     *("CheckpointError", "NoCurrentRun", "RunFailed", "RunMisused", "RunStalled", "StepChanged"),
