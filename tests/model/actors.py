@@ -83,6 +83,16 @@ class _Keeper:
     def unwatch(self, agent_id: str, moment: int) -> None: ...
 
 
+class _Aside:
+    """Does at once what is to be done aside: with a thread of its own there would be no schedule."""
+
+    def do(self, action: Callable[[], object]) -> None:
+        action()
+
+    def finish(self, seconds: float) -> bool:
+        return True
+
+
 class Process:
     """An app with an agent's task, as one process has it."""
 
@@ -94,7 +104,7 @@ class Process:
         self.context = AppContext(self.app, store=self.store)  # type: ignore[arg-type]
         self.context.owner = name
         self.context.keeper = _Keeper()  # type: ignore[assignment]
-        self.context.aside = SimpleNamespace(do=lambda action: action())  # type: ignore[assignment]
+        self.context.aside = _Aside()  # type: ignore[assignment]
         contexts._contexts[self.app] = self.context
         declare = agent_task(app=self.app, shared=False, name="agent", strategy=EveryN(1), **options)
         self.task = declare(self._body)
