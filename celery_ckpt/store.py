@@ -26,7 +26,7 @@ import builtins
 from abc import abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
@@ -34,6 +34,9 @@ from celery_ckpt.upkeep import Upkeep
 
 #: Checkpoints, steps and run records over this are refused, unless a store is told otherwise.
 DEFAULT_MAX_CHECKPOINT_BYTES = 64_000_000
+
+#: What a write waits for before it returns: as the store is set up, the disk, or another machine.
+Durability = Literal["default", "fsync", "replica"]
 
 
 class CheckpointStore(Upkeep):
@@ -237,7 +240,11 @@ class CheckpointStore(Upkeep):
     # -- the end -------------------------------------------------------------------------------------
 
     def risks(self) -> builtins.list[str]:
-        """Why this store, as it is set up, can lose what was saved; for a person to read."""
+        """Why this store, as it is set up, can lose what was saved; for a person to read.
+
+        Raises:
+            ConfigurationError: it cannot be as durable as it is to be.
+        """
         return []
 
     def close(self) -> None:

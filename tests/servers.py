@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,16 @@ class Valkey:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def cluster_info(self) -> dict[str, str]:
+        """What a node of a cluster knows of it."""
+        with self.client(decode_responses=True) as client:
+            info = client.execute_command("CLUSTER INFO")
+        return info if isinstance(info, dict) else dict(row.split(":") for row in info.split())
+
+    def covers_all_slots(self) -> bool:
+        """Does it think that all nodes of its cluster are there?"""
+        return self.cluster_info()["cluster_state"] == "ok"
+
     def kill(self) -> None:
         """Kill -9, as a machine that fails."""
         if self._process is not None:
@@ -136,11 +146,11 @@ APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 @contextmanager
-def cluster(directory: Path, masters: int = 3) -> Iterator[list[Valkey]]:
+def cluster(directory: Path, masters: int = 3, options: Sequence[str] = ()) -> Iterator[list[Valkey]]:
     """A cluster of masters that share the slots."""
     with ExitStack() as running:
         buses = [free_port() for _ in range(masters)]
-        nodes = [running.enter_context(_cluster_node(directory, bus)) for bus in buses]
+        nodes = [running.enter_context(_cluster_node(directory, bus, options)) for bus in buses]
         bounds = [number * 16384 // masters for number in range(masters + 1)]
         for number, node in enumerate(nodes):
             with node.client() as client:
@@ -153,16 +163,15 @@ def cluster(directory: Path, masters: int = 3) -> Iterator[list[Valkey]]:
         yield nodes
 
 
-def _cluster_node(directory: Path, bus: int) -> Valkey:
+def _cluster_node(directory: Path, bus: int, more: Sequence[str]) -> Valkey:
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-    return Valkey(directory / f"node-{bus}", *options, "--cluster-port", str(bus))
+    return Valkey(directory / f"node-{bus}", *options, *more, "--cluster-port", str(bus))
 
 
 def _knows(node: Valkey, masters: int) -> bool:
     with node.client(decode_responses=True) as client:
-        info = client.execute_command("CLUSTER INFO")
         nodes = client.execute_command("CLUSTER NODES")
-    state = info if isinstance(info, dict) else dict(row.split(":") for row in info.split())
+    state = node.cluster_info()
     # Each node must have heard from all others, not only of them.
     heard = str(nodes).count("handshake") == 0 and state["cluster_known_nodes"] == str(masters)
     return state["cluster_state"] == "ok" and heard
@@ -188,32 +197,49 @@ class Guarded:
             written = master.info("replication")["master_repl_offset"]
         return link["master_link_status"] == "up" and link["slave_repl_offset"] == written
 
+    def is_replicated(self) -> bool:
+        """Is the replica connected to the master?"""
+        link = _replication(self.replica)
+        is_its = link.get("master_port") == self.master.port
+        return is_its and link["master_link_status"] == "up"
+
     def is_watched(self) -> bool:
-        """Do all sentinels know each other and the replica?"""
-        return all(_watches(sentinel) for sentinel in self.sentinels)
+        """Do all sentinels know each other, the master and the replica?"""
+        return all(_watches(sentinel, self.master) for sentinel in self.sentinels)
 
     def is_master(self, server: Valkey) -> bool:
+        return _replication(server).get("role") == "master"
+
+
+def _replication(server: Valkey) -> dict[str, Any]:
+    """What a server knows of its part; nothing while it does not answer, or changes it."""
+    try:
         with server.client() as client:
-            return client.info("replication")["role"] == "master"
+            return client.info("replication")
+    except RedisError:
+        return {}
 
 
-def _watches(sentinel: Valkey) -> bool:
+def _watches(sentinel: Valkey, master: Valkey) -> bool:
     with sentinel.client(decode_responses=True) as client:
         seen = client.info("sentinel")["master0"]
-    return (seen["status"], seen["slaves"], seen["sentinels"]) == ("ok", 1, 3)
+    is_well = (seen["status"], seen["slaves"], seen["sentinels"]) == ("ok", 1, 3)
+    return is_well and seen["address"] == f"{LOOPBACK}:{master.port}"
 
 
 @contextmanager
-def guarded(directory: Path) -> Iterator[Guarded]:
+def guarded(
+    directory: Path, *, down_after: float = 0.5, options: Sequence[str] = ()
+) -> Iterator[Guarded]:
     """A master, a replica and three sentinels that promote it within seconds."""
     with ExitStack() as running:
-        at_once = ("--repl-diskless-sync-delay", "0")
+        at_once = ("--repl-diskless-sync-delay", "0", *options)
         master = running.enter_context(Valkey(directory / "master", *at_once))
         copy_of = ("--replicaof", LOOPBACK, str(master.port))
         replica = running.enter_context(Valkey(directory / "replica", *at_once, *copy_of))
         config = f"""
             sentinel monitor themaster {LOOPBACK} {master.port} 2
-            sentinel down-after-milliseconds themaster 500
+            sentinel down-after-milliseconds themaster {down_after * 1000:.0f}
             sentinel failover-timeout themaster 2000
         """
         sentinels = [

@@ -44,7 +44,6 @@ class AgentsStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         """The worker starts: watch, and put a handler before each of Celery's own."""
-        _warn(AppContext.of(worker.app))
         self.obj.start()
         if threading.current_thread() is threading.main_thread():
             for name in ("SIGTERM", "SIGQUIT", "SIGINT", "SIGHUP"):
@@ -77,7 +76,9 @@ def _tend_pool(worker: Any) -> None:
 def _context(app: Celery) -> AppContext:
     """Wrong settings end the worker here, before it takes a message, with one line on what is wrong."""
     try:
-        return AppContext.of(app)
+        context = AppContext.of(app)
+        _warn(context)
+        return context
     except ConfigurationError as error:
         raise ClickException(str(error)) from error
 

@@ -59,6 +59,7 @@ class AppContext:
 
 def _store(app: Celery, settings: Settings) -> CheckpointStore:
     options: dict[str, Any] = {"max_checkpoint_bytes": settings.max_checkpoint_bytes}
+    options["durability"] = settings.durability
     if "key_prefix" in settings.model_fields_set:  # only stores with keys know it
         options["key_prefix"] = settings.key_prefix
     url = settings.needed_store_url(app)

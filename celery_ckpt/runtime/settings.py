@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 from celery import Celery
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
 
 PREFIX = "ckpt_"
@@ -63,8 +63,8 @@ class Settings(BaseModel):
     max_stalled_attempts: int = Field(default=5, ge=1)
     #: Checkpoints, steps and run records over this are refused.
     max_checkpoint_bytes: int = Field(default=DEFAULT_MAX_CHECKPOINT_BYTES, ge=1)
-    #: What a save waits for: the server's memory, its disk, or a replica.
-    durability: Literal["default", "fsync", "replica"] = "default"
+    #: What a save waits for: nothing but the store's answer, the disk, or a replica.
+    durability: Durability = "default"
     #: Keys for encryption at rest; the first one encrypts.
     encryption_keys: tuple[str, ...] = ()
 
@@ -78,11 +78,11 @@ class Settings(BaseModel):
     def _seconds(cls, value: Any) -> Any:
         return seconds(value)
 
-    @field_validator("durability", "encryption_keys")
+    @field_validator("encryption_keys")
     @classmethod
     def _refuse_what_is_not_there(cls, value: Any) -> Any:
         # Better refused than silently not done.
-        if value not in ("default", ()):
+        if value:
             raise ValueError("this version cannot do that yet")
         return value
 

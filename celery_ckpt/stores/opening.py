@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import unquote, urlsplit
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.store import CheckpointStore
+from celery_ckpt.store import CheckpointStore, Durability
 
 _REDIS_SCHEMES = (
     "redis",
@@ -22,12 +22,18 @@ _REDIS_SCHEMES = (
 )
 
 
-def open_store(url: str, **options: Any) -> CheckpointStore:
+#: What can be waited for, where not everything can. A file store always syncs.
+_DURABILITIES = {"memory": ["default"], "file": ["default", "fsync"], "sqlite": ["default", "fsync"]}
+
+
+def open_store(url: str, *, durability: Durability = "default", **options: Any) -> CheckpointStore:
     """Open a store: ``memory://``, ``file:///dir``, ``sqlite:///relative.db``,
     ``sqlite:////absolute.db``, ``redis://``, ``rediss://``, ``valkey://``, ``redis+sentinel://`` or
     ``redis+cluster://``.
 
-    Options are those of the store's constructor, ``max_checkpoint_bytes`` for instance.
+    With ``durability`` a write returns when it is on the disk (``"fsync"``) or on a replica
+    (``"replica"``, Redis only); ``docs/howto/survive-a-failover.md`` says what that costs. The other
+    options are those of the store's constructor, ``max_checkpoint_bytes`` for instance.
 
     Raises:
         ConfigurationError: the URL names no store, or an option is none of that store's.
@@ -39,10 +45,20 @@ def open_store(url: str, **options: Any) -> CheckpointStore:
         # Not the URL itself: it may hold a password.
         what = f"{scheme!r} is" if scheme else "What stands before '://' is"
         raise ConfigurationError(reason=f"{what} no kind of store. There are: {known}.")
+    _refuse_durability(scheme, durability)
+    if durability != "default" and scheme != "file":
+        options["durability"] = durability
     try:
         return opener(url, options)
     except TypeError as error:
         raise ConfigurationError(reason=f"A {scheme}:// store cannot be opened so: {error}.") from error
+
+
+def _refuse_durability(scheme: str, durability: str) -> None:
+    known = _DURABILITIES.get(scheme, get_args(Durability))
+    if durability not in known:
+        what = f"A {scheme}:// store cannot have durability = {durability!r}"
+        raise ConfigurationError(reason=f"{what}. It can have: {', '.join(known)}.")
 
 
 def _store(module: str, name: str) -> Any:

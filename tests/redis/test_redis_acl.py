@@ -34,6 +34,12 @@ def test_a_user_who_has_only_the_prefix_can_do_everything(server: Valkey) -> Non
         assert all(key.startswith(b"myapp:") for key in client.scan_iter())
 
 
+def test_a_user_who_may_not_ask_for_the_configuration_is_warned_of(server: Valkey) -> None:
+    with opened(server, "app") as store:
+        [risk] = store.risks()
+    assert "cannot be read" in risk
+
+
 @pytest.mark.parametrize(
     ("user", "prefix"), [("app", "ckpt:"), ("reader", "myapp:"), ("nobody", "myapp:")]
 )

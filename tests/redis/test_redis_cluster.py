@@ -63,6 +63,16 @@ def test_a_deleted_agent_leaves_no_key_on_any_master(
             assert client.dbsize() == 0
 
 
+def test_the_masters_are_asked_what_they_can_lose(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    risks = clustered.risks()
+    assert all("append-only file is off" in risk for risk in risks)
+    assert {risk.partition(": ")[0] for risk in risks} == {
+        f"{LOOPBACK}:{node.port}" for node in masters
+    }
+
+
 def test_scripts_flushed_from_a_cluster_are_sent_again(
     clustered: CheckpointStore, masters: list[Valkey]
 ) -> None:

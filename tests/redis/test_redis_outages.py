@@ -98,6 +98,23 @@ def test_a_server_that_is_away_is_never_answered_as_nothing_there(tmp_path: Path
         VERBS[verb](RedisCheckpointStore(client))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [("maxmemory", 1, "used memory"), ("min-replicas-to-write", 1, "Not enough good replicas")],
+)
+def test_a_server_that_cannot_write_now_is_away(
+    store, valkey: Valkey, name: str, value: int, told: str
+) -> None:
+    with valkey.client() as client:
+        client.config_set(name, value)
+        try:
+            with pytest.raises(StoreUnavailable, match=told):
+                store.save(checkpoint("agent"))
+        finally:
+            client.config_set(name, 0)
+    store.save(checkpoint("agent"))
+
+
 def test_nobody_waits_for_long_for_a_server_that_cannot_be_had(tmp_path: Path) -> None:
     """Each of them is tried for about ten seconds; all at once, to spare the reader's time."""
 

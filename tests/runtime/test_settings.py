@@ -81,16 +81,14 @@ def test_every_setting_is_read_from_the_app() -> None:
         "ckpt_iterations_per_task": 2,
         "ckpt_max_stalled_attempts": 1,
         "ckpt_max_checkpoint_bytes": 1000,
+        "ckpt_durability": "fsync",
     }
 
     read = dict(Settings.of(app_with(**given)))
 
     seconds = {"ckpt_max_age": 60, "ckpt_lease_ttl": 2, "ckpt_strategy": EveryN(3)}
     assert {PREFIX + name: read[name] for name in read if PREFIX + name in given} == given | seconds
-    assert {PREFIX + name for name in read} - given.keys() == {
-        "ckpt_durability",
-        "ckpt_encryption_keys",
-    }
+    assert {PREFIX + name for name in read} - given.keys() == {"ckpt_encryption_keys"}
 
 
 def test_names_in_capitals_and_under_a_namespace_are_read() -> None:
@@ -110,7 +108,8 @@ def test_names_in_capitals_and_under_a_namespace_are_read() -> None:
         ({"ckpt_strategy": "evry:3"}, "The setting ckpt_strategy = 'evry:3' is wrong: .*every"),
         ({"ckpt_strategy": 3}, "The setting ckpt_strategy = 3 is wrong"),
         ({"ckpt_lease_ttl": 0.1}, "The setting ckpt_lease_ttl = 0.1 is wrong"),
-        ({"ckpt_durability": "fsync"}, "The setting ckpt_durability = 'fsync' is wrong: .*cannot"),
+        ({"ckpt_durability": "disk"}, "The setting ckpt_durability = 'disk' is wrong: .*'fsync'"),
+        ({"ckpt_encryption_keys": ("k",)}, "The setting ckpt_encryption_keys = .* is wrong: .*cannot"),
         ({"ckpt_store_ulr": "memory://"}, "no setting 'ckpt_store_ulr'. Did you mean ckpt_store_url?"),
         ({"CKPT_KEPE": 3}, "no setting 'ckpt_kepe'. Did you mean ckpt_keep?"),
         ({"ckpt_zzz": 3}, r"no setting 'ckpt_zzz'\.$"),
@@ -146,8 +145,9 @@ def test_a_thread_without_a_current_app_is_told_so_and_not_that_a_setting_is_mis
         ({"CELERY_CKPT_KEEP": 0}, "The setting ckpt_keep = 0 is wrong: "),
         ({"CELERY_CKPT_KEPE": 3}, "There is no setting 'ckpt_kepe'. Did you mean ckpt_keep?"),
         ({"CELERY_CKPT_STORE_URL": "mongo://x"}, "ckpt_store_url"),
+        ({"CELERY_CKPT_DURABILITY": "fsync"}, "a server that syncs; the one at redis://"),
     ],
-    ids=["wrong", "misspelt", "no such store"],
+    ids=["wrong", "misspelt", "no such store", "cannot be had"],
 )
 @pytest.mark.configured(include=("celery_workers.agents",))
 def test_a_worker_with_a_wrong_setting_ends_with_one_line_that_names_it(

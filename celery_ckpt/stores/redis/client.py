@@ -21,10 +21,12 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import ClusterNode
 from redis.connection import SSLConnection, parse_url
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     ClusterDownError,
     MasterDownError,
     NoPermissionError,
+    OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
@@ -49,8 +51,23 @@ from celery_ckpt.errors import (
 #: What the driver can raise; a cluster's own exception is no RedisError.
 DRIVER_ERRORS = (RedisError, RedisClusterException, OSError)
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
-#: What a server answers while another one takes over.
-_NOT_NOW = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+#: What a server answers while another one takes over, or while it has no room.
+_NOT_NOW = (
+    AskError,  # of which MOVED is one
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+)
+#: The same in its own words, for which the driver has no class.
+_NOT_NOW_IN_WORDS = (
+    "MISCONF",  # the disk is full
+    "NOREPLICAS",
+    "UNBLOCKED",  # it was made a replica while it waited for one
+    "WAIT cannot be used with replica",
+    "WAITAOF cannot be used",
+)
 #: What it answers when a user may run a script, but not a command in it: Redis 7 and Valkey, Redis 6.
 _NOT_ALLOWED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 
@@ -60,12 +77,13 @@ _DEFAULTS: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5}
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 
-def _retry() -> Retry:
+def retry(also: tuple[type[Exception], ...] = ()) -> Retry:
     """About ten seconds of trying again, which covers a restart and a failover.
 
     There must be no second loop inside it: health checks would bring one along.
     """
-    return Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.5), 10)
+    errors = (RedisConnectionError, RedisTimeoutError, TimeoutError, *also)
+    return Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.5), 10, errors)
 
 
 def connect(url: str) -> AnyClient:
@@ -90,7 +108,7 @@ def connect(url: str) -> AnyClient:
 
 def _plain(parts: SplitResult, scheme: str) -> AnyClient:
     url = parts._replace(scheme=scheme, path=f"/{_database(parts.path.strip('/'))}").geturl()
-    client = Redis.from_url(url, **_DEFAULTS, retry=_retry(), protocol=2)
+    client = Redis.from_url(url, **_DEFAULTS, retry=retry(), protocol=2)
     return _with_known_options(client)
 
 
@@ -110,7 +128,7 @@ def _sentinel(parts: SplitResult, scheme: str) -> AnyClient:
     sentinel_options = {**shared, **{k.removeprefix("sentinel_"): v for k, v in own.items()}}
     sentinel_options["retry"] = Retry(NoBackoff(), 0)
     sentinel = Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_options, **options)
-    client: Redis = sentinel.master_for(unquote(service), retry=_retry())
+    client: Redis = sentinel.master_for(unquote(service), retry=retry())
     return _with_known_options(client)
 
 
@@ -119,7 +137,7 @@ def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
     options.pop("db", None)
     nodes = [ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
     with translated(parts.netloc.rpartition("@")[2]):
-        return RedisCluster(startup_nodes=nodes, **options, retry=_retry())
+        return RedisCluster(startup_nodes=nodes, **options, retry=retry())
 
 
 def _options(parts: SplitResult, scheme: str, database: str) -> dict[str, Any]:
@@ -191,6 +209,8 @@ def translate(error: Exception, where: str) -> CheckpointError:
         )
     if isinstance(error, AuthenticationError):
         return ConfigurationError(reason=f"The Redis server at {where} refused the login: {reason}.")
-    if isinstance(error, (*_UNREACHABLE, *_NOT_NOW)):
+    if isinstance(error, (*_UNREACHABLE, *_NOT_NOW)) or reason.startswith(_NOT_NOW_IN_WORDS):
         return StoreUnavailable(where=where, reason=reason)
+    if "unknown command" in reason:
+        return ConfigurationError(reason=f"The Redis server at {where} is too old: {reason}.")
     return StoreError(reason=f"The Redis store at {where} answered: {reason}.")

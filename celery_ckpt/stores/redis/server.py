@@ -32,22 +32,29 @@ class Call(NamedTuple):
 
     args: tuple[Any, ...]
     source: bytes | None = None
+    #: Of the command, or of the script.
+    name: str = ""
 
     @classmethod
     def command(cls, *args: Any) -> Call:
         """One command."""
-        return cls(args)
+        return cls(args, name=args[0])
 
     @classmethod
     def script(cls, name: str, keys: Sequence[bytes], *args: Any) -> Call:
         """One script."""
         source, digest = _script(name)
-        return cls(("EVALSHA", digest, len(keys), *keys, *args), source)
+        return cls(("EVALSHA", digest, len(keys), *keys, *args), source, name)
 
     @property
     def with_source(self) -> tuple[Any, ...]:
         """The same for a server that does not know the script."""
-        return ("EVAL", self.source, *self.args[2:])
+        return self.args if self.source is None else ("EVAL", self.source, *self.args[2:])
+
+    @property
+    def key(self) -> Any:
+        """The first key."""
+        return self.args[1] if self.source is None else self.args[3]
 
 
 class Server:

@@ -14,7 +14,7 @@ from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.maintenance import Finding
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
 from celery_ckpt.stores.log.record import Record, low_of
@@ -29,12 +29,12 @@ from celery_ckpt.stores.log.store import (
 )
 from celery_ckpt.stores.redis.ailments import ailments_of
 from celery_ckpt.stores.redis.client import AnyClient, connect, without_password
+from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
 from celery_ckpt.stores.redis.ledger import fence, refuse
 from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.risks import risks_of
-from celery_ckpt.stores.redis.server import Server
 from celery_ckpt.stores.redis.sweeps import AGAIN, DONE, RedisSweeps
 
 DEFAULT_KEY_PREFIX = "ckpt:"
@@ -43,7 +43,10 @@ _MAX_TRIM_RACES = 5
 
 
 class RedisCheckpointStore(RedisSweeps, LogStore):
-    """Keeps everything in Redis or Valkey. A client that was passed in is never closed."""
+    """Keeps everything in Redis or Valkey. A client that was passed in is never closed.
+
+    With ``durability`` a write returns when it is on the server's disk, or on a replica.
+    """
 
     def __init__(
         self,
@@ -52,10 +55,11 @@ class RedisCheckpointStore(RedisSweeps, LogStore):
         key_prefix: str = DEFAULT_KEY_PREFIX,
         max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
         where: str = "the given client",
+        durability: Durability = "default",
     ) -> None:
         super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
         self._keys = Keys(key_prefix)
-        self._server = Server(client, where)
+        self._server, self._durability = server_for(client, where, durability), durability
         self._index = AgentIndex(self._server, self._keys)
         self._owns_client = False
 
@@ -73,7 +77,7 @@ class RedisCheckpointStore(RedisSweeps, LogStore):
 
     def risks(self) -> builtins.list[str]:
         """See ``CheckpointStore``."""
-        return risks_of(self._server)
+        return risks_of(self._server, self._durability)
 
     def ailments(self, repair: bool = False) -> Iterator[Finding]:
         """See ``CheckpointStore``."""

@@ -31,8 +31,10 @@ BUSY_SECONDS = 30.0
 class Database:
     """Runs named statements in transactions."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, is_synced: bool = False) -> None:
         self._path = path
+        #: Is each transaction on the disk when it ends?
+        self._is_synced = is_synced
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         #: Of the connection, for ``insert``: to make one each time takes as long as a look-up.
@@ -71,7 +73,7 @@ class Database:
                 # Of a new file only: two or three saves to a page, instead of one and much air.
                 connection.execute("PRAGMA page_size = 8192")
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
+                connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_synced else 'NORMAL'}")
         except sqlite3.Error:
             connection.close()
             raise

@@ -2,7 +2,8 @@
 
 A save is one row: the messages that it added and its record. Pruning empties the record and drops the
 rows whose messages nobody refers to any more. WAL and ``synchronous=NORMAL``: a killed process loses
-nothing; a power failure may lose the last saves, but never leaves half of one.
+nothing; a power failure may lose the last saves, but never leaves half of one. With
+``durability="fsync"`` it loses none: ``synchronous=FULL``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Ranges
@@ -53,9 +54,10 @@ class SqliteCheckpointStore(SqliteSweeps):
         *,
         clock: Clock = system_clock,
         max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
+        durability: Durability = "default",
     ) -> Self:
         """Open a database file, making it and its directory if need be."""
-        database = Database(Path(path).absolute())
+        database = Database(Path(path).absolute(), is_synced=durability == "fsync")
         return cls(database, clock=clock, max_checkpoint_bytes=max_checkpoint_bytes)
 
     @classmethod

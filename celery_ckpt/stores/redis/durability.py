@@ -1,0 +1,137 @@
+"""Writes that are awaited: on the server's disk (``WAITAOF``), or on a replica (``WAIT``).
+
+A server waits for what the same connection wrote, so both travel in one pipeline. And it waits for
+nothing if that connection wrote nothing: a write that is repeated, because the first try was not
+confirmed in time, changes nothing any more, and "confirmed" would be the answer although no replica has
+it. So a mark is always written behind it: whoever has the mark has everything before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgainError
+
+from celery_ckpt.errors import StoreUnavailable
+from celery_ckpt.store import Durability
+from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, retry, translate
+from celery_ckpt.stores.redis.server import Call, Server
+
+#: An agent's work, and what others are told of it: refused as unavailable until it is confirmed.
+MUST_BE_KEPT = frozenset(
+    {"add_run", "cancel_run", "delete", "record_step", "save", "update_run", "HSETNX", "ZADD"}
+)
+#: Waited for, and done without if it takes too long. To begin again counts as a further attempt.
+SHOULD_BE_KEPT = frozenset({"start_run"})
+#: If a failover takes these back, it costs some time, or a bit of memory.
+MAY_BE_LOST = frozenset(
+    {"acquire", "drop_steps", "due", "release", "remove", "renew", "settle_run", "unwatch", "watch"}
+)
+
+#: How much of the time that a client waits for any answer a confirmation may take.
+_SHARE = 0.8
+_DEFAULT_SOCKET_TIMEOUT = 5.0
+_REDIRECTED = (AskError, ClusterDownError, TryAgainError)  # MOVED is an AskError
+
+
+def server_for(client: AnyClient, where: str, durability: Durability) -> Server:
+    """The client as a store uses it that is to be so durable."""
+    if durability == "default":
+        return Server(client, where)
+    return AwaitingServer(client, where, durability)
+
+
+class AwaitingServer(Server):
+    """Answers a write when it is confirmed."""
+
+    def __init__(self, client: AnyClient, where: str, durability: Durability) -> None:
+        super().__init__(client, where)
+        self._seconds = _SHARE * (_socket_timeout(client) or _DEFAULT_SOCKET_TIMEOUT)
+        is_disk = durability == "fsync"
+        self._by = "the server's disk" if is_disk else "a replica"
+        command = ("WAITAOF", 1, 0) if is_disk else ("WAIT", 1)
+        self._wait = Call.command(*command, round(1000 * self._seconds))
+
+    def run(self, script: str, keys: Sequence[bytes], *args: Any) -> Any:
+        """See ``Server``."""
+        if not _is_awaited(script):
+            return super().run(script, keys, *args)
+        return self.together(Call.script(script, keys, *args))[0]
+
+    def command(self, *args: Any) -> Any:
+        """See ``Server``."""
+        if not _is_awaited(args[0]):
+            return super().command(*args)
+        return self.together(Call.command(*args))[0]
+
+    def together(self, *calls: Call) -> list[Any]:
+        """See ``Server``. If one of them is awaited, all are."""
+        if not any(_is_awaited(call.name) for call in calls):
+            return super().together(*calls)
+        try:
+            replies, are_kept = self._awaited(calls)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.where) from error
+        if not are_kept and any(call.name in MUST_BE_KEPT for call in calls):
+            reason = f"a write was not confirmed by {self._by} within {self._seconds:g} s"
+            raise StoreUnavailable(where=self.where, reason=reason)
+        return replies
+
+    def _awaited(self, calls: Sequence[Call]) -> tuple[list[Any], bool]:
+        if isinstance(self.client, Redis):
+            return self._on_one_connection(self.client, calls)
+        each = [self._on_its_node(call) for call in calls]
+        return [replies[0] for replies, _ in each], all(is_kept for _, is_kept in each)
+
+    def _on_its_node(self, call: Call) -> tuple[list[Any], bool]:
+        """The same on a cluster, whose own client would follow a redirection with the write alone."""
+        cluster: Any = self.client
+
+        def attempt() -> tuple[list[Any], bool]:
+            node = cluster.get_redis_connection(cluster.get_node_from_key(call.key))
+            return self._on_one_connection(node, [call])
+
+        try_again = retry(also=_REDIRECTED)
+        result: tuple[list[Any], bool] = try_again.call_with_retry(
+            attempt, lambda _: cluster.nodes_manager.initialize()
+        )
+        return result
+
+    def _on_one_connection(self, client: Redis, calls: Sequence[Call]) -> tuple[list[Any], bool]:
+        sent = [*calls, Call.script("mark", [calls[-1].key]), self._wait]
+        replies = _piped(client, [call.args for call in sent])
+        if any(map(_is_unknown, replies)):
+            # Everything again: what the server did before may be lost since, with that server.
+            first, again = replies, _piped(client, [call.with_source for call in sent])
+            known = zip(first[: len(calls)], again, strict=False)
+            replies = [new if _is_unknown(old) else old for old, new in known] + again[len(calls) :]
+        *answers, _, kept = replies
+        return answers, (kept if isinstance(kept, int) else kept[0]) > 0
+
+
+def _is_awaited(name: str) -> bool:
+    return name in MUST_BE_KEPT or name in SHOULD_BE_KEPT
+
+
+def _piped(client: Redis, commands: list[tuple[Any, ...]]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for args in commands:
+        pipeline.execute_command(*args, NEVER_DECODE=True)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, Exception) and not _is_unknown(reply):
+            raise reply
+    return replies
+
+
+def _is_unknown(reply: Any) -> bool:
+    """Does the server not know that script?"""
+    return isinstance(reply, NoScriptError)
+
+
+def _socket_timeout(client: Any) -> float | None:
+    holder = client.connection_pool if isinstance(client, Redis) else client.nodes_manager
+    seconds: float | None = holder.connection_kwargs.get("socket_timeout")
+    return seconds

@@ -1,0 +1,53 @@
+"""Agents whose writes wait for a replica, which is away for some seconds: they wait too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from celery_workers.broker import Broker
+from celery_workers.configuration import Configuration
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+from celery_workers.scenarios import count
+from celery_workers.waiting import until
+from replicas import Pair, replicated
+from scenario_kit import assert_right_end, scenario
+
+from celery_ckpt import open_store
+
+pytestmark = [
+    pytest.mark.usefixtures("celery_app"),
+    scenario(ckpt_durability="replica", ckpt_lease_ttl=10),
+]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with replicated(tmp_path / "pair") as pair:
+        yield pair
+
+
+@pytest.fixture
+def configuration(configuration: Configuration, pair: Pair) -> Configuration:
+    return replace(configuration, store_url=f"{pair.master.url}?socket_timeout=0.5")
+
+
+def test_an_agent_goes_on_when_the_replica_is_back_and_the_replica_has_all(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pair: Pair
+) -> None:
+    worker = start_worker(pool="threads")
+    result = count.delay(5)
+    ledger.wait_for_call("llm 2", 10)
+
+    pair.fall_behind()
+    until(lambda: worker.log().count("not confirmed by a replica") > 1, 20, "it is missed")
+    pair.catch_up()
+
+    assert_right_end(result, 5, ledger, broker, timeout=40)
+    pair.lose_master()
+    with open_store(pair.replica.url) as store:
+        assert store.load_latest(result.id).iteration == 5
+        assert store.run(result.id, result.id).status == "succeeded"
