@@ -22,7 +22,7 @@ from celery_ckpt.store import CheckpointStore
 logger = logging.getLogger(__name__)
 
 #: How often a lease is renewed within its time.
-_RENEWALS = 3
+RENEWALS = 3
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class Keeper:
         unacked = Unacked(self._app.connection_for_write())
         pause, took = threading.Event(), 0.0
         # With hundreds of agents a round takes its time, which is not to be added to the pause.
-        while not pause.wait(max(0.0, self._ttl / _RENEWALS - took)):
+        while not pause.wait(max(0.0, self._ttl / RENEWALS - took)):
             began = time.monotonic()
             with self._lock:
                 holds = list(self._holds)

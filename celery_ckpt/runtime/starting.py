@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from celery.exceptions import Ignore
 
 from celery_ckpt.clock import system_clock
-from celery_ckpt.errors import LeaseHeld, StoreUnavailable
+from celery_ckpt.errors import LeaseHeld, LeaseLost, StoreUnavailable
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
@@ -19,7 +20,7 @@ from celery_ckpt.runtime.envelopes import (
     envelope_of_request,
     send_later,
 )
-from celery_ckpt.runtime.lease import Hold
+from celery_ckpt.runtime.lease import RENEWALS, Hold
 from celery_ckpt.runtime.options import limits_of
 from celery_ckpt.runtime.owner import is_known_dead
 from celery_ckpt.runtime.settling import settle
@@ -102,17 +103,32 @@ def _delivered(task: Any) -> RunRecord:
 
 
 def _begun(context: AppContext, run: RunRecord) -> Start:
-    store, owner, ttl = context.store, context.owner, context.settings.lease_ttl
     try:
-        return store.start_run(run, owner, ttl)
+        return _leased(context, run, None)
     except LeaseHeld as held:
         if not is_known_dead(held.owner):
             raise _Busy(held.owner) from held
         over = held
     try:
-        return store.start_run(run, owner, ttl, over=_lease(over))
+        return _leased(context, run, _lease(over))
     except LeaseHeld as held:
         raise _Busy(held.owner) from held
+
+
+def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> Start:
+    """Begin an attempt with a lease that lasts until the keeper comes round to it.
+
+    Its time began in the store. A reply that came late, after a failover for instance, may have left
+    so little of it that it would end before.
+    """
+    store, ttl, began = context.store, context.settings.lease_ttl, time.monotonic()
+    start = store.start_run(run, context.owner, ttl, over=over)
+    if start.lease is not None and time.monotonic() - began > ttl / RENEWALS:
+        try:
+            store.renew(start.lease, ttl)
+        except LeaseLost as lost:
+            raise _Busy("another attempt") from lost
+    return start
 
 
 def _lease(held: LeaseHeld) -> Lease:
