@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from chaos import faults
 from chaos.faults import Fault
 from chaos.fleet import TURNS, fleet
 from chaos.judge import Verdict, judge
+
+#: One that does not end while a replica takes over, nor before the old master is one.
+LONGER_LEASE = 15.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class Campaign:
     turns: int = TURNS
     #: Are others sent when some have ended?
     goes_on: bool = True
+    #: What the store is on (see ``stores.py``), and settings besides.
+    store: str = "alone"
+    conf: Mapping[str, Any] = field(default_factory=dict)
 
 
 CAMPAIGNS = (
@@ -60,6 +67,20 @@ CAMPAIGNS = (
         (faults.cut_store, faults.slow_network, faults.black_hole, faults.half_open),
         16,
     ),
+    Campaign(
+        "failover",
+        (faults.fail_over, faults.fail_over_behind, faults.lag),
+        12,
+        store="sentinel",
+        conf={"ckpt_durability": "replica", "ckpt_lease_ttl": LONGER_LEASE},
+    ),
+    Campaign(
+        "cluster",
+        (faults.lose_node, faults.lose_node_for_long),
+        12,
+        store="cluster",
+        conf={"ckpt_durability": "fsync", "ckpt_lease_ttl": LONGER_LEASE},
+    ),
 )
 
 
@@ -71,7 +92,14 @@ def run(
     verdict = Verdict(campaign.name, seed)
     with (
         tempfile.TemporaryDirectory(prefix="ckpt-chaos-", ignore_cleanup_errors=True) as directory,
-        fleet(Path(directory), chance, workers=campaign.workers, turns=campaign.turns) as made,
+        fleet(
+            Path(directory),
+            chance,
+            workers=campaign.workers,
+            turns=campaign.turns,
+            store=campaign.store,
+            conf=campaign.conf,
+        ) as made,
     ):
         try:
             made.top_up(campaign.open_runs)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from celery_workers.broker import BROKER_DB
 from celery_workers.waiting import until
-from servers import Valkey
+from servers import Guarded, Valkey
 
 from chaos.fleet import LEASE, Fleet
 
@@ -17,6 +17,8 @@ from chaos.fleet import LEASE, Fleet
 EXIT = 20.0
 #: How long things stay broken.
 _OUTAGE = 1.0
+#: How long three sentinels may take to make a replica the master, and the old master its replica.
+_FAILOVER = 60.0
 Fault = Callable[[Fleet], None]
 
 
@@ -119,6 +121,63 @@ def paused_store(fleet: Fleet) -> None:
     fleet.store.signal(signal.SIGSTOP)
     time.sleep(1.5 * LEASE)
     fleet.store.signal(signal.SIGCONT)
+
+
+# -- a master and its replica ----------------------------------------------------------------------
+
+
+def fail_over(fleet: Fleet) -> None:
+    """Kill -9 of the master; the replica takes its place, and it comes back as the other's replica."""
+    _lose_master(fleet.store)
+
+
+def fail_over_behind(fleet: Fleet) -> None:
+    """The same while the replica lacks the last writes, and with a worker, which alone knew of them."""
+    servers, worker = fleet.store, fleet.pick()
+    servers.replica.signal(signal.SIGSTOP)
+    with servers.master.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+    time.sleep(_OUTAGE)
+    worker.kill_tree()
+    servers.master.kill()
+    servers.replica.signal(signal.SIGCONT)
+    _lose_master(servers)
+    _start_anew(fleet, worker)
+
+
+def _lose_master(servers: Guarded) -> None:
+    servers.master.kill()
+    until(lambda: servers.is_master(servers.replica), _FAILOVER, "the replica is the master")
+    servers.master, servers.replica = servers.replica, servers.master
+    until(servers.is_watched, _FAILOVER, "all sentinels know that")
+    servers.replica.start()
+    until(servers.is_replicated, _FAILOVER, "the old master is its replica")
+    until(servers.is_watched, _FAILOVER, "the sentinels are ready again")
+
+
+def lag(fleet: Fleet) -> None:
+    """The replica stands still, and confirms nothing."""
+    fleet.store.replica.signal(signal.SIGSTOP)
+    time.sleep(_OUTAGE)
+    fleet.store.replica.signal(signal.SIGCONT)
+
+
+# -- the nodes of a cluster ------------------------------------------------------------------------
+
+
+def lose_node(fleet: Fleet) -> None:
+    """Kill -9 of a node, which comes back soon."""
+    _outage(fleet.chance.choice(fleet.store))
+
+
+def lose_node_for_long(fleet: Fleet) -> None:
+    """The others notice, and do not answer either, because a part of the slots is gone."""
+    node = fleet.chance.choice(fleet.store)
+    node.kill()
+    other = next(each for each in fleet.store if each is not node)
+    until(lambda: not other.covers_all_slots(), _FAILOVER, "the cluster is down")
+    node.start()
+    until(lambda: all(each.covers_all_slots() for each in fleet.store), _FAILOVER, "it is back")
 
 
 # -- the network before the store ------------------------------------------------------------------

@@ -20,14 +20,12 @@ from celery_workers.scenarios import MODULE, count
 from celery_workers.waiting import until
 from servers import Valkey
 
-from chaos.network import Network
+from chaos.stores import KEPT, STORES
 
 #: A lease that ends soon, but not because a machine with two cores was busy for a moment.
 LEASE = 2.0
 #: How many turns an agent has if nobody says otherwise, and how long each of its two calls takes.
 TURNS, SECONDS = 20, 0.1
-#: What was acknowledged is kept over a kill -9 of the server.
-_KEPT = ("--appendonly", "yes", "--appendfsync", "no")
 _READY, _PROGRESS = 60.0, 90.0
 
 
@@ -38,8 +36,10 @@ class Fleet:
     directory: Path
     chance: Random
     broker: Broker
-    store: Valkey
-    network: Network
+    #: What the store is on; the faults know which kind.
+    store: Any
+    #: What lies before a store that is alone.
+    network: Any
     ledger: Ledger
     configuration: Configuration
     pool: Pool = "prefork"
@@ -95,24 +95,24 @@ def fleet(
     *,
     workers: int = 2,
     turns: int = TURNS,
+    store: str = "alone",
     conf: Mapping[str, Any] | None = None,
 ) -> Iterator[Fleet]:
     """Servers, a network before the store, and workers that are ready. Nothing stays behind."""
     with ExitStack() as running:
-        broker = Broker(running.enter_context(Valkey(directory / "broker", *_KEPT)))
-        store = running.enter_context(Valkey(directory / "store", *_KEPT))
-        network = running.enter_context(Network(store.port))
+        broker = Broker(running.enter_context(Valkey(directory / "broker", *KEPT)))
+        servers, network, url = running.enter_context(STORES[store](directory / "store"))
         ledger = Ledger(directory / "ledger")
         configuration = Configuration(
             broker_url=broker.url(),
             backend_url=broker.url(BACKEND_DB),
-            store_url=network.url,
+            store_url=url,
             ledger=ledger.path,
             include=(MODULE,),
             conf={"ckpt_lease_ttl": LEASE, **(conf or {})},
         )
         running.enter_context(app_of(configuration))
-        made = Fleet(directory, chance, broker, store, network, ledger, configuration, turns=turns)
+        made = Fleet(directory, chance, broker, servers, network, ledger, configuration, turns=turns)
         running.callback(lambda: [worker.close() for worker in made.workers])
         for _ in range(workers):
             made.add_worker()

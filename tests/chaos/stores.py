@@ -1,0 +1,39 @@
+"""What a fleet's store can be on: the servers, the network before them if there is one, and the URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from servers import APPEND_ONLY, LOOPBACK, Valkey, cluster, guarded
+
+from chaos.network import Network
+
+#: What was acknowledged is kept over a kill -9 of the server.
+KEPT = ("--appendonly", "yes", "--appendfsync", "no")
+Opened = tuple[Any, Network | None, str]
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[Opened]:
+    with Valkey(directory, *KEPT) as server, Network(server.port) as network:
+        yield server, network, network.url
+
+
+@contextmanager
+def _sentinel(directory: Path) -> Iterator[Opened]:
+    """A machine that is busy with all the rest must not look like a dead one."""
+    with guarded(directory, down_after=2.0, options=KEPT) as servers:
+        yield servers, None, servers.url
+
+
+@contextmanager
+def _cluster(directory: Path) -> Iterator[Opened]:
+    with cluster(directory, options=APPEND_ONLY) as nodes:
+        hosts = ",".join(f"{LOOPBACK}:{node.port}" for node in nodes)
+        yield nodes, None, f"redis+cluster://{hosts}"
+
+
+STORES = {"alone": _alone, "sentinel": _sentinel, "cluster": _cluster}
