@@ -21,7 +21,9 @@ from celery_ckpt.errors import ConfigurationError, StoreUnavailable
 from celery_ckpt.stores.redis.durability import MAY_BE_LOST, MUST_BE_KEPT, SHOULD_BE_KEPT
 
 #: Scripts that write nothing, or nothing of an agent.
-READING = {"all", "fence", "holder", "lines", "mark", "read", "slices", "standing"}
+READING = {
+    "all", "count_due", "fence", "holder", "lines", "mark", "read", "sight", "slices", "standing",
+}  # fmt: skip
 #: Most of that is waited for a confirmation.
 SOON = "?socket_timeout=0.25"
 

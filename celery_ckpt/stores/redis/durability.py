@@ -21,13 +21,25 @@ from celery_ckpt.stores.redis.server import Call, Server
 
 #: An agent's work, and what others are told of it: refused as unavailable until it is confirmed.
 MUST_BE_KEPT = frozenset(
-    {"add_run", "cancel_run", "delete", "record_step", "save", "update_run", "HSETNX", "ZADD"}
+    {"add_run", "cancel_run", "delete", "record_step", "save", "set_notes", "update_run"}
+    | {"HSETNX", "ZADD"}
 )
 #: Waited for, and done without if it takes too long. To begin again counts as a further attempt.
 SHOULD_BE_KEPT = frozenset({"start_run"})
 #: If a failover takes these back, it costs some time, or a bit of memory.
 MAY_BE_LOST = frozenset(
-    {"acquire", "drop_steps", "due", "release", "remove", "renew", "settle_run", "unwatch", "watch"}
+    {
+        "acquire",
+        "drop_steps",
+        "due",
+        "move",
+        "release",
+        "remove",
+        "renew",
+        "settle_run",
+        "unwatch",
+        "watch",
+    }
 )
 
 #: How much of the time that a client waits for any answer a confirmation may take.
