@@ -26,7 +26,7 @@ from celery_ckpt.stores.log.record import Record, stamp
 from celery_ckpt.testing import FakeClock
 
 fuzzed = settings(
-    max_examples=int(os.environ.get("CKPT_FUZZ_EXAMPLES", "250")),
+    max_examples=int(os.environ.get("CKPT_FUZZ_EXAMPLES", "100")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
