@@ -66,12 +66,14 @@ def _forget_other_servers() -> None:
 def _watched(console: Console) -> list[Side]:
     from celery_ckpt.demo.lines import Lines
     from celery_ckpt.demo.screen import LEAST_WIDTH, screen
-    from celery_ckpt.demo.show import show
+    from celery_ckpt.demo.show import show, signals_noted
     from celery_ckpt.demo.wording import INTRODUCTION
 
     is_roomy = console.is_terminal and not console.is_dumb_terminal and console.width >= LEAST_WIDTH
     if is_roomy and not console.options.ascii_only:
-        with screen(console) as look:
-            return show(look)
+        # In this order: whatever ends it, the screen is put back as it was.
+        with signals_noted() as check, screen(console) as look:
+            return show(look, check)
     console.print(INTRODUCTION, highlight=False, soft_wrap=True)
-    return show(Lines(console))
+    with signals_noted() as check:
+        return show(Lines(console), check)

@@ -33,14 +33,14 @@ class Stopped(Exception):
         self.number = number
 
 
-def show(look: Callable[[list[Side]], None]) -> list[Side]:
-    """Let it all happen, and let somebody look at it many times a second.
+def show(look: Callable[[list[Side]], None], check: Callable[[], None]) -> list[Side]:
+    """Let it all happen, and let somebody look at it many times a second; ``check`` may end it.
 
     Raises:
         Stopped: by a signal.
         ClickException: something went wrong; nothing is left behind in either case.
     """
-    with _signals_noted() as check, _folder() as folder, ExitStack() as running:
+    with _folder() as folder, ExitStack() as running:
         server = Server(folder)
         running.callback(server.process.kill)
         _wait_for(server, check)
@@ -75,7 +75,7 @@ def _both_sides(server_url: str, folder: Path) -> list[Side]:
 
 
 @contextmanager
-def _signals_noted() -> Iterator[Callable[[], None]]:
+def signals_noted() -> Iterator[Callable[[], None]]:
     """Gives what raises ``Stopped`` once a signal has come."""
     noted: list[int] = []
 

@@ -63,7 +63,7 @@ def test_a_misspelt_setting_is_named() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A store that is away is not waited for."""
-    monkeypatch.setattr(client, "_retry", lambda: Retry(NoBackoff(), 0))
+    monkeypatch.setattr(client, "retry", lambda **_: Retry(NoBackoff(), 0))
     return
 
 
