@@ -60,9 +60,14 @@ def new_checkpoint_id(agent_id: str, now: datetime) -> str:
     moment = int(now.timestamp() * 1000).to_bytes(6, "big")
     # The extended-hex alphabet of base 32 is the one whose characters sort like what they stand for.
     own = base64.b32hexencode(moment + secrets.token_bytes(9)).decode().lower()
-    return f"{locator(agent_id)}-{own}"
+    return id_prefix(agent_id) + own
+
+
+def id_prefix(agent_id: str) -> str:
+    """What an agent's checkpoint ids begin with, unless somebody else gave them."""
+    return f"{locator(agent_id)}-"
 
 
 def names_its_agent(checkpoint_id: str, agent_id: str) -> bool:
     """Does the id begin with this agent's locator, so that no index is needed to find it?"""
-    return checkpoint_id.startswith(f"{locator(agent_id)}-")
+    return checkpoint_id.startswith(id_prefix(agent_id))

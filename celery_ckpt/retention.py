@@ -73,13 +73,13 @@ class RetentionPolicy:
         return [
             info
             for rank, info in enumerate(newest_first)
-            if not (live and rank == 0) and not info.pin and self._is_over(rank, now - info.created_at)
+            if not (live and rank == 0) and not info.pin and self._is_over(rank, info, now)
         ]
 
-    def _is_over(self, rank: int, age: timedelta) -> bool:
-        too_many = self.keep is not None and rank >= self.keep
-        too_old = self.max_age is not None and age > self.max_age
-        return too_many or too_old
+    def _is_over(self, rank: int, info: Dated, now: datetime) -> bool:
+        if self.keep is not None and rank >= self.keep:
+            return True
+        return self.max_age is not None and now - info.created_at > self.max_age
 
     def next_expiry(self, history: Sequence[D], *, live: bool = True) -> datetime | None:
         """When the first of these becomes too old, if no other is saved; ``None``: none ever does."""

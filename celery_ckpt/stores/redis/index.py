@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.maintenance import Rounds
-from celery_ckpt.names import locator, names_its_agent
+from celery_ckpt.names import id_prefix, locator
 from celery_ckpt.stores.redis.keys import SHARDS, Keys
 from celery_ckpt.stores.redis.server import Call, Server
 
@@ -133,8 +133,9 @@ class AgentIndex:
 
     def unregister(self, agent_id: str, checkpoint_ids: list[str]) -> None:
         """Ids of the agent went: drop the entries of those that had one."""
+        own = id_prefix(agent_id)
         for checkpoint_id in checkpoint_ids:
-            if names_its_agent(checkpoint_id, agent_id):
+            if checkpoint_id.startswith(own):
                 continue
             key = self._keys.foreign_ids(checkpoint_id)
             if self._server.command("HGET", key, checkpoint_id) == agent_id.encode():

@@ -6,9 +6,6 @@ import builtins
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from celery_ckpt.errors import CheckpointDamaged
-from celery_ckpt.maintenance import PIN
-from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.redis.keys import FIELD
 from celery_ckpt.stores.redis.turns import RedisTurns
 
@@ -45,24 +42,7 @@ class RedisReading(RedisTurns):
             found.update(page)
         return found.items()
 
-    def _outlines_of_long(self, agent_id: str) -> tuple[builtins.list[bytes], dict[bytes, bytes]]:
-        """The same that ``sight.lua`` says of each checkpoint, and their labels."""
-        outlines: builtins.list[bytes] = []
-        pins: dict[bytes, bytes] = {}
-        for field, line in self._paged(agent_id):
-            try:
-                record = Record.parse(agent_id, id_of(field), line)
-                created_at = record.header["created_at"]
-                facts = f"{record.seq} {created_at} {record.base} {record.low} {len(line)}"
-                label = record.header.get("metadata", {}).get(PIN)
-            except (CheckpointDamaged, KeyError, AttributeError):
-                facts, label = f"- - - - {len(line)}", None
-            outlines += (field, facts.encode())
-            if label:
-                pins[field] = label.encode()
-        return outlines, pins
-
 
 def id_of(field: bytes) -> str:
     """The id in the name of a field."""
-    return field.decode().removeprefix(FIELD)
+    return field[len(FIELD) :].decode()

@@ -5,19 +5,20 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from celery_ckpt.errors import StoreDamaged
+from celery_ckpt.errors import SchemaTooNew, StoreDamaged
 from celery_ckpt.jsonvalues import decode
-from celery_ckpt.maintenance import LastRun, Mark, Notes, Pruned, Sight, Verdict
+from celery_ckpt.maintenance import LastRun, Notes, Pruned, Sight, Verdict
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
-from celery_ckpt.stores.log.marks import UNKNOWN
+from celery_ckpt.stores.log.marks import UNKNOWN, marks
 from celery_ckpt.stores.redis.keys import FIELD
 from celery_ckpt.stores.redis.reading import LONG, RedisReading, id_of
 from celery_ckpt.stores.redis.server import Call
 
+_FIELD = FIELD.encode()
 #: What is left to do after a removal, see ``remove.lua``.
 DONE, AGAIN, TRIM, CHANGED = range(4)
 
@@ -60,21 +61,17 @@ class RedisSweeps(RedisReading):
     def _sight(self, agent_id: str, reply: builtins.list[Any]) -> Sight:
         if not reply:
             return Sight(agent_id)
-        seen, told, busy, named, run, first, seq, is_long, pins, *flat = reply
+        seen, told, busy, named, run, first, seq, is_long, flat = reply
+        pairs = self._paged(agent_id) if is_long else zip(flat[::2], flat[1::2], strict=True)
+        lines = ((id_of(field), line) for field, line in pairs if field.startswith(_FIELD))
         try:
             notes = self._parsed_notes(agent_id, told)
-            given = dict(zip(pins[::2], pins[1::2], strict=True))
-            if is_long:
-                flat, given = self._outlines_of_long(agent_id)
-            pairs = zip(flat[::2], flat[1::2], strict=True)
-            marks = [_mark(field, facts.split(), given.get(field), notes) for field, facts in pairs]
-            marks.sort(key=lambda mark: mark.seq, reverse=True)
-            last = _last_run(run)
-        except (ValueError, StoreDamaged) as error:
+            found, last = marks(agent_id, lines, notes), _last_run(run)
+        except (ValueError, StoreDamaged, SchemaTooNew) as error:
             return Sight(agent_id, seen="?", damage=str(error))
         text = seen.decode()
         places = int(first), int(seq)
-        return Sight(agent_id, text, marks, notes, bool(busy), bool(named), last, *places)
+        return Sight(agent_id, text, found, notes, bool(busy), bool(named), last, *places)
 
     # -- doing ---------------------------------------------------------------------------------------
 
@@ -142,30 +139,6 @@ def _first_part(verdict: Verdict) -> builtins.list[str]:
 
 def _is_anything(verdict: Verdict) -> bool:
     return bool(verdict.sight.seen) and not verdict.sight.damage
-
-
-def _mark(field: bytes, facts: builtins.list[bytes], given: bytes | None, notes: Notes) -> Mark:
-    seq, created_at, base, low, size = facts
-    name = id_of(field)
-    return Mark(
-        name,
-        int(seq) if seq != b"-" else 0,
-        _moment(created_at),
-        notes.label_of(name, given.decode() if given else None),
-        int(size),
-        _offset(base if low == b"-" else low),
-    )
-
-
-def _offset(number: bytes) -> int:
-    return int(number) if number.isdigit() else 0
-
-
-def _moment(microseconds: bytes) -> datetime:
-    if microseconds == b"-":
-        return UNKNOWN
-    seconds, rest = divmod(int(microseconds), 1_000_000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
 
 
 def _last_run(facts: builtins.list[bytes]) -> LastRun | None:

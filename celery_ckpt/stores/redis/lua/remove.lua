@@ -35,7 +35,7 @@ end
 local removed, bytes, left = 0, 0, 0
 each(ARGV, 7, 1000, function(...) removed = removed + redis.call('HDEL', KEYS[1], ...) end)
 if ARGV[5] == '' then
-  redis.call('HDEL', KEYS[1], 'notes')
+  if agent[3] then redis.call('HDEL', KEYS[1], 'notes') end
 elseif ARGV[5] ~= ARGV[4] then
   redis.call('HSET', KEYS[1], 'notes', ARGV[5])
 end
