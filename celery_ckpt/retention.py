@@ -11,7 +11,7 @@ after its last run has ended
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
@@ -118,18 +118,18 @@ def judge(
     sight: Sight, rules: Rules, now: datetime, moment: int | None = None, retry: float = 150.0
 ) -> Verdict:
     """What is to be done about an agent that a sweep has seen."""
-    verdict = Verdict(sight, moment, retry=retry)
     if sight.damage:
-        return replace(verdict, again=_DAMAGED_AGAIN)
+        return Verdict(sight, moment, again=_DAMAGED_AGAIN, retry=retry)
     forget_at = rules.forget_at(sight)
     if forget_at is not None and forget_at <= now:
-        return replace(verdict, forget=True)
+        return Verdict(sight, moment, forget=True, retry=retry)
     policy, live = rules.policy_of(sight), is_live(sight)
     gone = {mark.id for mark in policy.expired(sight.marks, now, live=live)}
     staying = [mark for mark in sight.marks if mark.id not in gone]
     moments = [m for m in (forget_at, policy.next_expiry(staying, live=live)) if m is not None]
     again = max(_SOONEST, (min(moments) - now).total_seconds()) if moments else None
-    return replace(verdict, drop=[m.id for m in sight.marks if m.id in gone], again=again)
+    drop = [mark.id for mark in sight.marks if mark.id in gone]
+    return Verdict(sight, moment, drop, again=again, retry=retry)
 
 
 def is_live(sight: Sight) -> bool:

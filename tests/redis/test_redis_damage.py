@@ -12,6 +12,8 @@ from servers import Valkey
 
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
+from celery_ckpt.retention import Rules
+from celery_ckpt.testing.sweeping import sweep
 
 AGENT, LOG, RUNS = "ckpt:{agent}:agent", "ckpt:{agent}:log", "ckpt:{agent}:runs"
 
@@ -169,6 +171,25 @@ def test_a_damaged_checkpoint_is_pruned_before_any_that_can_be_read(
     assert store.prune("agent", keep=2) == 3
     assert store.list("agent") == [saved[-1], saved[-2]]
     assert store.load_latest("agent") == saved[-1]
+
+
+def test_a_sweep_leaves_an_agent_alone_that_a_newer_version_has_written(store, server, saved) -> None:
+    field = f"c:{saved[1].id}"
+    server.hset(AGENT, field, b"2" + server.hget(AGENT, field)[1:])
+    [sight] = store.sights(["agent"])
+    assert "format version 2" in sight.damage
+    before = server.hgetall(AGENT)
+    sweep(store, Rules(keep=1))
+    assert server.hgetall(AGENT) == before
+
+
+@pytest.mark.parametrize("size", [1, 5000])
+def test_a_pin_holds_although_its_checkpoint_is_damaged(store, server, saved, size: int) -> None:
+    store.pin(saved[1].id, "evidence")
+    server.hset(AGENT, f"c:{saved[1].id}", "?" * size)
+    sweep(store, Rules(keep=1))
+    [latest, pinned] = store.sights(["agent"])[0].marks
+    assert (latest.id, pinned.id, pinned.pin) == (saved[-1].id, saved[1].id, "evidence")
 
 
 def test_removing_others_does_not_hide_that_the_latest_is_damaged(store, server, saved) -> None:

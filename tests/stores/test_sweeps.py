@@ -66,6 +66,23 @@ def test_agents_from_before_there_were_sweeps_are_swept_in_sqlite(tmp_path: Path
     assert_all_are_swept(url)
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_what_is_read_of_a_record_tells_its_facts_but_not_its_state(redis_url: str, size: int) -> None:
+    state = {"text": '"pin":' + "x" * size}
+    pins = [{"pin": 'a "label", é'}, {"other": "pin"}, {}]
+    with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
+        for metadata in pins:
+            store.save(make_checkpoint("agent", make_conversation(2), metadata=metadata, state=state))
+        before = client.info("stats")["total_net_output_bytes"]
+        [sight] = store.sights(["agent"])
+        assert client.info("stats")["total_net_output_bytes"] - before < 20_000
+        facts = [(mark.id, mark.seq, mark.created_at, mark.pin) for mark in sight.marks]
+        history = store.history("agent")
+        assert facts == [(info.id, info.seq, info.created_at, info.pin) for info in history]
+        lengths = [client.hstrlen("ckpt:{agent}:agent", f"c:{mark.id}") for mark in sight.marks]
+        assert [mark.size for mark in sight.marks] == lengths
+
+
 def test_a_long_history_is_read_and_dropped_a_part_at_a_time(redis_url: str) -> None:
     conversation = Conversation()
     with open_store(redis_url) as store, Redis.from_url(redis_url) as client:

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_ckpt.errors import SchemaTooNew, StoreDamaged
 from celery_ckpt.jsonvalues import decode
-from celery_ckpt.maintenance import LastRun, Notes, Pruned, Sight, Verdict
+from celery_ckpt.maintenance import LastRun, Mark, Notes, Pruned, Sight, Verdict
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
@@ -61,12 +61,12 @@ class RedisSweeps(RedisReading):
     def _sight(self, agent_id: str, reply: builtins.list[Any]) -> Sight:
         if not reply:
             return Sight(agent_id)
-        seen, told, busy, named, run, first, seq, is_long, flat = reply
+        seen, told, busy, named, run, first, seq, is_long, cut, flat = reply
         pairs = self._paged(agent_id) if is_long else zip(flat[::2], flat[1::2], strict=True)
         lines = ((id_of(field), line) for field, line in pairs if field.startswith(_FIELD))
         try:
             notes = self._parsed_notes(agent_id, told)
-            found, last = marks(agent_id, lines, notes), _last_run(run)
+            found, last = _resized(marks(agent_id, lines, notes), cut), _last_run(run)
         except (ValueError, StoreDamaged, SchemaTooNew) as error:
             return Sight(agent_id, seen="?", damage=str(error))
         text = seen.decode()
@@ -107,7 +107,7 @@ class RedisSweeps(RedisReading):
 
     def _done(self, verdict: Verdict, reply: Any) -> tuple[Pruned, bool]:
         """What went, and whether that was all."""
-        name, sizes = verdict.sight.agent_id, {mark.id: mark.size for mark in verdict.sight.marks}
+        name = verdict.sight.agent_id
         if reply is None:
             return Pruned(name), True
         if verdict.forget:
@@ -122,7 +122,9 @@ class RedisSweeps(RedisReading):
             trimmed += trimmed_more
         # Who has a thousand checkpoints to lose loses the others at the next look.
         is_done = left == DONE and len(verdict.drop) <= LONG
-        return Pruned(name, count, sum(sizes[i] for i in ids) + trimmed, ids=ids), is_done
+        gone = set(ids)
+        size = sum(mark.size for mark in verdict.sight.marks if mark.id in gone)
+        return Pruned(name, count, size + trimmed, ids=ids), is_done
 
     def _trim_on(self, verdict: Verdict) -> tuple[int, int]:
         """Trim the next part of a long log."""
@@ -139,6 +141,14 @@ def _first_part(verdict: Verdict) -> builtins.list[str]:
 
 def _is_anything(verdict: Verdict) -> bool:
     return bool(verdict.sight.seen) and not verdict.sight.damage
+
+
+def _resized(found: builtins.list[Mark], cut: builtins.list[Any]) -> builtins.list[Mark]:
+    """The same, with the sizes of the records that were cut short."""
+    if not cut:
+        return found
+    sizes = dict(zip(map(id_of, cut[::2]), cut[1::2], strict=True))
+    return [mark._replace(size=sizes.get(mark.id, mark.size)) for mark in found]
 
 
 def _last_run(facts: builtins.list[bytes]) -> LastRun | None:

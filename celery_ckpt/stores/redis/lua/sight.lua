@@ -4,10 +4,24 @@
   ARGV[2]  at most so many fields: of a longer hash none are answered
   returns  {} | {seen, notes, 1 if a run is open or the lease held, 1 if a run has the agent's name,
            {id, status, delivered, the end of the record} of the last run or {}, first, seq,
-           1 if it is too long, {field of KEYS[1], value, ...}}
+           1 if it is too long, {field whose value is not answered as it is, its length, ...},
+           {field of KEYS[1], value, ...}}
 ]]
-local fields = redis.call('HLEN', KEYS[1])
-if fields == 0 then return {} end
+-- Records are answered as they are: Python takes them apart quicker, while the server serves others.
+-- But a state can be long, and nobody judges by it: of a record longer than this, only the outline.
+local SHORT = 1000
+
+local function pin_of(line)
+  local is_read, header = pcall(cjson.decode, string.match(line, '{.*$'))
+  local metadata = is_read and type(header) == 'table' and header.metadata
+  return type(metadata) == 'table' and metadata.pin
+end
+
+local function outline(line)
+  local beginning = string.match(line, '^%d+ %d+ %d+ %S+ %S+ %S+ {"created_at":%-?%d+')
+  local pin = string.find(line, '"pin":', 1, true) and pin_of(line)
+  return (beginning or '') .. (pin and ',"metadata":' .. cjson.encode({pin = pin}) or '') .. '}'
+end
 
 local function last_run(id)
   local line = redis.call('HGET', KEYS[2], id)
@@ -18,11 +32,19 @@ local function last_run(id)
   return {id, run.status or '', run.delivered or '', '{' .. (ending or '}')}
 end
 
+local fields = redis.call('HLEN', KEYS[1])
+if fields == 0 then return {} end
 local agent = redis.call('HMGET', KEYS[1], 'notes', 'last', 'first', 'tip')
 local is_busy = redis.call('LLEN', KEYS[3]) > 0 or refusal('')
 local is_named = redis.call('HEXISTS', KEYS[2], ARGV[1])
 local is_long = fields > tonumber(ARGV[2])
--- Python takes the records apart: it does so quicker, and keeps nobody else waiting meanwhile.
+local all, cut = is_long and {} or redis.call('HGETALL', KEYS[1]), {}
+for i = 2, #all, 2 do
+  if #all[i] > SHORT and string.sub(all[i - 1], 1, 2) == 'c:' then
+    cut[#cut + 1] = all[i - 1]
+    cut[#cut + 1] = #all[i]
+    all[i] = outline(all[i])
+  end
+end
 return {seen(KEYS[3]), agent[1] or '', is_busy and 1 or 0, is_named, last_run(agent[2] or ARGV[1]),
-  agent[3] or '0', string.match(agent[4] or '', '^%d+') or '0', is_long and 1 or 0,
-  is_long and {} or redis.call('HGETALL', KEYS[1])}
+  agent[3] or '0', string.match(agent[4] or '', '^%d+') or '0', is_long and 1 or 0, cut, all}
