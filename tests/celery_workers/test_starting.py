@@ -38,7 +38,8 @@ app = Celery()
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "telling.py").write_text(TELLING)
-    return {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(TESTS)]), "OF_ITS_OWN": "yes"}
+    path = os.pathsep.join(map(str, (tmp_path, TESTS, TESTS.parent)))
+    return {"PYTHONPATH": path, "OF_ITS_OWN": "yes"}
 
 
 def _told(tmp_path: Path, environment: dict[str, str], *, forked: bool) -> dict[str, Any]:

@@ -64,15 +64,15 @@ def test_two_hundred_async_agents_work_at_once_in_one_worker(
 
 # What a killed worker had fetched and not begun is on nobody's record: the broker has to bring it back.
 @scenario(transport_options={**FAST_REDELIVERY, "visibility_timeout": 3})
-def test_five_hundred_agents_outlive_killed_children_and_a_killed_worker(
+def test_two_hundred_agents_outlive_killed_children_and_a_killed_worker(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
-    results = [count.delay(1, 0) for _ in range(500)]
+    results = [count.delay(1, 0) for _ in range(200)]
     first, second = several_workers(2, start_worker, concurrency=2)
-    for done, worker in ((50, first), (100, second), (200, second), (300, first)):
+    for done, worker in ((20, first), (60, second), (100, second), (140, first)):
         _wait_for_begins(ledger, done)
         worker.kill_child(worker.children()[0])
-        if done == 100:
+        if done == 60:
             first.kill_tree()
             first.start()
 
