@@ -43,7 +43,7 @@ def speaker(message: Message) -> str:
         return message.role or "unknown"
     if kind.endswith("_output"):
         return "tool"
-    return "assistant" if kind == "reasoning" or kind.endswith("_call") else kind
+    return "assistant" if kind == "reasoning" or kind.endswith("_call") else kind or "unknown"
 
 
 def pieces(message: Message) -> list[Piece]:

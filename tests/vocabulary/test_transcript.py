@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_ckpt import Message
@@ -101,6 +101,7 @@ WORDS = st.sampled_from(["tool", "function_call", "tool_use", "x_output", "reaso
 BLOCKS = st.lists(st.dictionaries(FIELDS, JSON | WORDS, max_size=3), max_size=3)
 
 
+@example({"type": ""})
 @given(st.dictionaries(FIELDS, JSON | WORDS | BLOCKS, max_size=4))
 def test_any_object_can_be_put_into_words(message: dict[str, Any]) -> None:
     who, found = words(message)
