@@ -35,7 +35,13 @@ def _on_received(request: Any, **_: Any) -> None:
 def unacknowledged() -> list[str]:
     """The tags of the agents' messages that this worker has."""
     own = [request for request in list(_requests.values()) if not request.acknowledged]
-    return [str(request.message.delivery_tag) for request in own]
+    return [str(request.message.delivery_tag) for request in own if _is_connected(request)]
+
+
+def _is_connected(request: Any) -> bool:
+    """What came over a connection that was lost cannot be acknowledged any more: it must come back."""
+    transport = getattr(request.message.channel, "connection", None)
+    return getattr(transport, "client", None) is not None
 
 
 def _on_revoked(sender: Any, request: Any, **_: Any) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psutil
 from celery.result import AsyncResult
 from celery_workers.broker import BACKEND_DB, Broker
 from celery_workers.configuration import Configuration
@@ -80,7 +81,21 @@ class Fleet:
     def wait_for_progress(self) -> None:
         """Wait until an agent calls something, from now on."""
         mark = self.ledger.path.stat().st_size
-        until(lambda: b'"call"' in self._notes_since(mark), _PROGRESS, "some agent goes on")
+        until(lambda: self.supervise() and b'"call"' in self._notes_since(mark), _PROGRESS, "progress")
+
+    def supervise(self) -> bool:
+        """Replace workers that have ended, as a process manager does. Celery's own end by themselves
+        if they acknowledge a message in the moment in which the broker's connection is lost.
+        """
+        for worker in [worker for worker in self.workers if not worker.is_running()]:
+            self.workers.remove(worker)
+            self._note_dead_bodies()
+            self.add_worker()
+        return True
+
+    def _note_dead_bodies(self) -> None:
+        pids = {note.pid for note in self.ledger.notes(what="begin")}
+        self.ledger.killed(*(pid for pid in pids if not psutil.pid_exists(pid)))
 
     def _notes_since(self, mark: int) -> bytes:
         with self.ledger.path.open("rb") as file:

@@ -56,6 +56,7 @@ class Verdict:
 def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
     """Wait for the end of all runs, and look at everything that they did."""
     for result in fleet.results:
+        until(lambda run=result: fleet.supervise() and run.ready(), _END, f"{result.id} ends")
         value = result.get(timeout=_END)
         if value != uninterrupted(fleet.turns):
             verdict.problems.append(f"run {result.id} gave {value}")
@@ -85,9 +86,11 @@ def _judge_run(
     made = bodies.of_run(in_order, result.id)
     interrupted = sum(body.how not in _IN_ORDER or bool(body.frozen) for body in made)
     try:
-        repeated = repetitions(result.id, turns, own)
+        thawed = [note for note in others if note.what == "thawed"]
+        repeated = repetitions(result.id, turns, own, lambda call: _is_late(call, thawed))
         assert repeated <= interrupted, f"run {result.id}: {repeated} calls again, {interrupted} bodies"
-        beside = bodies.overlaps(made, grace_after_thaw=LEASE)
+        awake = [body for body in made if not _woke_up_fenced(body, thawed)]
+        beside = bodies.overlaps(awake, grace_after_thaw=LEASE)
         assert not beside, f"two bodies of run {result.id} at once: {beside}"
     except AssertionError as error:
         verdict.problems.append(str(error))
@@ -99,3 +102,14 @@ def _judge_run(
     verdict.resumes += [
         after.begin - body.end for body, after in pairwise(made) if body.how == "killed"
     ]
+
+
+def _is_late(call: Note, thawed: Sequence[Note]) -> bool:
+    """Is it the one more call that somebody may make who was frozen past the lease?"""
+    return any(call.pid in thaw["pids"] and 0 <= call.at - thaw.at < LEASE for thaw in thawed)
+
+
+def _woke_up_fenced(body: bodies.Body, thawed: Sequence[Note]) -> bool:
+    """Was it frozen just before it began, and stopped at its first event?"""
+    woken = any(body.pid in thaw["pids"] and 0 <= body.begin - thaw.at < LEASE for thaw in thawed)
+    return woken and body.how == "Fenced"
