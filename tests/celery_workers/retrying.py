@@ -50,6 +50,13 @@ def not_at_all(run: AgentRun, times: int) -> int:
     return run.attempt
 
 
+@agent_task(max_retries=2, retry_backoff=False, default_retry_delay=60)
+def much_later(run: AgentRun, times: int) -> int:
+    """Retried when every test is over."""
+    _fail(run, times)
+    return run.attempt
+
+
 @agent_task(max_retries=2, retry_backoff=False, default_retry_delay=0, iterations_per_task=1)
 def at_once(run: AgentRun, times: int) -> int:
     """Retried without waiting, and handed off before and after."""

@@ -76,10 +76,14 @@ class Example:
             self._workers.append(worker.start())
 
     def working(self) -> WorkerProcess:
-        """A worker that has something to do; the other one is there to go on with it."""
-        for worker in self._workers:
-            worker.wait_ready()
-        return next(worker for worker in self._workers if " received" in worker.log())
+        """The worker that has something to do; the other one is there to go on with it, or will be."""
+
+        def busy() -> WorkerProcess | None:
+            return next((worker for worker in self._workers if " received" in worker.log()), None)
+
+        worker = until(busy, DEADLINE, "a worker has something to do")
+        assert worker is not None
+        return worker
 
     def start(self, *arguments: str) -> Program:
         """``python ARGUMENTS``, in the example's directory."""

@@ -11,6 +11,9 @@ from llmock.pytest_plugin import LLMock
 from llmock.scenarios import Reply, ToolCall
 from running import DEADLINE
 
+#: Seconds; less than a run needs to be taken over and answered, or the test waits for it at its end.
+HESITATION = 5.0
+
 
 class Model:
     """A server that answers as OpenAI and Anthropic do."""
@@ -43,6 +46,13 @@ class Model:
         self._llmock.delay(seconds, times=None)
         return self
 
+    def hesitates_at(self, question: int) -> Model:
+        """Over that question it takes its time once: long enough to kill who asks, even on a busy machine."""
+        if question > 1:
+            self._llmock.delay(0, times=question - 1)
+        self._llmock.delay(HESITATION, times=1)
+        return self
+
     def wait_until_asked(self, count: int) -> None:
         """Wait until it has answered all questions but the last of so many, and thinks about that."""
 
@@ -57,6 +67,7 @@ class Model:
 
     def asked(self) -> list[int]:
         """How often each question was asked, in the order in which they came up."""
+        until(lambda: not self._journal.in_flight, DEADLINE, "it thinks about nothing any more")
         return list(Counter(request.fingerprint for request in self._llmock.requests).values())
 
     def last_question(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ def test_the_openai_loop_pays_for_no_answer_again_after_its_worker_was_killed(
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("openai_loop", "research")
-    model.thinks(0.3).calls("look_up", {"topic": "sky"}).calls("look_up", {"topic": "sunset"})
+    model.hesitates_at(3).calls("look_up", {"topic": "sky"}).calls("look_up", {"topic": "sunset"})
     model.says("Air scatters blue.", times=None)
     example.start_workers()
     asking = example.start("ask.py", "Why is the sky blue?")
@@ -28,7 +28,7 @@ def test_the_anthropic_loop_answers_parallel_calls_at_once_and_remembers_in_its_
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("anthropic_loop", "research")
-    model.thinks(0.3).calls("height", {"mountain": "Zugspitze"}, {"mountain": "Kebnekaise"})
+    model.hesitates_at(2).calls("height", {"mountain": "Zugspitze"}, {"mountain": "Kebnekaise"})
     model.says("The Zugspitze.", times=2).says("2962 metres.")
     example.start_workers()
     asking = example.start("ask.py", "mountaineer", "Which is higher?")

@@ -37,7 +37,7 @@ def test_the_stream_of_a_fastapi_service_does_not_notice_that_a_worker_is_killed
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("fastapi_service", "agent")
-    model.thinks(0.3).calls("stock", {"item": "tea"}).calls("stock", {"item": "sugar"})
+    model.hesitates_at(3).calls("stock", {"item": "tea"}).calls("stock", {"item": "sugar"})
     model.says("Tea, yes.", times=None)
     example.start_workers()
     client = _serve_api(example)
@@ -80,7 +80,7 @@ def test_a_ticket_of_the_django_project_is_answered_though_its_worker_is_killed(
 ) -> None:
     example = open_example("django_project", "desk")
     example.set(DJANGO_DATABASE=str(tmp_path / "desk.sqlite3"))
-    model.thinks(0.3).calls("manual", {"problem": "noise"}).says("Tighten it.", times=None)
+    model.hesitates_at(2).calls("manual", {"problem": "noise"}).says("Tighten it.", times=None)
     example.start("manage.py", "migrate").output()
     example.start_workers()
     client = example.serve("manage.py", "runserver", "--noreload", "{port}")
