@@ -26,6 +26,7 @@ from celery import Celery
 from celery.worker import state as worker_state
 
 from celery_ckpt.errors import LeaseHeld, StoreError
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing
 from celery_ckpt.runtime.broker import Unacked, send
 from celery_ckpt.runtime.context import AppContext
@@ -113,6 +114,8 @@ class Watchdog:
             context.store.watch(agent_id, pause)
         elif moment is not None:
             self._pauses.pop(agent_id, None)
+            # Whoever settled its last run may have died before a sweep was told.
+            context.store.watch(agent_id, 0, Rounds.SWEEP)
             context.store.unwatch({agent_id: moment})
 
     def _looked_at(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -14,9 +15,20 @@ _FILES = files("celery_ckpt.stores")
 
 @cache
 def lua(name: str) -> str:
-    """A whole script: what all scripts share, then its own file."""
-    constants = f"local FORMAT_VERSION = '{FORMAT_VERSION}'\n"
-    return constants + _read("redis/lua/fence.lua") + _read(f"redis/lua/{name}.lua")
+    """A whole script: what it needs of what the scripts share, then its own file."""
+    constants, own = f"local FORMAT_VERSION = '{FORMAT_VERSION}'\n", _read(f"redis/lua/{name}.lua")
+    return constants + _used_by(own) + own
+
+
+def _used_by(script: str) -> str:
+    """The shared functions that a script needs, and those that these need: they stand before them."""
+    _, *functions = re.split(r"^(?=local function )", _read("redis/lua/fence.lua"), flags=re.MULTILINE)
+    used = ""
+    for function in reversed(functions):
+        name = function.split("(", 1)[0].removeprefix("local function ")
+        if re.search(rf"\b{name}\(", used + script):
+            used = function + used
+    return used
 
 
 @cache

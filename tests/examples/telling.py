@@ -47,7 +47,7 @@ class Model:
         return self
 
     def hesitates_at(self, question: int) -> Model:
-        """Over that question it takes its time once: long enough to kill who asks, even on a busy machine."""
+        """Over that question it takes its time once, long enough to kill who asks on a busy machine."""
         if question > 1:
             self._llmock.delay(0, times=question - 1)
         self._llmock.delay(HESITATION, times=1)

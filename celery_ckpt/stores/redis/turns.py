@@ -65,7 +65,7 @@ class RedisTurns(RedisLedger):
         agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
             "start_run",
-            self._keys.of(agent_id, "agent", "runs", "steps"),
+            self._keys.of(agent_id, "agent", "runs"),
             run.run_id,
             word(run.delivery),
             nonce,
@@ -96,9 +96,9 @@ class RedisTurns(RedisLedger):
             self._line(settled),
             run_prefix(run.run_id),
         )
-        # Once more behind it: a sweep may have been done with the agent just before.
-        listing = self._index.listing(agent_id)
-        [_, reply, _] = self._server.together(listing, settle, listing)
+        # Listed behind it, or a sweep could be done with the agent just before. Whoever dies in between
+        # leaves the agent to a watchdog, which lists it before it stops watching it.
+        [reply, _] = self._server.together(settle, self._index.listing(agent_id))
         refuse(reply, agent_id, lease, run.run_id)
         return parsed_run(agent_id, reply[1].decode(), reply[2]) if reply[0] == b"next" else None
 

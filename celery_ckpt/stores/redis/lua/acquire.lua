@@ -4,5 +4,6 @@
   ARGV[4]  a lease that may be taken over although unexpired; empty: none
   returns  {"ok", token, expires_ms} | {"held", owner, token, nonce, left_ms}
 ]]
-local refused, token, expires_ms = take_lease(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local held = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms')
+local refused, token, expires_ms = take_lease(held, ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 return refused or {'ok', token, expires_ms}

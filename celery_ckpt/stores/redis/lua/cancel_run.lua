@@ -12,9 +12,9 @@ if run.is_final and (run.delivered == '1' or run.status ~= 'cancelled') then
 end
 run.status = 'cancelled'
 redis.call('HSET', KEYS[2], ARGV[1], run_line(number, run))
-local agent = redis.call('HMGET', KEYS[1], 'active', 'nonce')
-if agent[1] ~= ARGV[1] then return {'ok'} end
--- Freed for a moment, so that it is given whoever held it; unless this call is repeated.
-if agent[2] ~= ARGV[2] then redis.call('HSET', KEYS[1], 'nonce', '') end
-local _, token, expires_ms = take_lease(ARGV[2], ARGV[3], ARGV[4], '')
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active')
+if agent[5] ~= ARGV[1] then return {'ok'} end
+-- As if it were free: it is given whoever holds it, unless this call is repeated.
+if agent[2] ~= ARGV[2] then agent[2] = '' end
+local _, token, expires_ms = take_lease(agent, ARGV[2], ARGV[3], ARGV[4], '')
 return {'ok', token, expires_ms}

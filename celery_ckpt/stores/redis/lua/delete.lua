@@ -3,7 +3,10 @@
   ARGV[1]  what a sweep saw (see fence.lua): it must still be so; "": whatever it is now
   returns  {} if it has changed | {bytes (estimated), "c:" id of each checkpoint there was, ...}
 ]]
-if ARGV[1] ~= '' and ARGV[1] ~= seen(KEYS[#KEYS]) then return {} end
+if ARGV[1] ~= '' then
+  local agent = redis.call('HMGET', KEYS[1], 'tip', 'steps', 'runs', 'token', 'nonce', 'notes')
+  if ARGV[1] ~= seen(redis.call('LLEN', KEYS[#KEYS]), unpack(agent)) then return {} end
+end
 local reply = {0}
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if string.sub(field, 1, 2) == 'c:' then reply[#reply + 1] = field end

@@ -6,10 +6,10 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local come = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now), 'LIMIT', 0, ARGV[1])
-local moment, reply = now + ARGV[2], {}
-for _, agent_id in ipairs(come) do
-  redis.call('ZADD', KEYS[1], string.format('%.0f', moment), agent_id)
-  reply[#reply + 1] = agent_id
-  reply[#reply + 1] = moment
+local moment, reply, moments = now + ARGV[2], {}, {}
+for i, agent_id in ipairs(come) do
+  reply[2 * i - 1], reply[2 * i] = agent_id, moment
+  moments[2 * i - 1], moments[2 * i] = string.format('%.0f', moment), agent_id
 end
+each(moments, 1, 1000, function(...) redis.call('ZADD', KEYS[1], ...) end)
 return reply

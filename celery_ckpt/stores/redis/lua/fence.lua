@@ -1,4 +1,5 @@
---[[ fence: the beginning of every script; it defines what they share and does nothing itself.
+--[[ fence: what the scripts share. Each begins with those of these functions that it uses: they are made
+  anew whenever it is called. What costs most is redis.call, so what is needed is asked for at once.
   KEYS[1]  hash of the agent: token, nonce, owner, expires_ms, released (lease);
            tip ("seq" of the last save and, if it has any, "c:" id of the latest checkpoint),
            first (offset of the log's first message);
@@ -10,21 +11,24 @@
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see save.lua)
   FORMAT_VERSION  of what is written; it stands before this text when it is loaded
-  refusal(lease)  what to answer instead of writing, or nil; a lease is "token:nonce", or empty
+  held  a table that begins with token, nonce, owner and expires_ms of the agent
+  lease_refusal(held, lease)  what to answer instead of writing, or nil; a lease is "token:nonce", or empty
       {"lost"}                                      the lease is not the newest one, or was released
       {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one
-  lease_refusal(held, lease)  the same, given token, nonce, owner and expires_ms of the agent
+  refusal(lease)  the same, if nothing else has to be known of the agent
   tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if not there
   messages(from, last)  the log's messages from index to index; none before the first
-  taking_refusal(over)  what take_lease would answer instead of giving the lease, or nil
-  take_lease(nonce, owner, ttl_ms, over)  gives the lease; nil, token, expires_ms, or what to answer
+  taking_refusal(held, over)  what take_lease would answer instead of giving the lease, or nil
+  take_lease(held, nonce, owner, ttl_ms, over, ...)  gives the lease, and sets more fields of the agent;
+                                                     nil, token, expires_ms, or what to answer
       over  a lease that may be taken over although unexpired; empty: none
   run_facts(line)  of a run's "number status delivered attempts stalled progress delivery record", all
                    but the number as a table by name, and the number
   run_line(number, facts)  puts them together again
   drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
-  seen(open)  a text that changes whenever the agent does; open is the key of its open runs
-  unlist()  a sweep is done with the agent: the next save has to list it
+  seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
+                                                     how many of its runs are open and fields of it
+  moments(step)  the moments in KEYS[1] (see watch.lua) of the agents ARGV[1], ARGV[1 + step], ...
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
 ]]
@@ -63,32 +67,34 @@ local function each(items, first, size, action)
   end
 end
 
-local function seen(open)
-  local facts = redis.call('HMGET', KEYS[1], 'tip', 'steps', 'runs', 'token', 'nonce', 'notes')
+local function moments(step)
+  local ids, found = {}, {}
+  for i = 1, #ARGV, step do ids[#ids + 1] = ARGV[i] end
+  each(ids, 1, 1000, function(...)
+    for _, moment in ipairs(redis.call('ZMSCORE', KEYS[1], ...)) do found[#found + 1] = tonumber(moment) or false end
+  end)
+  return found
+end
+
+local function seen(open, tip, ...)
+  local facts = {string.match(tip or '', '^%d*'), ...}
   for i = 1, 6 do facts[i] = facts[i] or '' end
-  facts[1] = string.match(facts[1], '^%d*')
-  facts[7] = redis.call('LLEN', open)
+  facts[7] = open
   return table.concat(facts, ' ')
 end
 
-local function unlist()
-  local listed = redis.call('HGET', KEYS[1], 'listed') or 0
-  redis.call('HSET', KEYS[1], 'listed', -math.abs(listed) - 1)
+local function taking_refusal(held, over)
+  local may_take_over = over ~= '' and not lease_refusal(held, over)
+  return not may_take_over and lease_refusal(held, '') or nil
 end
 
-local function taking_refusal(over)
-  local may_take_over = over ~= '' and not refusal(over)
-  return not may_take_over and refusal('') or nil
-end
-
-local function take_lease(nonce, owner, ttl_ms, over)
-  local held = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'expires_ms')
-  if held[2] == nonce then return nil, tonumber(held[1]), held[3] end
-  local refused = taking_refusal(over)
+local function take_lease(held, nonce, owner, ttl_ms, over, ...)
+  if held[2] == nonce then return nil, tonumber(held[1]), held[4] end
+  local refused = taking_refusal(held, over)
   if refused then return refused end
-  local token = redis.call('HINCRBY', KEYS[1], 'token', 1)
-  local expires_ms = string.format('%d', now_ms() + ttl_ms)
-  redis.call('HSET', KEYS[1], 'nonce', nonce, 'owner', owner, 'expires_ms', expires_ms)
+  local token, expires_ms = (held[1] or 0) + 1, string.format('%d', now_ms() + ttl_ms)
+  redis.call('HSET', KEYS[1], 'token', string.format('%d', token), 'nonce', nonce, 'owner', owner,
+    'expires_ms', expires_ms, ...)
   return nil, token, expires_ms
 end
 

@@ -4,15 +4,18 @@
   returns  how many were moved
 ]]
 local time = redis.call('TIME')
-local now, moved = time[1] * 1000000 + time[2], 0
-for i = 1, #ARGV, 3 do
-  if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i])) == tonumber(ARGV[i + 1]) then
-    moved = moved + 1
-    if ARGV[i + 2] == '' then
-      redis.call('ZREM', KEYS[1], ARGV[i])
+local now, later, over = time[1] * 1000000 + time[2], {}, {}
+for i, moment in ipairs(moments(3)) do
+  local agent_id, expected, after = unpack(ARGV, 3 * i - 2, 3 * i)
+  if moment == tonumber(expected) then
+    if after == '' then
+      over[#over + 1] = agent_id
     else
-      redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[i + 2]), ARGV[i])
+      later[#later + 1] = string.format('%.0f', now + after)
+      later[#later + 1] = agent_id
     end
   end
 end
-return moved
+each(over, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
+each(later, 1, 1000, function(...) redis.call('ZADD', KEYS[1], ...) end)
+return #over + #later / 2

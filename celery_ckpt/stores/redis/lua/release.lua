@@ -4,8 +4,9 @@
   ARGV[3]  run_id  ARGV[4]  the run's line after the number
   returns  {"ok"} if this call released it | {"over"} | {"none"} if there is no such run
 ]]
-if redis.call('HGET', KEYS[1], 'released') == ARGV[2] then return {'ok'} end
-if refusal(ARGV[1]) then return {'over'} end
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'released')
+if agent[5] == ARGV[2] then return {'ok'} end
+if lease_refusal(agent, ARGV[1]) then return {'over'} end
 if KEYS[2] then
   local stored = redis.call('HGET', KEYS[2], ARGV[3])
   if not stored then return {'none'} end

@@ -21,21 +21,31 @@ local function any_left()
   end
 end
 
--- Estimated: to measure the messages would take longer than to drop them.
-local function size_of_log() return redis.call('MEMORY', 'USAGE', KEYS[2]) or 0 end
-
-local agent = redis.call('HMGET', KEYS[1], 'tip', 'first', 'notes')
-if ARGV[4] ~= '*' and ARGV[4] ~= (agent[3] or '') then return {0, 0, 1} end
-local is_unchanged = ARGV[6] == '' or ARGV[6] == seen(KEYS[3])
-local seq, latest = tip(agent[1])
-local saved_since = (seq or 0) ~= tonumber(ARGV[1])
-if not saved_since and ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 then
-  return {0, 0, 1}
+-- Estimated, as if all messages had the same size: to measure them would take longer than to drop them.
+local function size_of_log(count)
+  local all = redis.call('LLEN', KEYS[2])
+  local size = all > 0 and redis.call('MEMORY', 'USAGE', KEYS[2]) or 0
+  return math.floor(size * math.min(count, all) / math.max(all, 1))
 end
-local removed, bytes, left = 0, 0, 0
+
+local last_save, first, notes, steps, runs, token, nonce, listed, newest = unpack(redis.call('HMGET', KEYS[1],
+  'tip', 'first', 'notes', 'steps', 'runs', 'token', 'nonce', 'listed', ARGV[3]))
+if ARGV[4] ~= '*' and ARGV[4] ~= (notes or '') then return {0, 0, 1} end
+local is_swept = ARGV[6] ~= ''
+local is_unchanged = is_swept
+  and ARGV[6] == seen(redis.call('LLEN', KEYS[3]), last_save, steps, runs, token, nonce, notes)
+local seq, latest = tip(last_save)
+local saved_since = (seq or 0) ~= tonumber(ARGV[1])
+if not saved_since and ARGV[3] ~= '' and not newest then return {0, 0, 1} end
+local removed, bytes, left, changes = 0, 0, 0, {}
+local function change(field, value)
+  changes[#changes + 1] = field
+  changes[#changes + 1] = value
+end
+
 each(ARGV, 7, 1000, function(...) removed = removed + redis.call('HDEL', KEYS[1], ...) end)
 if ARGV[5] == '' then
-  if agent[3] then redis.call('HDEL', KEYS[1], 'notes') end
+  if notes then redis.call('HDEL', KEYS[1], 'notes') end
 elseif ARGV[5] ~= ARGV[4] then
   redis.call('HSET', KEYS[1], 'notes', ARGV[5])
 end
@@ -43,25 +53,26 @@ if saved_since then return {removed, 0, 1} end
 if ARGV[3] == '' then
   -- An agent that was deleted and made anew meanwhile can stand at the same seq.
   if any_left() then return {removed, 0, 1} end
-  bytes = size_of_log()
+  bytes = redis.call('MEMORY', 'USAGE', KEYS[2]) or 0
   redis.call('UNLINK', KEYS[2])
   redis.call('HDEL', KEYS[1], 'first')
-  if agent[1] then redis.call('HSET', KEYS[1], 'tip', ARGV[1]) end
+  if last_save then change('tip', ARGV[1]) end
 else
-  local first = tonumber(agent[2] or 0)
-  local count = math.min(ARGV[2] - first, TRIM)
+  local from = tonumber(first or 0)
+  local count = math.min(ARGV[2] - from, TRIM)
   if count > 0 then
-    bytes = size_of_log()
+    bytes = size_of_log(count)
     redis.call('LTRIM', KEYS[2], count, -1)
-    bytes = math.max(0, bytes - size_of_log())
-    redis.call('HSET', KEYS[1], 'first', string.format('%d', first + count))
-    if first + count < tonumber(ARGV[2]) then left = 2 end
+    change('first', string.format('%d', from + count))
+    if from + count < tonumber(ARGV[2]) then left = 2 end
   end
-  if not latest or redis.call('HEXISTS', KEYS[1], latest) == 0 then
-    redis.call('HSET', KEYS[1], 'tip', ARGV[1] .. ' ' .. ARGV[3])
+  if latest ~= ARGV[3] and (not latest or redis.call('HEXISTS', KEYS[1], latest) == 0) then
+    change('tip', ARGV[1] .. ' ' .. ARGV[3])
   end
 end
-if ARGV[6] ~= '' and left == 0 then
-  if is_unchanged then unlist() else left = 3 end
+if is_swept and left == 0 then
+  -- The sweep is done with the agent: the next save has to list it.
+  if is_unchanged then change('listed', -math.abs(listed or 0) - 1) else left = 3 end
 end
+if changes[1] then redis.call('HSET', KEYS[1], unpack(changes)) end
 return {removed, bytes, left}

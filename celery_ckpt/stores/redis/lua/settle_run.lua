@@ -17,29 +17,30 @@ end
 
 local stored = redis.call('HGET', KEYS[4], ARGV[3])
 if not stored then return {'none'} end
-local agent = redis.call('HMGET', KEYS[1], 'active', 'released')
-local name, given = string.match(agent[2] or '', '^(%S+) ?(.*)$')
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active', 'released', 'steps')
+local name, given = string.match(agent[6] or '', '^(%S+) ?(.*)$')
 if name == ARGV[2] then
   if given == '' then return {'ok'} end
   return {'next', given, redis.call('HGET', KEYS[4], given)}
 end
-local is_active = agent[1] == ARGV[3]
+local is_active = agent[5] == ARGV[3]
 local has_lease = is_active or ARGV[1] ~= ''
 if has_lease then
-  local refused = refusal(ARGV[1])
+  local refused = lease_refusal(agent, ARGV[1])
   if refused then return refused end
 end
 redis.call('HSET', KEYS[4], ARGV[3], string.match(stored, '^%d+ ') .. ARGV[4])
 redis.call('LREM', KEYS[5], 0, ARGV[3])
 -- Others may be resumed by hand.
-if string.match(ARGV[4], '^succeeded ') then drop_steps(ARGV[5], '-inf', '+inf') end
-local id, line
+if agent[7] and string.match(ARGV[4], '^succeeded ') then drop_steps(ARGV[5], '-inf', '+inf') end
+local id, line, turn = nil, nil, agent[5] or ''
 if is_active then
   id, line = following()
-  redis.call('HSET', KEYS[1], 'active', id or '')
-  if id then redis.call('HSET', KEYS[4], id, line) end
+  turn = id or ''
 end
+if id then redis.call('HSET', KEYS[4], id, line) end
 if has_lease then
-  redis.call('HSET', KEYS[1], 'nonce', '', 'released', id and ARGV[2] .. ' ' .. id or ARGV[2])
+  redis.call('HSET', KEYS[1], 'nonce', '', 'released', id and ARGV[2] .. ' ' .. id or ARGV[2],
+    'active', turn)
 end
 return id and {'next', id, line} or {'ok'}

@@ -23,8 +23,7 @@ local function outline(line)
   return (beginning or '') .. (pin and ',"metadata":' .. cjson.encode({pin = pin}) or '') .. '}'
 end
 
-local function last_run(id)
-  local line = redis.call('HGET', KEYS[2], id)
+local function last_run(id, line)
   if not line then return {} end
   local run = run_facts(line)
   -- The envelope and the result can be long, and nobody judges by them.
@@ -34,9 +33,13 @@ end
 
 local fields = redis.call('HLEN', KEYS[1])
 if fields == 0 then return {} end
-local agent = redis.call('HMGET', KEYS[1], 'notes', 'last', 'first', 'tip')
-local is_busy = redis.call('LLEN', KEYS[3]) > 0 or refusal('')
-local is_named = redis.call('HEXISTS', KEYS[2], ARGV[1])
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'tip', 'steps', 'runs',
+  'notes', 'first', 'last')
+local token, nonce, _, _, last_save, steps, runs, notes, first, last = unpack(agent)
+last = last or ARGV[1]
+local named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
+local open = redis.call('LLEN', KEYS[3])
+local is_busy = open > 0 or lease_refusal(agent, '')
 local is_long = fields > tonumber(ARGV[2])
 local all, cut = is_long and {} or redis.call('HGETALL', KEYS[1]), {}
 for i = 2, #all, 2 do
@@ -46,5 +49,5 @@ for i = 2, #all, 2 do
     all[i] = outline(all[i])
   end
 end
-return {seen(KEYS[3]), agent[1] or '', is_busy and 1 or 0, is_named, last_run(agent[2] or ARGV[1]),
-  agent[3] or '0', string.match(agent[4] or '', '^%d+') or '0', is_long and 1 or 0, cut, all}
+return {seen(open, last_save, steps, runs, token, nonce, notes), notes or '', is_busy and 1 or 0, named and 1 or 0,
+  last_run(last, run), first or '0', string.match(last_save or '', '^%d+') or '0', is_long and 1 or 0, cut, all}

@@ -2,10 +2,10 @@
   KEYS[1]  hash of the agent (see fence.lua)    KEYS[2], KEYS[3]  runs (see add_run.lua)
   returns  {active or "", left_ms, {} | {owner, token, nonce, expires_ms}, run_id, line, ...}
 ]]
-local agent = redis.call('HMGET', KEYS[1], 'owner', 'token', 'nonce', 'expires_ms', 'active')
-local active = table.remove(agent) or ''
-local held = refusal('')
-local reply = {active, held and held[5] or 0, held and agent or {}}
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active')
+local held = lease_refusal(agent, '')
+local holder = held and {agent[3], agent[1], agent[2], agent[4]} or {}
+local reply = {agent[5] or '', held and held[5] or 0, holder}
 for _, id in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
   reply[#reply + 1] = id
   reply[#reply + 1] = redis.call('HGET', KEYS[2], id)

@@ -1,6 +1,5 @@
 --[[ start_run: begin an attempt of a run that was delivered, if it is its turn.
   KEYS[1]  hash of the agent (see fence.lua)    KEYS[2]  runs (see add_run.lua)
-  KEYS[3]  steps (see record_step.lua)
   ARGV[1]  run_id   ARGV[2]  delivery
   ARGV[3]  nonce of the new lease   ARGV[4]  owner   ARGV[5]  ttl_ms   ARGV[6]  over (see fence.lua)
   returns  {"ok", line, token, expires_ms} | {"waiting", line} | {"settled", line} | {"damaged", line}
@@ -12,10 +11,11 @@ local function keep(line)
 end
 
 local stored = redis.call('HGET', KEYS[2], ARGV[1])
-local agent = redis.call('HMGET', KEYS[1], 'active', 'nonce', 'tip')
-local is_anothers = agent[1] and agent[1] ~= '' and agent[1] ~= ARGV[1]
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active', 'tip', 'steps')
+local active = agent[5] or ''
+local is_anothers = active ~= '' and active ~= ARGV[1]
 -- One that is not known has to be added first, unless it would be refused.
-if not stored then return not is_anothers and taking_refusal(ARGV[6]) or {'none'} end
+if not stored then return not is_anothers and taking_refusal(agent, ARGV[6]) or {'none'} end
 local run, number = run_facts(stored)
 if not number then return {'damaged', stored} end
 if run.is_final and run.delivered == '1' then return {'settled', stored} end
@@ -23,15 +23,15 @@ if not run.is_final and is_anothers then
   run.status, run.delivery = 'waiting', ARGV[2]
   return {'waiting', keep(run_line(number, run))}
 end
-local refused, token, expires_ms = take_lease(ARGV[3], ARGV[4], ARGV[5], ARGV[6])
+local turn = run.is_final and active or ARGV[1]
+local refused, token, expires_ms = take_lease(agent, ARGV[3], ARGV[4], ARGV[5], ARGV[6], 'active', turn)
 if refused then return refused end
 local is_repeated = agent[2] == ARGV[3]
 if is_repeated or run.is_final then return {'ok', stored, token, expires_ms} end
-local progress = (tip(agent[3]) or 0) .. '.' .. redis.call('HLEN', KEYS[3])
+local progress = (tip(agent[6]) or 0) .. '.' .. (agent[7] or 0)
 -- Nobody wrote the end of the attempt before, and it has left nothing behind: it stalled.
 local is_stalled = run.status == 'running' and run.progress == progress
 run.stalled = is_stalled and run.stalled + 1 or 0
 run.attempts = run.attempts + 1
 run.status, run.progress, run.delivery = 'running', progress, ARGV[2]
-redis.call('HSET', KEYS[1], 'active', ARGV[1])
 return {'ok', keep(run_line(number, run)), token, expires_ms}

@@ -3,10 +3,9 @@
   ARGV     agent_id, its moment, agent_id, its moment, ...
   returns  how many were forgotten
 ]]
-local over = 0
-for i = 1, #ARGV, 2 do
-  if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i])) == tonumber(ARGV[i + 1]) then
-    over = over + redis.call('ZREM', KEYS[1], ARGV[i])
-  end
+local over = {}
+for i, moment in ipairs(moments(2)) do
+  if moment == tonumber(ARGV[2 * i]) then over[#over + 1] = ARGV[2 * i - 1] end
 end
-return over
+each(over, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
+return #over

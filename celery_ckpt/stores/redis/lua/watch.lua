@@ -5,6 +5,10 @@
 ]]
 local time = redis.call('TIME')
 local moment = time[1] * 1000000 + time[2] + ARGV[2]
-if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1])) == moment then moment = moment - 1 end
-redis.call('ZADD', KEYS[1], string.format('%.0f', moment), ARGV[1])
+local function set() return redis.call('ZADD', KEYS[1], 'CH', string.format('%.0f', moment), ARGV[1]) end
+-- Each call gives another one, so that it can be told from the one before.
+if set() == 0 then
+  moment = moment - 1
+  set()
+end
 return moment

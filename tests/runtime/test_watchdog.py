@@ -1,0 +1,29 @@
+"""What a watchdog leaves behind when nothing is open."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from celery_ckpt.clock import system_clock
+from celery_ckpt.maintenance import Rounds
+from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.runtime.broker import Unacked
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.watchdog import Watchdog
+
+
+def test_a_sweep_is_told_of_an_agent_whose_last_run_was_settled_by_a_worker_that_then_died() -> None:
+    app = Celery("watched", broker="memory://", set_as_current=False)
+    app.conf.ckpt_store_url = "memory://"
+    store = AppContext.of(app).store
+    begun = store.start_run(RunRecord(agent_id="a", run_id="a", created_at=system_clock.now()), "me", 9)
+    store.settle_run(begun.run.model_copy(update={"status": RunStatus.SUCCEEDED}), begun.lease)
+    store.watch("a", 0)  # the moment of its attempt has come
+    told = store.due(1, 0, Rounds.SWEEP)
+    store.unwatch(dict(told), Rounds.SWEEP)  # as if it had died before it told anybody
+
+    with app.connection_for_write() as connection:
+        Watchdog(app, lambda: None).look(Unacked(connection))
+
+    assert [agent_id for agent_id, _ in store.due(1, 0, Rounds.SWEEP)] == ["a"]
+    assert store.count_due() == 0, "nothing is left to watch"
