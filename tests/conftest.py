@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,10 @@ from servers import Valkey
 # Two cores and many processes: how long an example takes says nothing.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
+
+# A script that starts the tests in its background has SIGINT ignored, and every process inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
