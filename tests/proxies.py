@@ -47,7 +47,7 @@ class Proxy:
         self._loop.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=60)
 
     @property
     def url(self) -> str:

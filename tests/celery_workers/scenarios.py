@@ -94,7 +94,8 @@ def _say(agent_id: str, what: str) -> None:
     strategy=EveryN(1),
     max_retries=3,
     retry_backoff=False,
-    default_retry_delay=2,
+    # Within that another agent has to be done, for which the slot is free.
+    default_retry_delay=4,
     iterations_per_task=1,
 )
 def talk(run: AgentRun, name: str, turns: int, fails_once: bool = False) -> list[str]:

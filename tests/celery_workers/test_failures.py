@@ -25,7 +25,7 @@ from celery_workers.tasks import slow
 
 def test_that_fails(start_worker, celery_app, ledger):
     start_worker(pool="solo", name="witness")
-    slow.delay(1, 0).get(timeout=10)
+    slow.delay(1, 0).get(timeout=60)
     assert ledger.calls("step 7")
 """
 STARTING = """

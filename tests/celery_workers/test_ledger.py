@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,25 @@ def test_a_thawed_body_beside_its_successor_is_seen_after_the_grace(ledger: Ledg
 def _write(ledger: Ledger, note: Note) -> None:
     """A note with a time of its own choice."""
     ledger._append(json.dumps([note.run_id, note.what, note.at, note.pid, note.facts]).encode() + b"\n")
+
+
+def test_a_call_that_is_held_goes_on_when_it_is_let_go(ledger: Ledger) -> None:
+    ledger.hold("search")
+    with ThreadPoolExecutor() as threads:
+        held, free = (threads.submit(ledger.call, "run", name) for name in ("search", "answer"))
+        ledger.wait_for_call("search", 10)
+        free.result(60)
+        ledger.hold()
+        other = threads.submit(ledger.call, "run", "another")
+        ledger.wait_for_call("another", 10)
+        assert not (held.done() or other.done())
+
+        ledger.let_go(HERE)
+
+        assert [held.result(60)["name"], other.result(60)["name"]] == ["search", "another"]
+    ledger.hold()
+    ledger.let_go()
+    ledger.call("run", "at once")
 
 
 def test_waiting_in_vain_shows_the_ledger(ledger: Ledger) -> None:

@@ -21,7 +21,7 @@ redelivered_fast = pytest.mark.configured(transport_options=FAST_REDELIVERY)
 def test_a_task_runs_on_each_pool(start_worker: StartWorker, broker: Broker, pool: Pool) -> None:
     worker = start_worker(pool=pool, forked=False)
 
-    assert who.delay().get(timeout=10) in (worker.children() or [worker.pid])
+    assert who.delay().get(timeout=60) in (worker.children() or [worker.pid])
     broker.assert_clean(5)
 
 
@@ -70,20 +70,20 @@ def test_a_restarted_server_has_what_it_had_and_workers_return_to_it(
     assert broker.queue_length() == 1
 
     worker = start_worker()
-    assert waiting.get(timeout=10)
+    assert waiting.get(timeout=60)
     broker.restart()
 
-    assert who.delay().get(timeout=10) in worker.children()
+    assert who.delay().get(timeout=60) in worker.children()
 
 
 def test_a_worker_restarts_in_place_and_is_waited_for_again(start_worker: StartWorker) -> None:
     worker = start_worker(pool="solo")
-    pid = who.delay().get(timeout=10)
+    pid = who.delay().get(timeout=60)
 
     worker.hup()
     worker.wait_ready()
 
-    assert who.delay().get(timeout=10) == pid
+    assert who.delay().get(timeout=60) == pid
     assert worker.log().count("ready.") == 2
 
 
@@ -93,4 +93,4 @@ def test_a_worker_can_be_started_again_after_its_death(start_worker: StartWorker
 
     worker.start().wait_ready()
 
-    assert who.delay().get(timeout=10) == worker.pid
+    assert who.delay().get(timeout=60) == worker.pid

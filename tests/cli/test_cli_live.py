@@ -54,14 +54,14 @@ def test_a_failed_run_is_resumed(site: Site, live: Process, agents: Agents, tmp_
     path = tmp_path / "needed"
     result = needs_a_file.apply_async((str(path),), agent_id="phoenix")
     with pytest.raises(FileNotFoundError):
-        result.get(timeout=10)
+        result.get(timeout=60)
     until(lambda: agents.status("phoenix").status == "failed", 10, "the run has failed")
     path.touch()
     assert live.run("resume", "phoenix").stdout == f"phoenix: run {result.id} was sent again.\n"
     told = [json.loads(line) for line in live.run("tail", "phoenix", "--json").stdout.splitlines()]
     assert {one["kind"] for one in told} >= {"checkpoint", "run"}
     assert (told[-1]["kind"], told[-1]["status"], told[-1]["attempts"]) == ("run", "succeeded", 2)
-    assert site.app.AsyncResult(result.id).get(timeout=10) == "attempt 2"
+    assert site.app.AsyncResult(result.id).get(timeout=60) == "attempt 2"
 
 
 def test_a_running_agent_is_cancelled_and_deleted(site: Site, live: Process, agents: Agents) -> None:
@@ -74,16 +74,16 @@ def test_a_running_agent_is_cancelled_and_deleted(site: Site, live: Process, age
 
 
 def test_a_fork_goes_on_by_itself(site: Site, live: Process, agents: Agents) -> None:
-    remember.apply_async(("one",), agent_id="trunk").get(timeout=10)
+    remember.apply_async(("one",), agent_id="trunk").get(timeout=60)
     checkpoint = agents.history("trunk")[0].id
     assert live.run("fork", checkpoint, "--as", "branch").stdout == "branch\n"
-    assert remember.apply_async(("two",), agent_id="branch").get(timeout=10) == ["one", "two"]
+    assert remember.apply_async(("two",), agent_id="branch").get(timeout=60) == ["one", "two"]
 
 
 def test_a_broker_that_is_away_is_said_in_one_line(site: Site, live: Process, tmp_path: Path) -> None:
     result = needs_a_file.apply_async((str(tmp_path / "no"),), agent_id="cut off")
     with pytest.raises(FileNotFoundError):
-        result.get(timeout=10)
+        result.get(timeout=60)
     live.environment["CKPT_TEST_BROKER_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     live.environment["CKPT_TEST_CONF"] = json.dumps({"task_publish_retry_policy": {"max_retries": 0}})
     told = live.run("resume", "cut off", code=69).stderr

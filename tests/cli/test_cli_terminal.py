@@ -104,7 +104,7 @@ def test_a_reader_that_goes_away_is_no_drama(
     os.close(reader)
     with process.start(command, *names[command], stdout=writer) as running:
         os.close(writer)
-        _, told = running.communicate(timeout=30)
+        _, told = running.communicate(timeout=60)
     assert (running.returncode, told) == (141, "")
 
 
@@ -122,7 +122,7 @@ def test_an_interrupted_command_ends_quietly(process: Process, process_store: Ch
         assert running.stdout is not None
         until(lambda: "running" in running.stdout.readline(), 20, "tail has told how it stands")
         running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=10)
+        _, told = running.communicate(timeout=60)
     assert (running.returncode, told.strip()) == (130, "")
 
 
@@ -144,6 +144,6 @@ def test_the_shell_completes_the_names_of_agents(
     environment |= {"COMP_WORDS": words, "COMP_CWORD": "5"}
     launch = "import sys; sys.argv[0] = 'celery'; from celery.__main__ import main; main()"
     found = subprocess.run(
-        [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=60
     )
     assert (found.stdout.splitlines(), found.stderr) == (["plain,user-1", "plain,user-2"], "")

@@ -56,7 +56,7 @@ def _numbers(what: str, worker: CeleryTestWorker) -> list[int]:
 
 
 def test_an_agent_runs(celery_setup: CeleryTestSetup) -> None:
-    assert counting.delay(3, 0).get(timeout=30) == [6, 1, 0]
+    assert counting.delay(3, 0).get(timeout=60) == [6, 1, 0]
 
     assert _numbers("adds", celery_setup.worker) == [1, 2, 3]
 
@@ -72,7 +72,7 @@ def test_an_agent_goes_on_after_its_worker_was_killed_and_restarted(
     on_record = _numbers("has", worker)
     worker.restart()
 
-    assert result.get(timeout=30) == [15, 2, 0]
+    assert result.get(timeout=60) == [15, 2, 0]
     made = _numbers("adds", worker)
     assert set(made) == {1, 2, 3, 4, 5}
     assert [made.count(number) for number in on_record] == [1] * len(on_record)
@@ -102,7 +102,7 @@ class TestTwoWorkers:
 
         one.kill("SIGTERM")
 
-        total, attempts, retries = result.get(timeout=30)
+        total, attempts, retries = result.get(timeout=60)
         # It may come back to a worker that has not quite left, and be handed off again.
         assert (total, attempts > 1, retries) == (15, True, 0)
         assert _numbers("adds", one) + _numbers("adds", other) == [1, 2, 3, 4, 5]

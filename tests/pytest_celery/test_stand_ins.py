@@ -19,7 +19,7 @@ def default_worker_app(default_worker_app: Celery) -> Celery:
 def test_a_task_runs(celery_setup: CeleryTestSetup) -> None:
     assert celery_setup.ready(ping=True, control=True)
 
-    assert add.s(1, 2).delay().get(timeout=10) == 3
+    assert add.s(1, 2).delay().get(timeout=60) == 3
 
 
 def test_a_task_of_a_killed_worker_runs_after_its_restart(celery_setup: CeleryTestSetup) -> None:
@@ -33,7 +33,7 @@ def test_a_task_of_a_killed_worker_runs_after_its_restart(celery_setup: CeleryTe
     worker.restart()
 
     assert worker.logs().count(" ready.") == 2
-    assert result.get(timeout=30)
+    assert result.get(timeout=60)
     # More than twice where the machine is slow: the message comes back after a second.
     until(lambda: worker.logs().count(" received") >= 2, 5, "it was received again")
 

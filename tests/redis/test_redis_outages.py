@@ -66,7 +66,7 @@ def test_a_save_waits_for_a_server_that_comes_back(tmp_path: Path) -> None:
         wait_until("it has tried more than once", lambda: wire.connections > 1)
         assert not saving.done()
         server.start()
-        saving.result(timeout=20)
+        saving.result(timeout=60)
         assert store.list("agent") == [second, first]
 
 

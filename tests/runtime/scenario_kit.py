@@ -17,6 +17,10 @@ from celery_workers.scenarios import MODULE
 
 #: A lease that ends soon, but not because a machine with two cores was busy for a moment.
 LEASE = 2.0
+#: One that no test waits for.
+LONG_LEASE = 30.0
+#: How long after the end of a lease somebody is at work again. On a quiet machine it is a second.
+SOON = 10.0
 POOLS = ("prefork", "threads", "solo", "gevent")
 
 
@@ -51,7 +55,6 @@ def assert_right_end(
     ledger: Ledger,
     broker: Emptied,
     *,
-    timeout: float = 20,
     interruptions: int = 0,
     grace_after_thaw: float = 0.0,
 ) -> None:
@@ -59,7 +62,7 @@ def assert_right_end(
 
     Each of the ``interruptions`` may have cost the one call that was being made just then.
     """
-    value, expected = result.get(timeout=timeout), uninterrupted(n)
+    value, expected = result.get(timeout=60), uninterrupted(n)
     assert value == expected, f"{value} instead of {expected}"
     assert repetitions(result.id, n, ledger.notes(result.id)) <= interruptions, str(ledger)
     ledger.never_two_bodies_at_once(result.id, grace_after_thaw)

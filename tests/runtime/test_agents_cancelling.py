@@ -55,7 +55,7 @@ def test_a_running_agent_is_cancelled_at_its_next_event(
     is_over(worker, ledger, result, broker)
     assert agents.status(result.id).status == "cancelled"
     assert agents.cancel(result.id) is False
-    assert remember.delay("after").get(timeout=10) == ["after"]
+    assert remember.delay("after").get(timeout=60) == ["after"]
     assert len(ledger.bodies(result.id)) == 1
 
 
@@ -96,7 +96,7 @@ def test_all_runs_of_an_agent_are_cancelled_also_those_that_wait(
     latest = agents.latest("busy")
     assert latest is not None
     assert {"one", "two"}.isdisjoint(message.text for message in latest.conversation.messages)
-    assert remember.apply_async(("three",), agent_id="busy").get(timeout=10)[-1] == "three"
+    assert remember.apply_async(("three",), agent_id="busy").get(timeout=60)[-1] == "three"
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["cancelled", "deleted"])
@@ -111,7 +111,7 @@ def test_a_queued_run_that_was_cancelled_is_never_begun(
     start_worker(pool="threads")
 
     broker.assert_clean(10)
-    assert remember.delay("after").get(timeout=10) == ["after"]
+    assert remember.delay("after").get(timeout=60) == ["after"]
     assert ledger.bodies(result.id) == []
     assert state_of(result) == "REVOKED"
 
@@ -156,7 +156,7 @@ def test_a_chord_hears_that_an_agent_of_its_header_was_cancelled(
     assert agents.cancel(running)
 
     with pytest.raises(Exception, match="cancelled"):
-        result.get(timeout=10)
+        result.get(timeout=60)
 
 
 def test_there_is_nothing_to_cancel_of_an_agent_that_has_finished_or_never_was(
@@ -164,7 +164,7 @@ def test_there_is_nothing_to_cancel_of_an_agent_that_has_finished_or_never_was(
 ) -> None:
     start_worker(pool="threads")
     result = remember.delay("all")
-    assert result.get(timeout=10) == ["all"]
+    assert result.get(timeout=60) == ["all"]
     until(lambda: agents.status(result.id).status == "succeeded", 5, "it is on record")
 
     assert agents.cancel(result.id) is False

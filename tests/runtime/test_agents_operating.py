@@ -72,7 +72,7 @@ def test_an_agent_that_never_was_is_not_found(agents: Agents) -> None:
 def test_an_agent_with_nothing_but_a_lease_does_not_keep_the_others_from_being_listed(
     agents: Agents,
 ) -> None:
-    remember.apply_async(("a",), agent_id="listed").get(timeout=10)
+    remember.apply_async(("a",), agent_id="listed").get(timeout=60)
     agents.store.acquire("only a lease", "somebody", 30)
     assert {"listed", "only a lease"} <= set(agents.names())
     listed = [one.agent_id for one in agents.list()]
@@ -83,7 +83,7 @@ def test_an_agent_with_nothing_but_a_lease_does_not_keep_the_others_from_being_l
 def test_the_parts_of_an_agent_can_be_looked_at(agents: Agents, tmp_path: Path) -> None:
     failed = needs_a_file.apply_async((str(tmp_path / "no"),), agent_id="in parts")
     with pytest.raises(FileNotFoundError):
-        failed.get(timeout=10)
+        failed.get(timeout=60)
     assert [run.run_id for run in agents.runs("in parts")] == [failed.id]
     assert {step.run_id for step in agents.steps("in parts")} == {failed.id}
     [latest, *_] = agents.history("in parts")
@@ -106,14 +106,14 @@ def test_a_failed_run_goes_on_from_where_it_failed(
     path = tmp_path / "needed"
     failed = needs_a_file.apply_async((str(path),), agent_id=agent_id)
     with pytest.raises(FileNotFoundError):
-        failed.get(timeout=10)
+        failed.get(timeout=60)
     has_status(agents, agent_id or failed.id, "failed")
     path.touch()
 
     again = agents.resume(agent_id or failed.id)
 
     assert again.id == failed.id
-    assert again.get(timeout=10) == "attempt 2"
+    assert again.get(timeout=60) == "attempt 2"
     assert site.app.AsyncResult(failed.id).state == "SUCCESS"
     assert names(site.ledger.calls(run_id=failed.id)) == ["think 1", "think 2", "think 3", "think 4"]
     begins = site.ledger.notes(failed.id, "begin")
@@ -130,11 +130,11 @@ def test_a_run_can_fail_and_be_resumed_more_than_once(
     result: AsyncResult = needs_a_file.delay(str(path))
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
-            result.get(timeout=10)
+            result.get(timeout=60)
         has_status(agents, result.id, "failed")
         result = agents.resume(result.id)
     with pytest.raises(FileNotFoundError):
-        result.get(timeout=10)
+        result.get(timeout=60)
     assert len(site.ledger.bodies(result.id)) == 3
 
 
@@ -142,7 +142,7 @@ def test_a_running_agent_that_is_resumed_is_not_disturbed(agents: Agents, site: 
     result = endless.delay(0.1, 5)
     site.ledger.wait_for_call("think 1", 10, result.id)
 
-    assert agents.resume(result.id).get(timeout=10) == 5
+    assert agents.resume(result.id).get(timeout=60) == 5
 
     assert len(site.ledger.bodies(result.id)) == 1
     site.broker.assert_clean(5)
@@ -150,13 +150,13 @@ def test_a_running_agent_that_is_resumed_is_not_disturbed(agents: Agents, site: 
 
 def test_a_fork_goes_on_with_the_copied_history_under_its_own_name(agents: Agents) -> None:
     for word in ("one", "two", "three"):
-        remember.apply_async((word,), agent_id="original").get(timeout=10)
+        remember.apply_async((word,), agent_id="original").get(timeout=60)
     middle = next(info for info in agents.history("original") if info.metadata == {"word": "two"})
 
     assert agents.fork(middle.id, "copy") == "copy"
 
-    assert remember.apply_async(("four",), agent_id="copy").get(timeout=10) == ["one", "two", "four"]
-    original = remember.apply_async(("five",), agent_id="original").get(timeout=10)
+    assert remember.apply_async(("four",), agent_id="copy").get(timeout=60) == ["one", "two", "four"]
+    original = remember.apply_async(("five",), agent_id="original").get(timeout=60)
     assert original == ["one", "two", "three", "five"]
     assert agents.history("copy")[-1].metadata == {"word": "two", "forked_from": middle.id}
     with pytest.raises(AlreadyExists, match="copy"):
@@ -181,7 +181,7 @@ def test_pruning_keeps_the_latest_checkpoint_of_a_live_agent(agents: Agents, sit
 @pytest.mark.parametrize("is_running", [False, True], ids=["finished", "running"])
 def test_deleting_an_agent_leaves_nothing_of_it(agents: Agents, site: Site, is_running: bool) -> None:
     name = f"doomed {is_running}"
-    remember.apply_async(("all of it",), agent_id=name).get(timeout=10)
+    remember.apply_async(("all of it",), agent_id=name).get(timeout=60)
     if is_running:
         result = endless.apply_async((0.05,), agent_id=name)
         site.ledger.wait_for_call("think 2", 10, result.id)

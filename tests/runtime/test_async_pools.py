@@ -26,7 +26,7 @@ pytestmark = [
 def test_each_child_of_a_pool_has_a_loop_that_lasts(start_worker: StartWorker) -> None:
     worker = start_worker(concurrency=1)
 
-    seen = [which_loop.delay().get(timeout=10) for _ in range(3)]
+    seen = [which_loop.delay().get(timeout=60) for _ in range(3)]
 
     assert len({tuple(one) for one in seen}) == 1
     assert [seen[0][0]] == worker.children()
@@ -43,7 +43,7 @@ def test_a_hand_off_inside_of_a_task_group_costs_nothing(
     assert first.wait_exit(10) == 0
     start_worker(pool="threads")
 
-    assert result.get(timeout=10) == sum(range(2, 14))
+    assert result.get(timeout=60) == sum(range(2, 14))
     assert ledger.repeated(result.id) == {}
     assert len(ledger.bodies(result.id)) == 2
     broker.assert_clean(5)
@@ -68,7 +68,7 @@ def test_a_soft_time_limit_cancels_the_body(
     # In each limit there is time for one and a half.
     result = slow_async.apply_async((3 if hands_off else 2, 0.6), soft_time_limit=1)
 
-    assert result.get(timeout=15) == (3 if hands_off else 2)
+    assert result.get(timeout=60) == (3 if hands_off else 2)
     begins = ledger.notes(result.id, "begin")
     assert [note["retries"] for note in begins] == ([0, 0, 0] if hands_off else [0, 1])
     assert ledger.notes(result.id, "cleaned up")
@@ -78,4 +78,4 @@ def test_a_gevent_pool_says_what_to_do(start_worker: StartWorker) -> None:
     start_worker(pool="gevent")
 
     with pytest.raises(ConfigurationError, match="Use the prefork, threads or solo pool"):
-        which_loop.delay().get(timeout=10)
+        which_loop.delay().get(timeout=60)

@@ -41,7 +41,7 @@ def test_an_agent_at_its_hard_time_limit_has_failed_once(
     result = slow_step.apply_async((50, 0.1), agent_id=NAME, time_limit=1)
 
     with pytest.raises(TimeLimitExceeded):
-        result.get(timeout=10)
+        result.get(timeout=60)
     stays_ended(celery_app, ledger, broker, result, "failed")
     assert outcome(result) == "FAILURE"
     error = Agents(celery_app).status(NAME).error
@@ -60,7 +60,7 @@ def stays_ended(
     until(lambda: agents.status(NAME).status == status, 10, f"it is {status}")
     broker.assert_clean(5)
     # Longer than its lease, and than a watchdog waits for one that was interrupted.
-    assert stubborn.delay(3).get(timeout=15) == "done"
+    assert stubborn.delay(3).get(timeout=60) == "done"
     assert len(ledger.bodies(result.id)) == 1
     assert agents.status(NAME).status == status
 
@@ -75,13 +75,13 @@ def test_an_agent_that_is_revoked_before_its_start_never_starts(
 
     result.revoke()
 
-    assert blocking.get(timeout=10) == "done"
+    assert blocking.get(timeout=60) == "done"
     until(lambda: outcome(result) == "REVOKED", 10, "it is revoked")
     agents = Agents(celery_app)
     until(lambda: agents.status("too early").status == "cancelled", 5, "it is on record")
     assert ledger.bodies(result.id) == []
     broker.assert_clean(5)
-    assert slow_step.apply_async((1, 0), agent_id="too early").get(timeout=10) == 1
+    assert slow_step.apply_async((1, 0), agent_id="too early").get(timeout=60) == 1
 
 
 def test_a_soft_time_limit_is_retried_as_any_error(
@@ -90,7 +90,7 @@ def test_a_soft_time_limit_is_retried_as_any_error(
     start_worker()
     result = slow_step.apply_async((2, 0.6), soft_time_limit=1)
 
-    assert result.get(timeout=10) == 2
+    assert result.get(timeout=60) == 2
     assert [note["retries"] for note in ledger.notes(result.id, "begin")] == [0, 1]
     assert ledger.bodies(result.id)[0].how == "SoftTimeLimitExceeded"
     assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2}
@@ -103,6 +103,6 @@ def test_a_soft_time_limit_hands_off_if_that_is_wanted(
     start_worker()
     result = slow_step.apply_async((3, 0.6), soft_time_limit=1)
 
-    assert result.get(timeout=10) == 3
+    assert result.get(timeout=60) == 3
     assert [note["retries"] for note in ledger.notes(result.id, "begin")] == [0, 0, 0]
     assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2, (result.id, "sleep 3"): 2}

@@ -23,7 +23,7 @@ def test_a_worker_with_events_tells_of_its_agents(
     start_worker(pool=pool, options=(*FAST, "-E"))
     with watching(celery_app) as watcher:
         result = telling.apply_async((3,), agent_id="watched")
-        assert result.get(timeout=10) == 3
+        assert result.get(timeout=60) == 3
         # The worker's parent tells of it after the result is there.
         until(lambda: watcher.kinds("task", result.id)[-1:] == ["task-succeeded"], 10, "it is told")
         events, of_tasks = watcher.saw("agent", result.id), watcher.saw("task", result.id)
@@ -55,7 +55,7 @@ def state_from(events: list[dict[str, Any]], run_id: str) -> str:
 def test_a_worker_without_events_tells_nothing(celery_app: Celery, start_worker: StartWorker) -> None:
     start_worker(pool="threads")
     with watching(celery_app) as watcher:
-        assert telling.delay(3).get(timeout=10) == 3
+        assert telling.delay(3).get(timeout=60) == 3
         watcher.catch_up()
 
         assert watcher.saw("agent") == []

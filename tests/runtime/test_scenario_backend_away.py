@@ -31,10 +31,12 @@ def test_a_result_that_could_not_be_stored_is_delivered_when_the_backend_is_back
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
 ) -> None:
     worker = start_worker()
+    ledger.hold("tool 3")
     result = count.delay(3)
     ledger.wait_for_call("tool 3", 10)
 
     other_server.kill()
+    ledger.let_go()
     # Celery acknowledges the message although it could not store the result.
     ledger.wait_for(lambda note: note.what == "end", 10)
     broker.assert_clean(10)

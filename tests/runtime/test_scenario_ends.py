@@ -30,7 +30,7 @@ def test_a_kill_between_the_end_and_its_result_loses_neither_the_result_nor_the_
     last = chain(killed_at_its_end.s(2, str(tmp_path / "killed")), length.s()).delay()
     first = last.parent
 
-    assert last.get(timeout=20) == uninterrupted(2)[1]
+    assert last.get(timeout=60) == uninterrupted(2)[1]
     assert (tmp_path / "killed").exists()
     assert_right_end(first, 2, ledger, broker)
     assert len(ledger.bodies(first.id)) == 1
@@ -70,7 +70,7 @@ def test_a_run_that_kills_its_process_every_time_fails_with_the_reason(
     result = poison.delay()
 
     with pytest.raises(RunStalled, match="3"):
-        result.get(timeout=30)
+        result.get(timeout=60)
 
     assert [note["attempt"] for note in ledger.notes(result.id, "poisoned")] == [1, 2, 3]
     status = Agents(celery_app).status(result.id)
@@ -90,6 +90,6 @@ def test_hand_offs_before_anything_was_recorded_do_not_stall_a_run(
         worker.hup()
         worker.wait_ready()
 
-    assert result.get(timeout=20) == 3
+    assert result.get(timeout=60) == 3
     assert len(ledger.notes(result.id, "handed off")) == 2
     broker.assert_clean(10)

@@ -12,7 +12,7 @@ from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
 from celery_workers.scenarios import async_count, count
 from celery_workers.waiting import until
-from scenario_kit import assert_all_right, scenario, several_workers
+from scenario_kit import LONG_LEASE, assert_all_right, scenario, several_workers
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
@@ -46,7 +46,7 @@ def _wait_for_begins(ledger: Ledger, number: int) -> None:
 
 
 # Hundreds of threads share one interpreter: their leases are renewed in time, but not within a second.
-@scenario(ckpt_lease_ttl=6)
+@scenario(ckpt_lease_ttl=LONG_LEASE)
 def test_two_hundred_async_agents_work_at_once_in_one_worker(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, tmp_path: Path
 ) -> None:
@@ -71,7 +71,7 @@ def test_two_hundred_agents_outlive_killed_children_and_a_killed_worker(
     first, second = several_workers(2, start_worker, concurrency=2)
     for done, worker in ((20, first), (60, second), (100, second), (140, first)):
         _wait_for_begins(ledger, done)
-        worker.kill_child(worker.children()[0])
+        worker.kill_child(until(worker.children, 10, "it has processes")[0])
         if done == 60:
             first.kill_tree()
             first.start()

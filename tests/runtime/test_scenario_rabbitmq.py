@@ -110,7 +110,7 @@ def test_a_frozen_worker_s_run_is_sent_again_and_its_own_message_changes_nothing
     frozen = who_made(ledger.wait_for_call("tool 2", 10), workers)
 
     frozen.freeze()
-    right = result.get(timeout=20)
+    right = result.get(timeout=60)
     # The watchdog has sent another message; the first one is still with the frozen worker.
     until(lambda: rabbit.left() == {"celery": (0, 1)}, 10, "only one message is left")
     frozen.kill_tree()
@@ -233,10 +233,10 @@ def test_a_second_run_waits_for_the_first_across_its_retry_and_its_hand_offs(
     # While the first is between two attempts and the second waits, the only slot is free.
     other = count.delay(1, 0)
 
-    assert other.get(timeout=10) == uninterrupted(1)
+    assert other.get(timeout=60) == uninterrupted(1)
     assert not second.ready()
-    assert second.get(timeout=20) == ["first 1", "first 2", "second 1"]
-    assert first.get(timeout=1) == ["first 1", "first 2"]
+    assert second.get(timeout=60) == ["first 1", "first 2", "second 1"]
+    assert first.get(timeout=60) == ["first 1", "first 2"]
     assert names(ledger.calls(run_id=AGENT)) == ["first 1", "first 2", "second 1"]
     ledger.never_two_bodies_at_once(AGENT)
     assert Agents(celery_app).status(AGENT).waiting == 0

@@ -39,14 +39,16 @@ def test_an_agent_goes_on_when_the_replica_is_back_and_the_replica_has_all(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pair: Pair
 ) -> None:
     worker = start_worker(pool="threads")
+    ledger.hold("llm 2")
     result = count.delay(5)
     ledger.wait_for_call("llm 2", 10)
 
     pair.fall_behind()
+    ledger.let_go()
     until(lambda: worker.log().count("not confirmed by a replica") > 1, 20, "it is missed")
     pair.catch_up()
 
-    assert_right_end(result, 5, ledger, broker, timeout=40)
+    assert_right_end(result, 5, ledger, broker)
     pair.lose_master()
     with open_store(pair.replica.url) as store:
         assert store.load_latest(result.id).iteration == 5

@@ -26,30 +26,34 @@ def test_an_agent_waits_for_a_store_that_comes_back_with_what_it_had(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
 ) -> None:
     worker = start_worker(pool="threads")
+    ledger.hold("llm 2")
     result = count.delay(5)
     ledger.wait_for_call("llm 2", 10)
 
     other_server.kill()
+    ledger.let_go()
     # A failed renewal of the lease, or look of the watchdog, says that seconds have gone by.
     until(lambda: "could not look" in worker.log() or "not renewed" in worker.log(), 20, "it is missed")
     other_server.start()
 
     # If the lease ended meanwhile, a successor may make the call in flight again.
-    assert_right_end(result, 5, ledger, broker, timeout=40, interruptions=1)
+    assert_right_end(result, 5, ledger, broker, interruptions=1)
 
 
 def test_a_checkpoint_that_was_missed_is_told_and_made_good_by_the_next(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
 ) -> None:
     start_worker()
+    ledger.hold("turn 2")
     result = by_hand.delay(5)
     ledger.wait_for_call("turn 2", 10)
 
     other_server.kill()
+    ledger.let_go()
     ledger.wait_for(lambda note: note.what == "checkpoint failed", 20)
     other_server.start()
 
-    assert result.get(timeout=40) == [f"turn {turn}" for turn in range(1, 6)]
+    assert result.get(timeout=60) == [f"turn {turn}" for turn in range(1, 6)]
     ledger.never_two_bodies_at_once(result.id)
     broker.assert_clean(10)
 
@@ -64,4 +68,4 @@ def test_a_run_that_is_delivered_while_the_store_is_away_begins_later(
     until(lambda: f"Run {result.id} cannot begin yet" in worker.log(), 30, "it cannot begin")
     other_server.start()
 
-    assert_right_end(result, 2, ledger, broker, timeout=40)
+    assert_right_end(result, 2, ledger, broker)

@@ -171,7 +171,7 @@ def test_an_app_with_a_namespace_works(start_worker: StartWorker) -> None:
         environment=_given({"CELERY_CKPT_LEASE_TTL": 2}),
     )
 
-    assert nothing.delay().get(timeout=10) == 1
+    assert nothing.delay().get(timeout=60) == 1
 
 
 def _given(conf: Mapping[str, Any]) -> dict[str, str]:

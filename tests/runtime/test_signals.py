@@ -46,7 +46,7 @@ def test_the_page_has_every_event() -> None:
 
 def test_a_run_tells_its_story_in_order(site: Site) -> None:
     result = telling.delay(3)
-    assert result.get(timeout=10) == 3
+    assert result.get(timeout=60) == 3
     site.ledger.wait_for(lambda note: note.what == "agent_finished" and note.run_id == result.id, 10)
 
     # The library's own receiver is the first to hear of an event.
@@ -74,7 +74,7 @@ def test_a_run_tells_its_story_in_order(site: Site) -> None:
 def test_a_failure_is_told_of_as_an_end(site: Site) -> None:
     result = failing.delay()
     with pytest.raises(ValueError, match="no"):
-        result.get(timeout=10)
+        result.get(timeout=60)
 
     assert [note.what for note in told(site, result.id)] == ["agent_started", "agent_finished"]
     assert sent(site, result.id, "agent_finished")["kinds"]["run"] == "AgentRun"
@@ -83,14 +83,14 @@ def test_a_failure_is_told_of_as_an_end(site: Site) -> None:
 def test_a_step_that_has_changed_is_told_of(site: Site, tmp_path: Path) -> None:
     result = changing.delay(str(tmp_path / "marker"))
 
-    assert result.get(timeout=10) == "NEW"
+    assert result.get(timeout=60) == "NEW"
     assert json.loads(sent(site, result.id, "step_changed")["texts"]) == {"name": "name"}
 
 
 def test_a_checkpoint_that_was_not_saved_is_told_of(site: Site) -> None:
     result = without_a_store.delay()
 
-    assert result.get(timeout=10) == "done"
+    assert result.get(timeout=60) == "done"
     assert sent(site, result.id, "checkpoint_failed")["kinds"]["error"] == "StoreUnavailable"
     assert Agents(site.app).status(result.id).iteration == 2
 
@@ -109,7 +109,7 @@ def test_pruning_is_told_of(site: Site) -> None:
         pruned.append(facts)
 
     result = telling.delay(1)
-    assert result.get(timeout=10) == 1
+    assert result.get(timeout=60) == 1
     signals.checkpoints_pruned.connect(receive)
     try:
         assert Agents(site.app).prune(result.id, keep=1) == 2
@@ -123,5 +123,5 @@ def test_pruning_is_told_of(site: Site) -> None:
 
 
 def test_receivers_that_raise_are_logged_and_do_no_harm(site: Site) -> None:
-    assert telling.delay(1).get(timeout=10) == 1
+    assert telling.delay(1).get(timeout=60) == 1
     until(lambda: "a receiver's own trouble" in site.worker.log(), 5, "the trouble is logged")

@@ -51,7 +51,7 @@ def test_a_chain_goes_on_once_after_an_agent_that_handed_off(
 ) -> None:
     result = chain(*tasks()).apply_async()
 
-    assert result.get(timeout=20) == outcome
+    assert result.get(timeout=60) == outcome
     root = chain_of(result)[0].id
     assert len(site.ledger.calls("double", root)) == sum("double" in str(task) for task in tasks())
     for part in chain_of(result):
@@ -60,33 +60,33 @@ def test_a_chain_goes_on_once_after_an_agent_that_handed_off(
 
 
 def test_an_immutable_signature_ignores_what_came_before(site: Site) -> None:
-    assert chain(double.s(21), climb.si(1, floors=1)).delay().get(timeout=20) == 2
+    assert chain(double.s(21), climb.si(1, floors=1)).delay().get(timeout=60) == 2
 
 
 def test_a_partial_signature_takes_options_and_the_agent_s_name(site: Site) -> None:
     signature = climb.s(floors=2).set(agent_id="climber", countdown=0)
 
-    assert signature.delay(5).get(timeout=20) == 7
-    assert signature.clone((9,)).apply_async().get(timeout=20) == 9, "from where it was"
+    assert signature.delay(5).get(timeout=60) == 7
+    assert signature.clone((9,)).apply_async().get(timeout=60) == 9, "from where it was"
 
 
 def test_a_group_of_agents_has_all_results_in_order(site: Site) -> None:
     result = group(climb.s(n) for n in range(4)).apply_async()
 
-    assert result.get(timeout=20) == [3, 4, 5, 6]
+    assert result.get(timeout=60) == [3, 4, 5, 6]
     assert [names(site.ledger.calls(run_id=one.id)) for one in result] == [FLOORS] * 4
 
 
 def test_a_chord_s_body_runs_once_with_what_the_agents_of_its_header_made(site: Site) -> None:
     result = chord([climb.s(n, floors=2) for n in range(3)], collect.s()).apply_async()
 
-    assert result.get(timeout=20) == [2, 3, 4]
+    assert result.get(timeout=60) == [2, 3, 4]
 
 
 def test_an_agent_is_the_body_of_a_chord(site: Site) -> None:
     result = chord([climb.s(0, floors=2), double.s(2), aclimb.s(5)], gather.s()).apply_async()
 
-    assert result.get(timeout=20) == 2 + 4 + 8
+    assert result.get(timeout=60) == 2 + 4 + 8
     assert len(site.ledger.calls("gather", result.id)) == 1
 
 
@@ -94,14 +94,14 @@ def test_a_chord_whose_agent_fails_fails(site: Site) -> None:
     result = chord([climb.s(0, floors=2), fall.s()], gather.s()).apply_async()
 
     with pytest.raises(Exception, match="fell"):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert site.ledger.calls("gather", result.id) == []
 
 
 def test_a_link_is_called_once_with_the_result(site: Site) -> None:
     result = climb.apply_async((1,), link=note.s("link of climb"))
 
-    assert result.get(timeout=20) == 4
+    assert result.get(timeout=60) == 4
     assert site.ledger.wait_for_call("linked", 10, "link of climb")["value"] == 4
     settled(site, result)
     assert len(site.ledger.calls("linked", "link of climb")) == 1
@@ -111,7 +111,7 @@ def test_an_errback_is_called_once_when_no_retry_is_left(site: Site) -> None:
     result = fall.apply_async(link_error=note_failure.s())
 
     with pytest.raises(RuntimeError, match="fell"):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert site.ledger.wait_for_call("errback", 10, result.id)["error"] == "fell"
     settled(site, result)
     assert len(site.ledger.calls("errback", result.id)) == 1
@@ -121,7 +121,7 @@ def test_an_errback_is_called_once_when_no_retry_is_left(site: Site) -> None:
 def test_a_plain_task_takes_an_agent_s_place(site: Site) -> None:
     result = chain(replaced.s("double", 4), double.s()).apply_async()
 
-    assert result.get(timeout=20) == 16
+    assert result.get(timeout=60) == 16
     agent = chain_of(result)[0]
     assert names(site.ledger.calls(run_id=agent.id)) == ["before 1", "before 2", "double", "double"]
     settled(site, agent)
@@ -132,7 +132,7 @@ def test_a_plain_task_takes_an_agent_s_place(site: Site) -> None:
 def test_another_agent_takes_an_agent_s_place(site: Site, by: str, agent_id: str | None) -> None:
     result = chain(replaced.s(by, 4).set(agent_id=agent_id), double.s()).apply_async()
 
-    assert result.get(timeout=10) == 14
+    assert result.get(timeout=60) == 14
     agent = chain_of(result)[0]
     before = ["before 1", "before 2"] * (2 if by == "replaced" else 1)
     made = [name for name in names(site.ledger.calls(run_id=agent.id)) if name != "double"]

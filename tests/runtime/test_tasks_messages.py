@@ -42,16 +42,16 @@ def has_status(site: Site, agent_id: str, status: str) -> None:
 
 @pytest.mark.parametrize("task", [in_celery_s_words, in_celery_s_words_async], ids=["sync", "async"])
 def test_the_base_class_does_the_same_in_celery_s_own_words(site: Site, task: Any) -> None:
-    assert task.delay(3).get(timeout=10) == [6, True, True]
+    assert task.delay(3).get(timeout=60) == [6, True, True]
 
 
 def test_a_body_that_is_not_bound_finds_its_run(site: Site) -> None:
-    assert unbound.delay(1).get(timeout=10) == 2
+    assert unbound.delay(1).get(timeout=60) == 2
 
 
 def test_models_are_checked_and_dumped(site: Site) -> None:
     result = ask.delay({"text": "why", "asked": "2026-01-02"})
-    assert result.get(timeout=10) == {"text": "WHY", "length": 2026}
+    assert result.get(timeout=60) == {"text": "WHY", "length": 2026}
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_models_are_checked_and_dumped(site: Site) -> None:
 def test_a_result_is_what_celery_would_make_of_it(site: Site, kind: str, value: Any) -> None:
     result = values.delay(kind)
 
-    assert result.get(timeout=10) == value
+    assert result.get(timeout=60) == value
     has_status(site, result.id, "succeeded")
 
 
 def test_a_task_goes_to_the_queue_and_with_the_priority_that_it_is_given(site: Site) -> None:
-    seen = facts.apply_async(queue="other", priority=3).get(timeout=10)
+    seen = facts.apply_async(queue="other", priority=3).get(timeout=60)
 
     assert (seen["queue"], seen["priority"]) == ("other", 3)
 
@@ -79,7 +79,7 @@ def test_a_task_goes_to_the_queue_and_with_the_priority_that_it_is_given(site: S
 def test_a_hand_off_goes_to_the_same_queue(site: Site) -> None:
     result = climb.apply_async((1,), queue="other", priority=3)
 
-    assert result.get(timeout=10) == 4
+    assert result.get(timeout=60) == 4
     assert len(site.ledger.bodies(result.id)) == 4
     envelope = record(site, result.id).envelope
     assert (envelope["routing_key"], envelope["properties"]["priority"]) == ("other", 3)
@@ -98,7 +98,7 @@ def test_a_task_waits_for_its_time_and_its_hand_offs_do_not(site: Site, option: 
 
     result = climb.apply_async((1,), **{option: when})
 
-    assert result.get(timeout=10) == 4
+    assert result.get(timeout=60) == 4
     begins = [note.at - sent for note in site.ledger.notes(result.id, "begin")]
     assert begins[0] >= 0.45
     assert begins[-1] - begins[0] < 0.4 * len(begins)
@@ -115,7 +115,7 @@ def test_a_task_that_has_expired_is_revoked_and_on_record_as_cancelled(site: Sit
 def test_a_task_that_began_in_time_does_not_expire_in_a_hand_off(site: Site) -> None:
     result = climb.apply_async((1,), {"floors": 20}, expires=0.4)
 
-    assert result.get(timeout=20) == 21
+    assert result.get(timeout=60) == 21
 
 
 def test_a_result_that_nobody_wants_is_not_stored(site: Site) -> None:
@@ -156,7 +156,7 @@ def test_an_app_that_knows_no_agents_sends_one_by_name(site: Site, task: str) ->
         f"celery_workers.canvas.{task}", args, headers={"ckpt_agent_id": f"by name {task}"}
     )
 
-    value = site.app.AsyncResult(result.id).get(timeout=10)
+    value = site.app.AsyncResult(result.id).get(timeout=60)
 
     assert value == 4 if task == "climb" else value["agent"] == "by name facts"
     status = Agents(site.app).status(f"by name {task}")

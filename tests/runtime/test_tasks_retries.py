@@ -31,7 +31,7 @@ SITE = {"include": ("celery_workers.retrying",), "conf": {"ckpt_lease_ttl": 2}}
 def test_an_agent_that_fails_is_tried_again_after_a_while(site: Site, task: Any) -> None:
     result = task.delay(1)
 
-    assert result.get(timeout=20) == 2
+    assert result.get(timeout=60) == 2
     attempts = site.ledger.calls("attempt", result.id)
     assert [(call["retries"], call["attempt"]) for call in attempts] == [(0, 1), (1, 2)]
     assert site.ledger.repeated(result.id) == {(result.id, "attempt"): 2}, "the step is not made twice"
@@ -46,14 +46,14 @@ def test_an_agent_without_autoretry_fails_at_once(site: Site) -> None:
     result = not_at_all.delay(1)
 
     with pytest.raises(Broken, match="attempt 1"):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert len(site.ledger.calls("attempt", result.id)) == 1
 
 
 def test_hand_offs_use_up_no_retry_and_retries_go_on_from_the_iteration(site: Site) -> None:
     result = at_once.delay(3)
 
-    assert result.get(timeout=20) == 6
+    assert result.get(timeout=60) == 6
     attempts = site.ledger.calls("attempt", result.id)
     assert [(call["retries"], call["attempt"]) for call in attempts] == [(0, 2), (1, 3), (2, 4)]
     made = [name for name in names(site.ledger.calls(run_id=result.id)) if name != "attempt"]
@@ -64,7 +64,7 @@ def test_an_agent_fails_when_no_retry_is_left(site: Site) -> None:
     result = at_once.delay(9)
 
     with pytest.raises(Broken, match="attempt 4"):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert result.state == "FAILURE"
     until(lambda: Agents(site.app).status(result.id).status == "failed", 5, "it is on record")
     status = Agents(site.app).status(result.id)
@@ -98,7 +98,7 @@ def test_a_body_tries_again_with_other_arguments(site: Site, task: Any, agent_id
     name = agent_id and f"{agent_id} {task.name}"
     result = task.apply_async((1,), agent_id=name)
 
-    assert result.get(timeout=20) == 3
+    assert result.get(timeout=60) == 3
     calls = site.ledger.calls(run_id=result.id)
     assert [(call["name"], call["retries"]) for call in calls] == [
         ("with 1", 0),
