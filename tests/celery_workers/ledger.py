@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -120,32 +121,29 @@ class Ledger:
     # Holding
 
     def hold(self, *names: str) -> None:
-        """From now on calls of these names, and of no others, wait; without names all calls do."""
-        self._change_held({"names": names, "free": []})
+        """From now on calls of these names, and of no others, wait; without names all calls do.
 
-    def let_go(self, *pids: int) -> None:
-        """Calls of these processes do not wait any more; without pids all calls go on."""
-        self._change_held({**self._held(), "free": pids} if pids else {})
+        They wait until they are let go, or their worker knows that it is to end.
+        """
+        # Others read it all the time.
+        new = self._held.with_suffix(".new")
+        new.write_text(json.dumps(names))
+        new.rename(self._held)
+
+    def let_go(self) -> None:
+        """Calls that wait go on, and none waits any more."""
+        self._held.unlink(missing_ok=True)
 
     def is_held(self, name: str) -> bool:
-        """Is a call of that name, by this process, to wait? ``call`` does; a coroutine has to ask."""
-        held = self._held()
-        return bool(held) and name in (held["names"] or [name]) and os.getpid() not in held["free"]
-
-    def _held(self) -> dict[str, Any]:
+        """Is a call of that name to wait? ``call`` does; a coroutine has to ask."""
         try:
-            return json.loads(self._held_path.read_text())
+            names = json.loads(self._held.read_text())
         except FileNotFoundError:
-            return {}
-
-    def _change_held(self, held: dict[str, Any]) -> None:
-        # Others read it all the time.
-        new = self._held_path.with_suffix(".new")
-        new.write_text(json.dumps(held))
-        new.rename(self._held_path)
+            return False
+        return (not names or name in names) and not _is_to_end()
 
     @property
-    def _held_path(self) -> Path:
+    def _held(self) -> Path:
         return self.path.with_suffix(".held")
 
     # Reading
@@ -209,6 +207,13 @@ class Ledger:
 
     def __str__(self) -> str:
         return "the ledger:\n" + "\n".join(f"  {note}" for note in self.notes())
+
+
+def _is_to_end() -> bool:
+    """Does this worker know that it is to end?"""
+    # Not imported here: forks would share it.
+    runtime = sys.modules.get("celery_ckpt.runtime.drain")
+    return runtime is not None and runtime.drain.is_on
 
 
 def here() -> Ledger:

@@ -126,11 +126,9 @@ def test_a_call_that_is_held_goes_on_when_it_is_let_go(ledger: Ledger) -> None:
         ledger.wait_for_call("another", 10)
         assert not (held.done() or other.done())
 
-        ledger.let_go(HERE)
+        ledger.let_go()
 
         assert [held.result(60)["name"], other.result(60)["name"]] == ["search", "another"]
-    ledger.hold()
-    ledger.let_go()
     ledger.call("run", "at once")
 
 
