@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from celery_ckpt import AgentRun, AgentTask, EveryN, agent_task, current_run
 from celery_workers.ledger import here
+from celery_workers.waiting import POLL
 
 
 @agent_task
@@ -61,6 +62,13 @@ async def parallel(run: AgentRun, n: int, how: str) -> list[Any]:
         return [run.state["sum"], answers]
 
 
+async def _call(run_id: str, name: str) -> None:
+    """A call that can be held while others go on."""
+    here().note(run_id, "call", name=name)
+    while here().is_held(name):
+        await asyncio.sleep(POLL)
+
+
 async def _awaited(awaitable: Any) -> Any:
     return await awaitable
 
@@ -70,8 +78,7 @@ async def in_a_group(run: AgentRun) -> int:
     """All its steps are tasks of one group; the worker shuts down amid them."""
 
     async def work(number: int) -> int:
-        here().call(run.run_id, f"work {number}")
-        await asyncio.sleep(0.1)
+        await _call(run.run_id, f"work {number}")
         return number
 
     with here().body(run.run_id, attempt=run.attempt):
@@ -86,18 +93,17 @@ async def in_a_group(run: AgentRun) -> int:
 
 
 @agent_task(strategy=EveryN(1), max_retries=1, retry_backoff=False, default_retry_delay=0)
-async def slow_async(run: AgentRun, n: int, seconds: float) -> int:
-    """Slow, and interrupted by a time limit: its cleaning up is on record."""
+async def slow_async(run: AgentRun, n: int) -> int:
+    """Held in the midst of a step, and interrupted by a time limit: its cleaning up is on record."""
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
         async for number in run.iterations(limit=n):
-            await run.step("sleep", _sleep, run.run_id, number, seconds)
+            await run.step("sleep", _sleep, run.run_id, number)
         return run.attempt
 
 
-async def _sleep(run_id: str, number: int, seconds: float) -> None:
-    here().call(run_id, f"sleep {number}")
+async def _sleep(run_id: str, number: int) -> None:
     try:
-        await asyncio.sleep(seconds)
+        await _call(run_id, f"sleep {number}")
     except asyncio.CancelledError:
         here().note(run_id, "cleaned up")
         raise

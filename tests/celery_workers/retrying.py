@@ -91,8 +91,8 @@ async def async_with_other_arguments(run: AgentRun, number: int) -> int:
 
 
 @agent_task(max_retries=1, retry_backoff=False, default_retry_delay=0)
-def slow_step(run: AgentRun, n: int, seconds: float) -> int:
-    """Slow, and interrupted by a time limit."""
+def slow_step(run: AgentRun, n: int, seconds: float = 0.0) -> int:
+    """Slow or held in the midst of a step, and interrupted by a time limit."""
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
         for number in run.iterations(limit=n):
             run.step("sleep", _sleep, run.run_id, number, seconds)
@@ -105,7 +105,7 @@ def _sleep(run_id: str, number: int, seconds: float) -> None:
 
 
 @agent_task(strategy="never")
-def stubborn(run: AgentRun, seconds: float) -> str:
+def stubborn(run: AgentRun, seconds: float = 0.0) -> str:
     """Works without a word to its run."""
     with here().body(run.run_id, attempt=run.attempt):
         here().call(run.run_id, "working")

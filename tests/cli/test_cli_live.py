@@ -14,7 +14,7 @@ from servers import free_port
 
 from celery_ckpt import Agents
 
-SITE = {"include": ("celery_workers.operated",), "conf": {"ckpt_lease_ttl": 2}}
+SITE = {"include": ("celery_workers.operated",), "conf": {"ckpt_lease_ttl": 10}}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from celery_ckpt.runtime.context import AppContext
 
 pytestmark = pytest.mark.configured(
     include=("celery_workers.operated", "celery_workers.canvas"),
-    conf={"ckpt_lease_ttl": 1, "task_track_started": True},
+    conf={"ckpt_lease_ttl": 10, "task_track_started": True},
 )
 
 
@@ -63,6 +63,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
     agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker(pool="threads")
+    ledger.hold("tool")
     result = calling.apply_async(agent_id="caller")
     ledger.wait_for_call("tool", 10)
     until(lambda: agents.history("caller"), 5, "the answer is saved")
@@ -71,6 +72,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
     assert len(latest.conversation.pending_tool_calls()) == 2
 
     assert agents.cancel("caller")
+    ledger.let_go()
 
     is_over(worker, ledger, result, broker)
     latest = agents.latest("caller")

@@ -18,7 +18,7 @@ from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound,
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.testing.factories import make_run
 
-SITE = {"include": ("celery_workers.operated",), "conf": {"ckpt_lease_ttl": 2}}
+SITE = {"include": ("celery_workers.operated",), "conf": {"ckpt_lease_ttl": 4}}
 
 
 @pytest.fixture
@@ -139,10 +139,15 @@ def test_a_run_can_fail_and_be_resumed_more_than_once(
 
 
 def test_a_running_agent_that_is_resumed_is_not_disturbed(agents: Agents, site: Site) -> None:
-    result = endless.delay(0.1, 5)
-    site.ledger.wait_for_call("think 1", 10, result.id)
+    site.ledger.hold("think 2")
+    result = endless.delay(0, 3)
+    site.ledger.wait_for_call("think 2", 10, result.id)
 
-    assert agents.resume(result.id).get(timeout=60) == 5
+    again = agents.resume(result.id)
+    until(lambda: f"[{result.id}] ignored" in site.worker.log(), 10, "the second message is dropped")
+    site.ledger.let_go()
+
+    assert again.get(timeout=60) == 3
 
     assert len(site.ledger.bodies(result.id)) == 1
     site.broker.assert_clean(5)

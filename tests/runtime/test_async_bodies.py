@@ -9,7 +9,7 @@ from celery_workers.standing import Site
 
 SITE = {
     "include": ("celery_workers.asynchronous", "celery_workers.canvas"),
-    "conf": {"ckpt_lease_ttl": 2},
+    "conf": {"ckpt_lease_ttl": 10},
 }
 
 

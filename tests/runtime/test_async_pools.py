@@ -17,7 +17,7 @@ from celery_ckpt.errors import ConfigurationError
 pytestmark = [
     pytest.mark.configured(
         include=("celery_workers.asynchronous",),
-        conf={"ckpt_lease_ttl": 2},
+        conf={"ckpt_lease_ttl": 10},
     ),
     pytest.mark.usefixtures("celery_app"),
 ]
@@ -36,11 +36,13 @@ def test_a_hand_off_inside_of_a_task_group_costs_nothing(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     first = start_worker(pool="threads")
+    ledger.hold("work 4")
     result = in_a_group.delay()
     ledger.wait_for_call("work 4", 10)
 
     first.term()
     assert first.wait_exit(10) == 0
+    ledger.let_go()
     start_worker(pool="threads")
 
     assert result.get(timeout=60) == sum(range(2, 14))
@@ -55,7 +57,7 @@ def test_a_hand_off_inside_of_a_task_group_costs_nothing(
         pytest.param(
             True,
             marks=pytest.mark.configured(
-                conf={"ckpt_lease_ttl": 2, "ckpt_hand_off_on_time_limit": True}
+                conf={"ckpt_lease_ttl": 10, "ckpt_hand_off_on_time_limit": True}
             ),
         ),
         False,
@@ -65,12 +67,14 @@ def test_a_soft_time_limit_cancels_the_body(
     start_worker: StartWorker, ledger: Ledger, hands_off: bool
 ) -> None:
     start_worker()
-    # In each limit there is time for one and a half.
-    result = slow_async.apply_async((3 if hands_off else 2, 0.6), soft_time_limit=1)
+    ledger.hold("sleep 2")
+    result = slow_async.apply_async((2,), soft_time_limit=2)
+    ledger.wait_for(lambda note: note.what == "end", 10)
+    ledger.let_go()
 
-    assert result.get(timeout=60) == (3 if hands_off else 2)
-    begins = ledger.notes(result.id, "begin")
-    assert [note["retries"] for note in begins] == ([0, 0, 0] if hands_off else [0, 1])
+    assert result.get(timeout=60) == 2
+    assert [note["retries"] for note in ledger.notes(result.id, "begin")] == [0, 0 if hands_off else 1]
+    assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2}
     assert ledger.notes(result.id, "cleaned up")
 
 

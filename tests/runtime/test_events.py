@@ -13,7 +13,7 @@ from celery_workers.told import telling
 from celery_workers.waiting import until
 from celery_workers.watching import watching
 
-pytestmark = pytest.mark.configured(include=("celery_workers.told",), conf={"ckpt_lease_ttl": 2})
+pytestmark = pytest.mark.configured(include=("celery_workers.told",), conf={"ckpt_lease_ttl": 10})
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

@@ -22,7 +22,7 @@ from celery_workers.ledger import names
 from celery_workers.standing import Site
 from celery_workers.waiting import until
 
-SITE = {"include": ("celery_workers.canvas",), "conf": {"ckpt_lease_ttl": 2}}
+SITE = {"include": ("celery_workers.canvas",), "conf": {"ckpt_lease_ttl": 10}}
 
 #: Floor by floor, once each.
 FLOORS = ["floor 1", "floor 2", "floor 3"]

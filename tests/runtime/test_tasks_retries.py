@@ -24,7 +24,7 @@ from celery_ckpt import Agents, CheckpointStore
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.context import AppContext
 
-SITE = {"include": ("celery_workers.retrying",), "conf": {"ckpt_lease_ttl": 2}}
+SITE = {"include": ("celery_workers.retrying",), "conf": {"ckpt_lease_ttl": 10}}
 
 
 @pytest.mark.parametrize("task", [by_default, async_by_default], ids=["sync", "async"])
