@@ -52,11 +52,14 @@ def test_a_cut_connection_makes_celery_run_a_task_twice_at_once(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     start_worker(concurrency=2)
-    result = slow.delay(10, 0.2)
+    ledger.hold("step 1")
+    result = slow.delay(2, 0)
     ledger.wait_for_call("step 1", 5)
 
     assert broker.cut_connections() > 0
 
+    ledger.wait_for_call("step 1", 10, count=2)
+    ledger.let_go()
     ledger.wait_for(lambda note: note.what == "end", 10, count=2)
     with pytest.raises(AssertionError, match="two bodies"):
         ledger.never_two_bodies_at_once(result.id)

@@ -8,12 +8,16 @@ from celery_ckpt import AgentRun, EveryN, agent_task
 
 
 @agent_task(name="counting", strategy=EveryN(1))
-def counting(run: AgentRun, n: int, seconds: float) -> list[int]:
-    """Add the numbers up to ``n``, one in each turn; says which it adds, and which are on record."""
+def counting(run: AgentRun, n: int, hesitation: float = 0.0) -> list[int]:
+    """Add the numbers up to ``n``, one in each turn; says which it adds, and which are on record.
+
+    In its first attempt it hesitates over the third.
+    """
 
     def add(number: int) -> int:
         print(f"adds {number};", flush=True)  # noqa: T201
-        time.sleep(seconds)
+        if (number, run.attempt) == (3, 1):
+            time.sleep(hesitation)
         return run.state.get("sum", 0) + number
 
     for number in run.iterations(limit=n):

@@ -24,7 +24,8 @@ def test_a_task_runs(celery_setup: CeleryTestSetup) -> None:
 
 def test_a_task_of_a_killed_worker_runs_after_its_restart(celery_setup: CeleryTestSetup) -> None:
     worker = celery_setup.worker
-    result = sleep.s(0.5).delay()
+    # It sleeps while its worker is killed, however slow the machine.
+    result = sleep.s(3).delay()
     # Not wait_for_log, which looks once in a second.
     until(lambda: worker.logs().count(" received") == 1, 20, "the worker has the task")
 

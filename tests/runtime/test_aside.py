@@ -18,7 +18,7 @@ def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() ->
     for number in range(5):
         aside.do(lambda number=number: done.append((number, threading.get_ident())))
 
-    assert aside.finish(5)
+    assert aside.finish(60)
 
     assert [number for number, _ in done] == [0, 1, 2, 3, 4]
     (thread,) = {ident for _, ident in done}
@@ -30,7 +30,7 @@ def test_what_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptureFixt
     aside.do(lambda: 1 / 0)
     aside.do(done.set)
 
-    assert aside.finish(5)
+    assert aside.finish(60)
     assert done.is_set()
     assert "ZeroDivisionError" in caplog.text
 
@@ -42,7 +42,7 @@ def test_the_end_is_not_waited_for_longer_than_told() -> None:
     assert not aside.finish(0.01)
 
     hold.set()
-    assert aside.finish(5)
+    assert aside.finish(60)
 
 
 def test_nothing_asked_for_is_done_at_once() -> None:
@@ -54,8 +54,8 @@ def test_a_process_that_shuts_down_waits_for_what_is_done_aside() -> None:
     app = Celery(set_as_current=False)
     app.conf.ckpt_store_url = "memory://"
     aside, begun, hold, done = AppContext.of(app).aside, *(threading.Event() for _ in range(3))
-    aside.do(lambda: (begun.set(), hold.wait(5), done.set()))
-    assert begun.wait(5)
+    aside.do(lambda: (begun.set(), hold.wait(60), done.set()))
+    assert begun.wait(60)
     ending = threading.Thread(target=worker_process_shutdown.send, kwargs={"sender": None})
     ending.start()
 
@@ -63,6 +63,6 @@ def test_a_process_that_shuts_down_waits_for_what_is_done_aside() -> None:
     assert ending.is_alive()
 
     hold.set()
-    ending.join(5)
+    ending.join(60)
     assert not ending.is_alive()
     assert done.is_set()

@@ -20,7 +20,16 @@ from celery_workers.processes import Pool
 from celery_workers.scenarios import count, early, fair, killed_at_its_end, talk
 from celery_workers.waiting import until
 from rabbitmq import RabbitBroker, RabbitMq, missing_programs
-from scenario_kit import LEASE, assert_right_end, scenario, several_workers, uninterrupted, who_made
+from scenario_kit import (
+    LEASE,
+    LONG_LEASE,
+    SOON,
+    assert_right_end,
+    scenario,
+    several_workers,
+    uninterrupted,
+    who_made,
+)
 
 from celery_ckpt import Agents
 from celery_ckpt.runtime.context import AppContext
@@ -61,55 +70,65 @@ def test_an_agent_runs_and_its_message_needs_no_name(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, rabbit: RabbitBroker
 ) -> None:
     start_worker()
-    result = count.delay(6)
+    ledger.hold("llm 1")
+    result = count.delay(2)
     ledger.wait_for_call("llm 1", 10)
     record = AppContext.of(celery_app).store.run(result.id, result.id)
 
     assert record is not None
     assert (record.delivery, rabbit.left()) == ("", {"celery": (0, 1)})
-    assert_right_end(result, 6, ledger, rabbit)
+    ledger.let_go()
+    assert_right_end(result, 2, ledger, rabbit)
     assert len(ledger.bodies(result.id)) == 1
 
 
+@scenario(ckpt_lease_ttl=LONG_LEASE)
 def test_a_killed_pool_child_costs_at_most_the_call_in_flight(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker
 ) -> None:
     worker = start_worker()
+    ledger.hold("tool 2")
     result = count.delay(4)
     child = ledger.wait_for_call("tool 2", 10).pid
 
     worker.kill_child(child)
+    ledger.let_go()
 
     assert_right_end(result, 4, ledger, rabbit, interruptions=1)
     killed, successor = ledger.bodies(result.id)
     assert killed.how == "killed"
-    assert successor.begin - killed.end < 2
+    # Its lease was not waited for.
+    assert successor.begin - killed.end < LONG_LEASE / 2
 
 
 def test_another_worker_goes_on_where_a_killed_one_was(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker
 ) -> None:
     workers = several_workers(2, start_worker)
+    ledger.hold("tool 2")
     result = count.delay(4)
     doomed = who_made(ledger.wait_for_call("tool 2", 10), workers)
 
     doomed.kill_tree()
+    ledger.let_go()
 
     assert_right_end(result, 4, ledger, rabbit, interruptions=1)
     killed, successor = ledger.bodies(result.id)
     assert killed.how == "killed"
     # The broker brings it back at once: while the process is dying, that may be too early.
-    assert successor.begin - killed.end < LEASE + 3
+    assert successor.begin - killed.end < LEASE + SOON
 
 
 def test_a_frozen_worker_s_run_is_sent_again_and_its_own_message_changes_nothing(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker
 ) -> None:
     workers = several_workers(2, start_worker)
+    ledger.hold("tool 2")
     result = count.delay(4)
     frozen = who_made(ledger.wait_for_call("tool 2", 10), workers)
 
     frozen.freeze()
+    ledger.let_go()
     right = result.get(timeout=60)
     # The watchdog has sent another message; the first one is still with the frozen worker.
     until(lambda: rabbit.left() == {"celery": (0, 1)}, 10, "only one message is left")
@@ -124,11 +143,13 @@ def test_a_run_whose_message_was_acknowledged_early_is_sent_again(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker
 ) -> None:
     workers = several_workers(2, start_worker)
+    ledger.hold("tool 2")
     result = early.delay(4)
     doomed = who_made(ledger.wait_for_call("tool 2", 10), workers)
     rabbit.assert_clean(1)
 
     doomed.kill_tree()
+    ledger.let_go()
 
     assert_right_end(result, 4, ledger, rabbit, interruptions=1)
 
@@ -138,39 +159,45 @@ def test_a_warm_shutdown_hands_an_agent_over_and_costs_no_call(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker, pool: Pool
 ) -> None:
     workers = several_workers(2, start_worker, pool=pool)
+    ledger.hold()
     result = count.delay(4)
-    ended = who_made(ledger.wait_for_call("tool 1", 10), workers)
+    ended = who_made(ledger.wait_for_call("llm 1", 10), workers)
 
     ended.term()
+    assert ended.wait_exit(12) == 0
+    ledger.let_go()
 
     assert_right_end(result, 4, ledger, rabbit)
     assert {body.how for body in ledger.bodies(result.id)} == {"HandOff", "returned"}
-    assert ended.wait_exit(12) == 0
 
 
 def test_a_cold_shutdown_costs_at_most_the_call_in_flight(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker
 ) -> None:
     workers = several_workers(2, start_worker)
+    ledger.hold()
     result = count.delay(4)
-    ended = who_made(ledger.wait_for_call("tool 1", 10), workers)
+    ended = who_made(ledger.wait_for_call("llm 1", 10), workers)
 
     ended.quit()
+    ended.wait_exit(12)
+    ledger.let_go()
 
     assert_right_end(result, 4, ledger, rabbit, interruptions=1)
     assert len(ledger.bodies(result.id)) > 1
-    ended.wait_exit(12)
 
 
 def test_connections_closed_between_two_hand_offs_lose_no_run(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker
 ) -> None:
     start_worker()
+    ledger.hold("tool 3")
     result = fair.delay(6)
     # By now its process has a connection of its own, over which it has sent itself.
     ledger.wait_for_call("tool 3", 10)
 
     assert rabbit.cut_connections() > 1
+    ledger.let_go()
 
     assert_right_end(result, 6, ledger, rabbit)
     assert {body.how for body in ledger.bodies(result.id)} == {"HandOff", "returned"}
@@ -181,28 +208,31 @@ def test_closed_connections_never_make_two_of_an_agent(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker, pool: Pool
 ) -> None:
     worker = start_worker(pool=pool, concurrency=2)
-    result = count.delay(10)
+    ledger.hold("llm 2")
+    result = count.delay(3, 0)
     ledger.wait_for_call("llm 2", 10)
 
     assert rabbit.cut_connections() > 0
+    # Celery does run it twice; the second one finds that somebody works on it.
+    until(lambda: f"[{result.id}] ignored" in worker.log(), 10, "the second one is dropped")
+    ledger.let_go()
 
-    assert_right_end(result, 10, ledger, rabbit)
+    assert_right_end(result, 3, ledger, rabbit)
     assert len(ledger.bodies(result.id)) == 1
-    # Celery did run it twice; the second one found that somebody works on it.
-    assert f"[{result.id}] ignored" in worker.log()
 
 
 def test_a_worker_that_is_cut_off_for_holding_its_message_too_long_hands_the_agent_over(
     start_worker: StartWorker, ledger: Ledger, rabbit: RabbitBroker, rabbitmq_server: RabbitMq
 ) -> None:
+    ledger.hold("llm 1")
     with rabbitmq_server.impatient(1500):
         workers = several_workers(2, start_worker)
-        result = count.delay(10)
-        cut_off = who_made(ledger.wait_for_call("tool 1", 10), workers)
+        result = count.delay(3)
+        cut_off = who_made(ledger.wait_for_call("llm 1", 10), workers)
 
         # Celery does not survive that. The agent is told that its worker ends, and nothing is lost.
         assert cut_off.wait_exit(20) != 0
-        assert_right_end(result, 10, ledger, rabbit)
+        assert_right_end(result, 3, ledger, rabbit)
 
     assert "delivery acknowledgement on channel 1 timed out" in cut_off.log()
     assert {body.how for body in ledger.bodies(result.id)} == {"HandOff", "returned"}
