@@ -146,8 +146,10 @@ APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 @contextmanager
-def cluster(directory: Path, masters: int = 3, options: Sequence[str] = ()) -> Iterator[list[Valkey]]:
-    """A cluster of masters that share the slots."""
+def cluster(
+    directory: Path, masters: int = 3, options: Sequence[str] = (), down_after: float = 30.0
+) -> Iterator[list[Valkey]]:
+    """A cluster of masters that share the slots; one that is silent so long is taken for dead."""
     with ExitStack() as running:
         buses = [free_port() for _ in range(masters)]
         nodes = [running.enter_context(_cluster_node(directory, bus, options)) for bus in buses]
@@ -160,6 +162,10 @@ def cluster(directory: Path, masters: int = 3, options: Sequence[str] = ()) -> I
                 client.execute_command("CLUSTER MEET", LOOPBACK, nodes[0].port, buses[0])
         for node in nodes:
             wait_until("the cluster is ready", lambda node=node: _knows(node, masters))
+        for node in nodes:
+            with node.client() as client:
+                # Longer from the start, it would also take longer to become ready.
+                client.config_set("cluster-node-timeout", round(down_after * 1000))
         yield nodes
 
 
@@ -207,6 +213,13 @@ class Guarded:
         """Do all sentinels know each other, the master and the replica?"""
         return all(_watches(sentinel, self.master) for sentinel in self.sentinels)
 
+    def lose_master(self) -> None:
+        """Kill -9 of the master, which the sentinels, patient so far, take for dead at once."""
+        self.master.kill()
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                client.execute_command("SENTINEL SET", "themaster", "down-after-milliseconds", 300)
+
     def is_master(self, server: Valkey) -> bool:
         return _replication(server).get("role") == "master"
 
@@ -229,9 +242,9 @@ def _watches(sentinel: Valkey, master: Valkey) -> bool:
 
 @contextmanager
 def guarded(
-    directory: Path, *, down_after: float = 0.5, options: Sequence[str] = ()
+    directory: Path, *, down_after: float = 30.0, options: Sequence[str] = ()
 ) -> Iterator[Guarded]:
-    """A master, a replica and three sentinels that promote it within seconds."""
+    """A master, a replica and three sentinels that promote it when the master was silent so long."""
     with ExitStack() as running:
         at_once = ("--repl-diskless-sync-delay", "0", *options)
         master = running.enter_context(Valkey(directory / "master", *at_once))

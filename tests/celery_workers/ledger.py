@@ -85,7 +85,10 @@ class Ledger:
             os.close(file)
 
     def call(self, run_id: str, name: str, **facts: Any) -> Note:
-        """Write down a call that must not be made twice, of a model, of a tool, of a step; wait if held."""
+        """Write down a call that must not be made twice: of a model, of a tool, of a step.
+
+        It takes as long as it is held.
+        """
         note = self.note(run_id, "call", name=name, **facts)
         while self.is_held(name):
             time.sleep(POLL)

@@ -31,7 +31,7 @@ def _sentinel(directory: Path) -> Iterator[Opened]:
 
 @contextmanager
 def _cluster(directory: Path) -> Iterator[Opened]:
-    with cluster(directory, options=APPEND_ONLY) as nodes:
+    with cluster(directory, options=APPEND_ONLY, down_after=2.0) as nodes:
         hosts = ",".join(f"{LOOPBACK}:{node.port}" for node in nodes)
         yield nodes, None, f"redis+cluster://{hosts}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from demo_kit import StartDemo
+from demo_kit import DEADLINE, StartDemo
 
 SCREEN = 80
 
@@ -73,7 +73,7 @@ def test_a_closed_pipe_ends_it_quietly(start_demo: StartDemo) -> None:
 
     demo.hang_up()
 
-    assert demo.process.wait(20) == 1
+    assert demo.process.wait(DEADLINE) == 1
     demo.assert_nothing_left()
 
 

@@ -24,7 +24,7 @@ from celery_ckpt.stores.redis.durability import MAY_BE_LOST, MUST_BE_KEPT, SHOUL
 READING = {
     "all", "count_due", "fence", "holder", "lines", "mark", "read", "sight", "slices", "standing",
 }  # fmt: skip
-#: Most of that is waited for a confirmation.
+#: Most of that is waited for a confirmation, where none is to come.
 SOON = "?socket_timeout=0.25"
 
 
@@ -53,6 +53,12 @@ def pair(lasting: Pair) -> Iterator[Pair]:
 
 @pytest.fixture
 def durable(pair: Pair) -> Iterator[CheckpointStore]:
+    with open_store(pair.master.url, durability="replica") as store:
+        yield store
+
+
+@pytest.fixture
+def impatient(pair: Pair) -> Iterator[CheckpointStore]:
     with open_store(pair.master.url + SOON, durability="replica") as store:
         yield store
 
@@ -95,37 +101,37 @@ def test_what_a_replica_confirmed_outlives_the_master(doomed: Pair) -> None:
 
 def _saved(store: CheckpointStore) -> Any:
     same = checkpoint("agent")
-    return lambda: store.save(same)
+    return lambda store: store.save(same)
 
 
 def _cancelled(store: CheckpointStore) -> Any:
     store.add_run(run("agent"))
-    return lambda: store.cancel_run("agent", "run-1", "me", 30)
+    return lambda store: store.cancel_run("agent", "run-1", "me", 30)
 
 
 def _updated(store: CheckpointStore) -> Any:
     record = run("agent")
     store.add_run(record)
-    return lambda: store.update_run(record.model_copy(update={"attempts": 1}))
+    return lambda store: store.update_run(record.model_copy(update={"attempts": 1}))
 
 
 def _deleted(store: CheckpointStore) -> Any:
     work(store, "agent", 1)
-    return lambda: store.delete("agent")
+    return lambda store: store.delete("agent")
 
 
 def _added(store: CheckpointStore) -> Any:
     record = run("agent")
-    return lambda: store.add_run(record)
+    return lambda store: store.add_run(record)
 
 
 def _recorded(store: CheckpointStore) -> Any:
-    return lambda: store.record_step(step("agent"))
+    return lambda store: store.record_step(step("agent"))
 
 
 @pytest.mark.parametrize("prepare", [_saved, _cancelled, _updated, _deleted, _added, _recorded])
 def test_another_connection_confirms_no_repetition_that_the_replica_lacks(
-    pair: Pair, durable: CheckpointStore, prepare: Any
+    pair: Pair, durable: CheckpointStore, impatient: RedisCheckpointStore, prepare: Any
 ) -> None:
     write = prepare(durable)
     wait_until("the replica is in step", pair.is_in_step)
@@ -134,22 +140,24 @@ def test_another_connection_confirms_no_repetition_that_the_replica_lacks(
     # agent's first save is two writes.
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match=r"not confirmed by a replica within 0\.2 s"):
-            write()
-        durable._server.client.connection_pool.disconnect()
+            write(impatient)
+        impatient._server.client.connection_pool.disconnect()
     pair.catch_up()
-    write()
+    write(durable)
     wait_until("the replica is in step", pair.is_in_step)
 
 
-def test_a_lease_is_kept_and_given_up_without_a_replica(pair: Pair, durable: CheckpointStore) -> None:
+def test_a_lease_is_kept_and_given_up_without_a_replica(
+    pair: Pair, durable: CheckpointStore, impatient: CheckpointStore
+) -> None:
     record = run("agent")
     durable.add_run(record)
     pair.fall_behind()
-    start = durable.start_run(record, "me", 30)
+    start = impatient.start_run(record, "me", 30)
     assert start.run.attempts == 1
-    durable.renew(start.lease, 60)
-    assert durable.release(start.lease, run=start.run)
-    assert durable.run("agent", "run-1").attempts == 1
+    impatient.renew(start.lease, 60)
+    assert impatient.release(start.lease, run=start.run)
+    assert impatient.run("agent", "run-1").attempts == 1
 
 
 # -- the disk --------------------------------------------------------------------------------------
@@ -159,11 +167,14 @@ def test_a_save_waits_until_the_server_has_synced_its_log(tmp_path: Path) -> Non
     """A power failure cannot be had in a test: that the answer follows the sync can."""
     never_synced = ("--appendonly", "yes", "--appendfsync", "no")
     with Valkey(tmp_path, *never_synced) as server:
-        with open_store(server.url + SOON, durability="fsync") as store:
-            with pytest.raises(StoreUnavailable, match="not confirmed by the server's disk"):
-                store.save(checkpoint("agent"))
-            with server.client() as client:
-                client.config_set("appendfsync", "always")
+        with (
+            open_store(server.url + SOON, durability="fsync") as store,
+            pytest.raises(StoreUnavailable, match="not confirmed by the server's disk"),
+        ):
+            store.save(checkpoint("agent"))
+        with server.client() as client:
+            client.config_set("appendfsync", "always")
+        with open_store(server.url, durability="fsync") as store:
             saved = work(store, "agent", 2)
         server.restart()
         with open_store(server.url) as store:

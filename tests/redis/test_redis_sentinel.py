@@ -31,7 +31,7 @@ def test_a_store_goes_on_after_a_failover_with_all_that_the_replica_had(
     lease = store.acquire("agent", "me", 60)
     saved = work(store, "agent", 3, lease)
     wait_until("the replica has all", servers.replica_holds_all)
-    servers.master.kill()
+    servers.lose_master()
     saved += work(store, "agent", 2, lease)
     assert servers.is_master(servers.replica)
     assert store.list("agent") == saved[::-1]
@@ -49,7 +49,7 @@ def test_a_writer_whose_last_saves_the_promoted_replica_never_had_still_saves_ex
         client.execute_command("CLIENT", "KILL", "TYPE", "replica")
     lost_lease = store.acquire("agent", "me", 60)
     lost = work(store, "agent", 2, lost_lease)
-    servers.master.kill()
+    servers.lose_master()
     servers.replica.signal(signal.SIGCONT)
 
     conversation = lost[-1].conversation

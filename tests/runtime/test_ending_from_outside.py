@@ -16,7 +16,9 @@ from celery_ckpt import Agents
 
 #: Short, because it has to pass; but not because a machine with two cores was busy for a moment.
 LEASE = 2.5
-pytestmark = pytest.mark.configured(include=("celery_workers.retrying",), conf={"ckpt_lease_ttl": LEASE})
+pytestmark = pytest.mark.configured(
+    include=("celery_workers.retrying",), conf={"ckpt_lease_ttl": LEASE}
+)
 
 #: A name of its own: the parent has to find it.
 NAME = "named"
