@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from celery_ckpt.conversation import Conversation
-from celery_ckpt.demo import ledger
+from celery_ckpt.demo import cues, ledger
 from celery_ckpt.demo.research import ANSWER, TOOLS, TOPICS
 
 #: Pretend dollars for a million tokens, and how many tokens a word is.
@@ -28,9 +28,10 @@ def ask(conversation: Conversation) -> dict[str, Any]:
     time.sleep(_SECONDS_TO_THINK)
     topic = TOPICS[turn - 1] if turn <= len(TOPICS) else None
     text = f"Next I want to look up and read about {topic}." if topic else ANSWER
-    for word in text.split():
+    for number, word in enumerate(text.split(), 1):
         book.note("word", text=word, dollars=_TOKENS_PER_WORD * DOLLARS_OUT / 1e6)
         time.sleep(_SECONDS_PER_WORD)
+        cues.here().keep(turn, number)
     calls = [_tool_call(turn, name, topic) for name in TOOLS] if topic else []
     return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
 

@@ -10,6 +10,7 @@ from celery import Celery
 from click import ClickException
 
 from celery_ckpt.demo import ledger
+from celery_ckpt.demo.cues import WORDS, Cue
 from celery_ckpt.demo.ledger import Ledger
 from celery_ckpt.demo.research import QUESTION
 from celery_ckpt.demo.server import URL
@@ -18,7 +19,6 @@ from celery_ckpt.demo.workers import Worker
 
 #: In the midst of the model's answer in these iterations.
 KILLED_IN, STOPPED_IN = 5, 7
-_WORDS = 4
 
 Condition = Callable[[], bool]
 
@@ -55,6 +55,7 @@ class Side:
         self._folder, self._server, self._may_begin = folder, server_url, may_begin
         self._ledger = Ledger(folder / f"{kind.app}.ledger")
         self._ledger.path.touch()
+        self._cue = Cue(self._ledger.path)
         self._workers: list[Worker] = []
         self._script = self._events()
         self._awaited: Condition = lambda: True
@@ -78,24 +79,27 @@ class Side:
 
     def _events(self) -> Iterator[Condition]:
         """What happens, in this order; yields what is waited for."""
+        self._cue.give(KILLED_IN)
         self._start_worker(1)
         yield self._may_begin
         self._send()
         yield lambda: bool(self.story.attempts)
 
         others = [self._start_worker(2), self._start_worker(3)]
-        yield lambda: self.story.is_amid(KILLED_IN, _WORDS)
+        yield lambda: self.story.is_amid(KILLED_IN, WORDS)
         victim = self._at_work()
         self._ledger.note("killed", worker=victim.number)
         victim.kill()
+        self._cue.give(STOPPED_IN)
 
         def is_time_to_deploy() -> bool:
-            return all(map(Worker.is_ready, others)) and self.story.is_amid(STOPPED_IN, _WORDS)
+            return all(map(Worker.is_ready, others)) and self.story.is_amid(STOPPED_IN, WORDS)
 
         yield is_time_to_deploy
         outdated = self._at_work()
         self._ledger.note("told to stop", worker=outdated.number)
         outdated.stop()
+        self._cue.give(None)
 
     def _at_work(self) -> Worker:
         return self._workers[self.story.now.worker - 1]

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
 from demo_kit import DEMO, StartDemo
 
 # Servers that are not there, as a developer may have them in the environment.
@@ -16,10 +15,9 @@ ELSEWHERE = {
     "CELERY_RESULT_BACKEND": "redis://127.0.0.1:1",
 }
 #: Under 40 when it has two cores for itself; here other tests run beside it.
-LIMIT = 60
+LIMIT = 85
 
 
-@pytest.mark.timeout(90)
 def test_an_agent_costs_a_call_more_and_a_plain_task_begins_again_twice(
     start_demo: StartDemo, tmp_path: Path
 ) -> None:
@@ -39,8 +37,6 @@ def test_an_agent_costs_a_call_more_and_a_plain_task_begins_again_twice(
 
 
 def assert_told_the_story(told: str) -> None:
-    # On a busy machine the deploy comes an iteration later.
-    told = told.replace("checkpoint 8", "checkpoint 7")
     assert re.findall(r"celery_ckpt +(worker .*|SIG.*|answered)", told) == [
         "worker 1 begins",
         "SIGKILL to worker 1",
