@@ -1,20 +1,21 @@
-// Prints the latest checkpoint of an agent as Checkpoint.to_bytes() would, from the stored bytes alone.
-// Written by the rules of docs/reference/storage-format.md.
+// Reads the latest checkpoint of an agent as Checkpoint.to_bytes() would write it, from the stored bytes
+// alone. Written by the rules of docs/reference/storage-format.md.
 //
-//   node reader.mjs file   DIRECTORY            < the agent's name
-//   node reader.mjs redis  redis://host:port/0  < the agent's name
-//   node reader.mjs sqlite DATABASE             < the agent's name      (needs the sqlite3 command)
+// It is asked line by line, and answers line by line:
 //
-// With "turns" behind it, it prints the agent's active run, its open runs and all its runs as JSON; with
-// "moments", when to look at which agent.
+//   ["file", DIRECTORY, "checkpoint", AGENT]            [0, the checkpoint in base64]
+//   ["redis", "redis://host:port/0", "turns", AGENT]    [0, its active run, open runs and runs in base64]
+//   ["sqlite", DATABASE, "moments", ""]                 [0, when to look at which agent, in base64]
 //
-// It ends with 0; 1: something is damaged; 2: a newer format; 3: the agent has no checkpoint.
+// 1 and a message: something is damaged; 2: a newer format; 3: the agent has no checkpoint. For SQLite it
+// needs the sqlite3 command.
 
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync, readdirSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 
 const FORMAT = 1
 const PREFIX = 'ckpt:'
@@ -431,14 +432,17 @@ const READERS = {
   moments: { file: momentsInFiles, redis: momentsInRedis, sqlite: momentsInSqlite }
 }
 
-const [kind, where, what = 'checkpoint'] = process.argv.slice(2)
-const agent = readFileSync(0).toString('utf8')
-try {
-  let found = await READERS[what][kind](where, agent)
-  if (what !== 'checkpoint') found = JSON.stringify(found)
-  if (found) process.stdout.write(found)
-  process.exitCode = found ? 0 : 3
-} catch (error) {
-  process.stderr.write(`${error instanceof Damaged || error instanceof TooNew ? error.message : error.stack}\n`)
-  process.exitCode = error instanceof TooNew ? 2 : 1
+async function answer ([kind, where, what, agent]) {
+  try {
+    let found = await READERS[what][kind](where, agent)
+    if (what !== 'checkpoint') found = JSON.stringify(found)
+    return found ? [0, Buffer.from(found).toString('base64')] : [3, '']
+  } catch (error) {
+    const isExpected = error instanceof Damaged || error instanceof TooNew
+    return [error instanceof TooNew ? 2 : 1, isExpected ? error.message : error.stack]
+  }
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  process.stdout.write(`${JSON.stringify(await answer(JSON.parse(line)))}\n`)
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 from zlib import crc32
 
@@ -56,23 +57,35 @@ class Place:
     url: str
     where: str
     raw: Any
+    node: Popen[str] | None
 
     def open(self) -> CheckpointStore:
         return open_store(self.url)
 
 
+@pytest.fixture(scope="session")
+def node() -> Iterator[Popen[str] | None]:
+    """The reader in the other language, if there is one: a process that answers whoever asks."""
+    if NODE is None:
+        yield None
+        return
+    pipes: dict[str, Any] = {"stdin": PIPE, "stdout": PIPE, "text": True, "encoding": "utf-8"}
+    with Popen([NODE, str(HERE / "reader.mjs")], **pipes) as process:
+        yield process
+
+
 @pytest.fixture(params=["file", "sqlite", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, node: Popen[str] | None) -> Iterator[Place]:
     if request.param == "redis":
         url = request.getfixturevalue("redis_url")
         with Redis.from_url(url) as client:
-            yield Place("redis", url, url, RawRedis(client))
+            yield Place("redis", url, url, RawRedis(client), node)
     elif request.param == "sqlite":
         path = tmp_path / "store.db"
-        yield Place("sqlite", f"sqlite:///{path}", str(path), RawSqlite(path))
+        yield Place("sqlite", f"sqlite:///{path}", str(path), RawSqlite(path), node)
     else:
         yield Place(
-            "file", f"file://{tmp_path}/store", f"{tmp_path}/store", RawFiles(tmp_path / "store")
+            "file", f"file://{tmp_path}/store", f"{tmp_path}/store", RawFiles(tmp_path / "store"), node
         )
 
 
@@ -87,7 +100,7 @@ Read = Callable[[str], bytes | None]
 
 
 class Refused(Exception):
-    """The reader in the other language ended with this status."""
+    """The reader in the other language did not know what to do."""
 
 
 @pytest.fixture(params=["python", "node"])
@@ -102,19 +115,20 @@ def read(request: pytest.FixtureRequest, place: Place) -> Read:
     return lambda agent_id: _node(place, agent_id)
 
 
-def _node(place: Place, agent_id: str, *what: str) -> bytes | None:
-    command = [NODE, str(HERE / "reader.mjs"), place.kind, place.where, *what]
-    done = subprocess.run(
-        command, input=agent_id.encode(), capture_output=True, timeout=60, check=False
-    )
-    if done.returncode == 3:
+def _node(place: Place, agent_id: str, what: str = "checkpoint") -> bytes | None:
+    assert place.node
+    assert place.node.stdin
+    assert place.node.stdout
+    place.node.stdin.write(json.dumps([place.kind, place.where, what, agent_id]) + "\n")
+    place.node.stdin.flush()
+    status, said = json.loads(place.node.stdout.readline())
+    if status == 3:
         return None
-    if done.returncode == 2:
-        raise TooNew(done.stderr.decode())
-    if done.returncode:
-        message = done.stderr.decode()
-        raise Refused(message) if "    at " in message else Damaged(message)
-    return done.stdout
+    if status == 2:
+        raise TooNew(said)
+    if status:
+        raise Refused(said) if "    at " in said else Damaged(said)
+    return base64.b64decode(said)
 
 
 # -- what is read is what was saved --------------------------------------------------------------------
@@ -354,9 +368,9 @@ def test_a_reader_made_from_the_page_notices_that_nothing_names_the_latest_check
 
 
 def test_a_reader_made_from_the_page_passes_over_a_torn_save_and_notices_a_lost_one(
-    tmp_path: Path,
+    tmp_path: Path, node: Popen[str] | None
 ) -> None:
-    place = Place("file", f"file://{tmp_path}", str(tmp_path), RawFiles(tmp_path))
+    place = Place("file", f"file://{tmp_path}", str(tmp_path), RawFiles(tmp_path), node)
     readers = [place.raw.latest, *([lambda name: _node(place, name)] if NODE else [])]
     store = place.open()
     _grown(store, "agent", 3)

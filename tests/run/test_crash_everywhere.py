@@ -25,7 +25,7 @@ STRATEGIES: dict[str, CheckpointStrategy] = {
 }
 #: How the loop ends: by its limit, by break.
 ENDS: dict[str, tuple[int | None, int | None]] = {
-    "limit": (4, None),
+    "limit": (3, None),
     "break": (None, 3),
     "no loop": (0, None),
 }
