@@ -86,7 +86,7 @@ def test_all_is_well_whatever_comes_between(name: str) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_all_is_well_whatever_four_things_come_between(name: str) -> None:
     scenario, chance = Scenario(name), random.Random(20261116)
-    for _ in range(30):
+    for _ in range(20 * DEPTH):
         deviations: dict[int, str] = {}
         for _ in range(4):
             execution = scenario.run(deviations)

@@ -62,7 +62,7 @@ def start_beat(configuration: Configuration, tmp_path: Path) -> Iterator[StartBe
                 f"{name}.db",
             ]
             variables = {**configuration.environment(), **environment}
-            beat = WorkerProcess(tmp_path, arguments, variables, name=name)
+            beat = WorkerProcess(tmp_path, arguments, variables, name=name, forked=True)
             running.callback(beat.close)
             return beat.start()
 

@@ -23,20 +23,21 @@ EXIT = 12.0
 def test_agents_outlive_a_rolling_deploy_and_no_worker_hangs(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
-    workers = deque(several_workers(2, start_worker, concurrency=6))
-    results = [count.delay(50, 0.1) for _ in range(12)]
-    _wait_for_begins(ledger, 12)
-    for _ in range(4):
+    workers = deque(several_workers(2, start_worker, concurrency=4))
+    # Long enough for two deploys on a slow machine; on others it is three.
+    results = [count.delay(30, 0.15) for _ in range(8)]
+    _wait_for_begins(ledger, 8)
+    for _ in range(3):
         leaving = workers.popleft()
         leaving.term()
-        workers.append(start_worker(concurrency=6, wait=False))
+        workers.append(start_worker(concurrency=4, wait=False))
         assert leaving.wait_exit(EXIT) == 0
         workers[-1].wait_ready()
 
-    assert_all_right(results, 50, ledger, broker)
+    assert_all_right(results, 30, ledger, broker)
     hand_offs = len(ledger.notes(what="handed off"))
-    # As a rule it is six for each worker.
-    assert hand_offs >= 12
+    # As a rule it is four for each worker.
+    assert hand_offs >= 8
     assert len(ledger.notes(what="begin")) == len(results) + hand_offs
 
 
@@ -47,32 +48,32 @@ def _wait_for_begins(ledger: Ledger, number: int) -> None:
 
 # Hundreds of threads share one interpreter: their leases are renewed in time, but not within a second.
 @scenario(ckpt_lease_ttl=LONG_LEASE)
-def test_two_hundred_async_agents_work_at_once_in_one_worker(
+def test_a_hundred_async_agents_work_at_once_in_one_worker(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, tmp_path: Path
 ) -> None:
-    start_worker(pool="threads", concurrency=200)
+    start_worker(pool="threads", concurrency=100)
     gate = tmp_path / "gate"
-    results = [async_count.delay(2, str(gate)) for _ in range(200)]
-    _wait_for_begins(ledger, 200)
+    results = [async_count.delay(2, str(gate)) for _ in range(100)]
+    _wait_for_begins(ledger, 100)
     assert ledger.notes(what="end") == []
 
     gate.touch()
 
     assert_all_right(results, 2, ledger, broker)
-    assert len(ledger.notes(what="begin")) == 200
+    assert len(ledger.notes(what="begin")) == 100
 
 
 # What a killed worker had fetched and not begun is on nobody's record: the broker has to bring it back.
 @scenario(transport_options={**FAST_REDELIVERY, "visibility_timeout": 3})
-def test_two_hundred_agents_outlive_killed_children_and_a_killed_worker(
+def test_a_hundred_agents_outlive_killed_children_and_a_killed_worker(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
-    results = [count.delay(1, 0) for _ in range(200)]
+    results = [count.delay(1, 0) for _ in range(100)]
     first, second = several_workers(2, start_worker, concurrency=2)
-    for done, worker in ((20, first), (60, second), (100, second), (140, first)):
+    for done, worker in ((10, first), (30, second), (50, second), (70, first)):
         _wait_for_begins(ledger, done)
         worker.kill_child(until(worker.children, 10, "it has processes")[0])
-        if done == 60:
+        if done == 30:
             first.kill_tree()
             first.start()
 

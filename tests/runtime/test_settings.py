@@ -153,7 +153,7 @@ def test_a_thread_without_a_current_app_is_told_so_and_not_that_a_setting_is_mis
 def test_a_worker_with_a_wrong_setting_ends_with_one_line_that_names_it(
     start_worker: StartWorker, conf: Mapping[str, Any], told: str
 ) -> None:
-    worker = start_worker(wait=False, app="celery_workers.namespaced", environment=_given(conf))
+    worker = start_worker(wait=False, environment=_given(conf), **NAMESPACED)
 
     assert worker.wait_exit(20) == 1
     lines = [line for line in worker.log().splitlines() if "Error" in line]
@@ -165,13 +165,13 @@ def test_a_worker_with_a_wrong_setting_ends_with_one_line_that_names_it(
 @pytest.mark.configured(include=("celery_workers.agents",))
 @pytest.mark.usefixtures("celery_app")
 def test_an_app_with_a_namespace_works(start_worker: StartWorker) -> None:
-    start_worker(
-        app="celery_workers.namespaced",
-        pool="threads",
-        environment=_given({"CELERY_CKPT_LEASE_TTL": 2}),
-    )
+    start_worker(pool="threads", environment=_given({"CELERY_CKPT_LEASE_TTL": 2}), **NAMESPACED)
 
     assert nothing.delay().get(timeout=60) == 1
+
+
+#: Only the app reads the variable: nothing that a fork has imported does.
+NAMESPACED: dict[str, Any] = {"app": "celery_workers.namespaced", "forked": True}
 
 
 def _given(conf: Mapping[str, Any]) -> dict[str, str]:
