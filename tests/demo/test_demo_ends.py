@@ -43,7 +43,9 @@ def test_other_signals_end_it_as_well(start_demo: StartDemo, number: signal.Sign
 
 
 def test_a_killed_demo_takes_its_processes_along(start_demo: StartDemo) -> None:
-    demo = start_demo().wait_for("iteration 1")
+    demo = start_demo()
+    # The last one that it starts before anything happens.
+    demo.started("demo.plain")
     assert len(demo.processes()) > 2
 
     demo.process.kill()
@@ -52,13 +54,16 @@ def test_a_killed_demo_takes_its_processes_along(start_demo: StartDemo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "said"),
-    [("valkey-server", "Valkey has ended by itself"), ("demo.plain", "has ended by itself. Its log")],
+    ("victim", "moment", "said"),
+    [
+        ("valkey-server", "iteration 1", "Valkey has ended by itself"),
+        ("demo.plain", "", "has ended by itself. Its log"),
+    ],
 )
 def test_an_error_in_the_middle_is_told_and_leaves_nothing(
-    start_demo: StartDemo, victim: str, said: str
+    start_demo: StartDemo, victim: str, moment: str, said: str
 ) -> None:
-    demo = start_demo().wait_for("iteration 1")
+    demo = start_demo().wait_for(moment)
 
     demo.started(victim).kill()
 
