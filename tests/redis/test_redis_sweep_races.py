@@ -66,7 +66,7 @@ def test_nothing_that_a_live_agent_needs_is_ever_missing(
             left = {name: future.result(100) for name, future in writing.items()}
         finally:
             over.set()
-        swept = sum(future.result(20) for future in sweeping)
+        swept = sum(future.result(60) for future in sweeping)
     assert swept > 0
     for name in names:  # whoever was still held by a sweep
         store.watch(name, 0, Rounds.SWEEP)
@@ -93,7 +93,7 @@ def test_no_agent_that_changes_is_lost_from_the_index(
                 other.save(Checkpoint.new("agent", Conversation(), number))
         over.set()
         for future in sweeping:
-            future.result(20)
+            future.result(60)
     store.save(Checkpoint.new("agent", Conversation(), 1000))
     store.save(Checkpoint.new("agent", Conversation(), 1001))
     moment = store.due(10, -1, Rounds.SWEEP)

@@ -6,7 +6,6 @@ import faulthandler
 import os
 import signal
 import threading
-import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
@@ -37,13 +36,13 @@ def fork_while_saving(url: str, said: Connection) -> None:
     for _ in range(15):
         child = os.fork()
         if child == 0:
-            faulthandler.dump_traceback_later(20, exit=True)  # a child that hangs says where
+            faulthandler.dump_traceback_later(60, exit=True)  # a child that hangs says where
             store.save(make_checkpoint("child"))
             os._exit(0)
         said.send(os.waitpid(child, 0)[1])
     done.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     said.send([thread.is_alive() for thread in threads])
 
 
@@ -75,7 +74,7 @@ def keep_a_lock_over_a_fork(directory: str, said: Connection) -> None:
 def test_an_idle_child_of_a_fork_keeps_no_lock(tmp_path: Path) -> None:
     with started(keep_a_lock_over_a_fork, str(tmp_path)) as (_, heard):
         heard.recv()
-        assert heard.poll(20), "the lock was not free"
+        assert heard.poll(60), "the lock was not free"
         assert heard.recv() is True
 
 
@@ -92,11 +91,10 @@ def _interrupt(signum: int, frame: object) -> None:
         raise Interrupt
 
 
-def _save_with_interrupts(store: CheckpointStore, seconds: float) -> tuple[int, list[str]]:
-    """Save while a timer interrupts at random moments; returns how often it did, and what was saved."""
-    interrupts, saved, end = 0, [], time.monotonic() + seconds
-    random = Random(1)
-    while time.monotonic() < end:
+def _save_with_interrupts(store: CheckpointStore, interrupts: int) -> list[str]:
+    """Save while a timer interrupts at random moments, until it did so often; what was saved."""
+    saved, random = [], Random(1)
+    while interrupts:
         checkpoint = make_checkpoint("agent")
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.0006))
         try:
@@ -106,28 +104,27 @@ def _save_with_interrupts(store: CheckpointStore, seconds: float) -> tuple[int, 
             saved.append(checkpoint.id)
         except Interrupt:
             _armed[0] = False
-            interrupts += 1
-    return interrupts, saved
+            interrupts -= 1
+    return saved
 
 
 def save_with_interrupts(url: str, said: Connection) -> None:
     signal.signal(signal.SIGALRM, _interrupt)
     with open_store(url) as store:
-        interrupts, saved = _save_with_interrupts(store, 2.0)
+        saved = _save_with_interrupts(store, 500)
         # Another thread must find the store free.
         other = threading.Thread(target=lambda: store.save(make_checkpoint("other")), daemon=True)
         other.start()
-        other.join(20)
-        said.send((interrupts, saved, other.is_alive()))
+        other.join(60)
+        said.send((saved, other.is_alive()))
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
 def test_an_exception_out_of_nowhere_leaves_the_store_usable(kind: str, tmp_path: Path) -> None:
     url = URLS[kind].format(tmp_path)
     with started(save_with_interrupts, url) as (_, heard):
-        interrupts, saved, hangs = heard.recv()
+        saved, hangs = heard.recv()
 
-    assert interrupts > 50
     assert not hangs
     with open_store(url) as store:
         assert {checkpoint.id for checkpoint in store.list("agent")} >= set(saved)
@@ -139,7 +136,7 @@ def test_a_store_in_memory_can_be_used_after_a_fork_inside_it() -> None:
     with store._lock:
         child = os.fork()
         if child == 0:
-            signal.alarm(20)
+            signal.alarm(60)
             thread = threading.Thread(target=lambda: store.save(make_checkpoint()))
             thread.start()
             thread.join()
