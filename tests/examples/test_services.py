@@ -33,15 +33,17 @@ def _serve_api(example: Example) -> httpx.Client:
     return example.serve("-m", "uvicorn", "service:api", "--port", "{port}", "--log-level", "warning")
 
 
-def test_the_stream_of_a_fastapi_service_does_not_notice_that_a_worker_is_killed(
+def test_a_fastapi_service_cancels_an_agent_and_its_stream_does_not_notice_that_a_worker_is_killed(
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("fastapi_service", "agent")
+    client = _serve_api(example)
+    _assert_cancels_what_it_knows(client)
+    assert model.asked() == []
+
     model.hesitates_at(3).calls("stock", {"item": "tea"}).calls("stock", {"item": "sugar"})
     model.says("Tea, yes.", times=None)
     example.start_workers()
-    client = _serve_api(example)
-
     agent = client.post("/agents", json={"question": "Is there tea?"}).json()["agent_id"]
     stream = _events(client, f"/agents/{agent}/events")
     first = next(stream)
@@ -59,11 +61,7 @@ def test_the_stream_of_a_fastapi_service_does_not_notice_that_a_worker_is_killed
     assert [*_events(client, f"/agents/{agent}/events", last=5)] == [messages[-1], end]
 
 
-def test_a_fastapi_service_knows_no_agent_that_nobody_started_and_cancels_one_that_was(
-    open_example: OpenExample, model: Model
-) -> None:
-    example = open_example("fastapi_service", "agent")
-    client = _serve_api(example)
+def _assert_cancels_what_it_knows(client: httpx.Client) -> None:
     agent = client.post("/agents", json={"question": "Is there tea?"}).json()["agent_id"]
 
     assert client.get("/agents/nobody").status_code == 404
@@ -72,7 +70,6 @@ def test_a_fastapi_service_knows_no_agent_that_nobody_started_and_cancels_one_th
     assert client.delete(f"/agents/{agent}").status_code == 204
     [end] = _events(client, f"/agents/{agent}/events")
     assert end["data"]["status"] == "cancelled"
-    assert model.asked() == []
 
 
 def test_a_ticket_of_the_django_project_is_answered_though_its_worker_is_killed(
