@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -7,8 +8,10 @@ import pytest
 from hypothesis import settings
 from servers import Valkey
 
-# Two cores and many processes: how long an example takes says nothing.
-settings.register_profile("suite", deadline=None)
+# Two cores and many processes: how long an example takes says nothing. CKPT_EXAMPLES=1000 looks deeper.
+settings.register_profile(
+    "suite", deadline=None, max_examples=int(os.environ.get("CKPT_EXAMPLES", "50"))
+)
 settings.load_profile("suite")
 
 # A script that starts the tests in its background has SIGINT ignored, and every process inherits that.
