@@ -5,9 +5,11 @@ A test asks for the fixtures of ``fixtures.py`` (``conftest.py`` shows how a dir
     @pytest.mark.configured(transport_options=FAST_REDELIVERY, conf={"ckpt_lease_ttl": 2})
     def test_a_killed_worker_is_replaced(start_worker, celery_app, ledger, broker):
         worker = start_worker(pool="threads")           # ready; ends with the test
-        result = slow.delay(5, 0.2)                     # goes to celery_app, the current one
+        ledger.hold("step 1")                           # that call waits, however late the test is
+        result = slow.delay(5, 0)                       # goes to celery_app, the current one
         ledger.wait_for_call("step 1", 5)
         worker.kill_tree()
+        ledger.let_go()
         start_worker()
         assert result.get(timeout=60) == 5
         ledger.never_two_bodies_at_once(result.id)
