@@ -114,8 +114,7 @@ class Watchdog:
             context.store.watch(agent_id, pause)
         elif moment is not None:
             self._pauses.pop(agent_id, None)
-            # Whoever settled its last run may have died before a sweep was told.
-            context.store.watch(agent_id, 0, Rounds.SWEEP)
+            _tell_a_sweep(context, agent_id)
             context.store.unwatch({agent_id: moment})
 
     def _looked_at(
@@ -168,6 +167,16 @@ class Watchdog:
         pause = self._pauses.get(agent_id, _FIRST_PAUSE)
         self._pauses[agent_id] = min(2 * pause, _LONGEST_PAUSE)
         return pause
+
+
+def _tell_a_sweep(context: AppContext, agent_id: str) -> None:
+    """Whoever settled its last run may have died before he did.
+
+    Not of an agent that was deleted: its name would stay there, for ever if nobody prunes.
+    """
+    [sight] = context.store.sights([agent_id])
+    if sight.seen:
+        context.store.watch(agent_id, 0, Rounds.SWEEP)
 
 
 def _to_be_sent(standing: Standing) -> list[RunRecord]:

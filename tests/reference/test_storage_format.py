@@ -606,7 +606,7 @@ def test_the_page_names_every_script_that_writes() -> None:
     shared = re.split(r"^local function (\w+)", scripts.pop("fence"), flags=re.MULTILINE)
     parts = dict(zip(shared[1::2], shared[2::2], strict=True))
     writing = [name for name, body in parts.items() if re.search(f"'({commands})'", body)]
-    assert writing == ["unlist", "take_lease", "drop_steps"]
+    assert writing == ["take_lease", "drop_steps"]
     calls = rf"redis\.call\('({commands})'|\b({'|'.join(writing)})\("
     assert [name for name, text in scripts.items() if re.search(calls, text)] != []
     missing = [n for n, text in scripts.items() if re.search(calls, text) and n not in writers]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from celery import Celery
 
+from celery_ckpt import CheckpointStore
 from celery_ckpt.clock import system_clock
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunRecord, RunStatus
@@ -12,18 +16,45 @@ from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.watchdog import Watchdog
 
 
-def test_a_sweep_is_told_of_an_agent_whose_last_run_was_settled_by_a_worker_that_then_died() -> None:
+@pytest.fixture
+def app() -> Iterator[Celery]:
     app = Celery("watched", broker="memory://", set_as_current=False)
     app.conf.ckpt_store_url = "memory://"
-    store = AppContext.of(app).store
+    yield app
+    app.close()
+
+
+def ended(store: CheckpointStore) -> None:
+    """An agent whose only run has ended, and whose attempt's moment has come."""
     begun = store.start_run(RunRecord(agent_id="a", run_id="a", created_at=system_clock.now()), "me", 9)
     store.settle_run(begun.run.model_copy(update={"status": RunStatus.SUCCEEDED}), begun.lease)
-    store.watch("a", 0)  # the moment of its attempt has come
-    told = store.due(1, 0, Rounds.SWEEP)
-    store.unwatch(dict(told), Rounds.SWEEP)  # as if it had died before it told anybody
+    store.watch("a", 0)
 
+
+def look(app: Celery) -> None:
     with app.connection_for_write() as connection:
         Watchdog(app, lambda: None).look(Unacked(connection))
 
+
+def test_a_sweep_is_told_of_an_agent_whose_last_run_was_settled_by_a_worker_that_then_died(
+    app: Celery,
+) -> None:
+    store = AppContext.of(app).store
+    ended(store)
+    told = store.due(1, 0, Rounds.SWEEP)
+    store.unwatch(dict(told), Rounds.SWEEP)  # as if it had died before it told anybody
+
+    look(app)
+
     assert [agent_id for agent_id, _ in store.due(1, 0, Rounds.SWEEP)] == ["a"]
     assert store.count_due() == 0, "nothing is left to watch"
+
+
+def test_no_sweep_is_told_of_an_agent_that_was_deleted(app: Celery) -> None:
+    store = AppContext.of(app).store
+    ended(store)
+    store.delete("a")
+
+    look(app)
+
+    assert (store.count_due(), store.count_due(Rounds.SWEEP)) == (0, 0)
