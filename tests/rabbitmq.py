@@ -94,10 +94,8 @@ class RabbitMq:
     def _answers(self, node: subprocess.Popen[bytes]) -> bool:
         said = (self._directory / "output").read_text
         assert node.poll() is None, f"RabbitMQ ended: {said()}"
-        try:
-            return self.evaluate("rabbit:is_running()") == "true"
-        except subprocess.CalledProcessError:
-            return False
+        asked = self._asked("rabbit:is_running()")
+        return asked is not None and _answer(asked) == "true"
 
     @contextmanager
     def impatient(self, milliseconds: int) -> Iterator[None]:
@@ -114,17 +112,21 @@ class RabbitMq:
 
     def evaluate(self, expression: str) -> str:
         """What the node answers to a line of Erlang."""
+        # On a busy machine erl_call may give up before it is connected; then nothing was asked.
+        return _answer(until(lambda: self._asked(expression), 15, f"RabbitMQ answers {expression}"))
+
+    def _asked(self, expression: str) -> str | None:
+        """What ``erl_call`` prints; ``None``: it could not connect."""
         done = subprocess.run(
             ["erl_call", "-sname", self._node, "-c", _COOKIE, "-e"],
             input=f"{expression}.\n".encode(),
             capture_output=True,
             env=self._environment,
-            check=True,
-            timeout=30,
+            timeout=60,
         )
-        answer = re.fullmatch(r"\{ok, (.*)\}", done.stdout.decode().strip(), re.DOTALL)
-        assert answer, f"{expression}: {done.stdout.decode()}"
-        return answer[1]
+        is_connected = b"failed to connect" not in done.stderr
+        assert not (done.returncode and is_connected), done.stderr.decode()
+        return done.stdout.decode() if is_connected else None
 
 
 class RabbitBroker:
@@ -163,6 +165,12 @@ class RabbitBroker:
         return int(
             self._server.evaluate(f"All = rabbit_networking:connections(), {close}, length(All)")
         )
+
+
+def _answer(printed: str) -> str:
+    answer = re.fullmatch(r"\{ok, (.*)\}", printed.strip(), re.DOTALL)
+    assert answer, printed
+    return answer[1]
 
 
 def _not_empty(answer: str) -> dict[str, tuple[int, int]]:
