@@ -103,8 +103,10 @@ class RabbitMq:
         settings = {"consumer_timeout": milliseconds, "channel_tick_interval": 200}
         before = {name: self.evaluate(f"application:get_env(rabbit, {name})") for name in settings}
         self._set(settings)
-        yield
-        self._set({name: int(re.sub(r"\D", "", value)) for name, value in before.items()})
+        try:
+            yield
+        finally:
+            self._set({name: int(re.sub(r"\D", "", value)) for name, value in before.items()})
 
     def _set(self, settings: dict[str, int]) -> None:
         for name, value in settings.items():

@@ -16,7 +16,7 @@ from celery_workers.processes import Worker
 from celery_workers.scenarios import MODULE
 
 #: A lease that ends soon, but not because a machine with two cores was busy for a moment.
-LEASE = 2.0
+LEASE = 3.0
 #: One that no test waits for.
 LONG_LEASE = 30.0
 #: How long after the end of a lease somebody is at work again. On a quiet machine it is a second.
