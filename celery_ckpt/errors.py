@@ -14,6 +14,7 @@
     ├── StepChanged             a step is not what was recorded, and the task wants to fail then
     └── StoreError              the store refused, or could not do, what was asked
         ├── StoreUnavailable    no answer; nothing is known to be wrong with the data
+        │   └── StoreFull       the disk, a quota or the server's memory has no room
         ├── StoreDamaged        the store as a whole cannot be read
         ├── CheckpointDamaged   one checkpoint cannot be read; the others can
         ├── SchemaTooNew        written by a newer version of this library
@@ -172,6 +173,15 @@ class StoreUnavailable(StoreError):
     template = "The checkpoint store at {where} did not answer: {reason}. Is it running and reachable?"
     where: str
     reason: str
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room for what was to be written. All that was saved before is still there."""
+
+    template = (
+        "The checkpoint store at {where} has no room left: {reason}. Nothing that was saved before is "
+        "lost. Make room on the disk, or raise the quota or limit; then the next write carries on."
+    )
 
 
 class StoreDamaged(StoreError):

@@ -8,8 +8,10 @@ freezes go to the whole tree, as they do when a machine fails or a container is 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -187,6 +189,20 @@ class WorkerProcess:
         if self._ledger:
             self._ledger.thawed(*pids)
         self._signal_tree(signal.SIGCONT, pids)
+
+    def fill_disk(self) -> None:
+        """None of its processes can write to a file any more, not even to its log."""
+        self._limit_files(0)
+
+    def make_room(self) -> None:
+        """They can again."""
+        self._limit_files(resource.RLIM_INFINITY)
+
+    def _limit_files(self, size: int) -> None:
+        for pid in self.tree():
+            with suppress(ProcessLookupError):
+                _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))
 
     def _signal_tree(self, number: int, pids: Sequence[int]) -> None:
         # The group has what was forked since the list was made, the list what has left the group.

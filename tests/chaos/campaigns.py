@@ -67,6 +67,20 @@ CAMPAIGNS = (
         (faults.cut_store, faults.slow_network, faults.black_hole, faults.half_open),
         16,
     ),
+    *(
+        Campaign(
+            f"full disk, {store}",
+            (
+                faults.full_disk,
+                faults.full_disk_for_long,
+                faults.kill_tree_on_full_disk,
+                faults.kill_child,
+            ),
+            12,
+            store=store,
+        )
+        for store in ("file", "sqlite")
+    ),
     Campaign(
         "failover",
         (faults.fail_over, faults.fail_over_behind, faults.lag),

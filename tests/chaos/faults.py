@@ -84,6 +84,36 @@ def quit_cold(fleet: Fleet) -> None:
     _start_anew(fleet, leaving)
 
 
+# -- the disk of a host ----------------------------------------------------------------------------
+
+
+def full_disk(fleet: Fleet) -> None:
+    """No process of any worker can write to a file for a while."""
+    _without_room(fleet, _OUTAGE)
+
+
+def full_disk_for_long(fleet: Fleet) -> None:
+    """The same for longer than a lease: nobody can renew theirs, or take over another's."""
+    _without_room(fleet, 1.5 * LEASE)
+
+
+def kill_tree_on_full_disk(fleet: Fleet) -> None:
+    """SIGKILL of a whole worker that waits for room."""
+    worker = fleet.pick()
+    worker.fill_disk()
+    time.sleep(_OUTAGE)
+    worker.kill_tree()
+    _start_anew(fleet, worker)
+
+
+def _without_room(fleet: Fleet, seconds: float) -> None:
+    for worker in fleet.workers:
+        worker.fill_disk()
+    time.sleep(seconds)
+    for worker in fleet.workers:
+        worker.make_room()
+
+
 # -- servers ---------------------------------------------------------------------------------------
 
 

@@ -36,4 +36,20 @@ def _cluster(directory: Path) -> Iterator[Opened]:
         yield nodes, None, f"redis+cluster://{hosts}"
 
 
-STORES = {"alone": _alone, "sentinel": _sentinel, "cluster": _cluster}
+@contextmanager
+def _file(directory: Path) -> Iterator[Opened]:
+    yield directory, None, f"file:///{directory}"
+
+
+@contextmanager
+def _sqlite(directory: Path) -> Iterator[Opened]:
+    yield directory, None, f"sqlite:///{directory}/store.db"
+
+
+STORES = {
+    "alone": _alone,
+    "sentinel": _sentinel,
+    "cluster": _cluster,
+    "file": _file,
+    "sqlite": _sqlite,
+}

@@ -12,6 +12,7 @@ that looks as if its attempt had died, or one that is delivered once more.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from celery_ckpt.errors import StoreDamaged
@@ -93,10 +94,16 @@ class FileDesk:
                 self._write_run(run.model_copy(update={"delivered": False}))
         if (self.lease, self.active) != self._before:
             self._agent.set_lease(self.lease, self.active)
-        for run_id in self._without_steps:
-            StepTable(self._agent).drop(run_id)
-        for run in self._changed.values():
-            self._write_run(run)
+        try:
+            for run_id in self._without_steps:
+                StepTable(self._agent).drop(run_id)
+            for run in self._changed.values():
+                self._write_run(run)
+        except OSError:
+            # Who is told that it failed must be able to ask again, with the lease that they know of.
+            with suppress(OSError):
+                self._agent.set_lease(*self._before)
+            raise
 
     def _is_known(self, run: RunRecord) -> bool:
         return run.run_id in self._table.values

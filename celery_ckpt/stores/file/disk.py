@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from celery_ckpt.errors import StoreError
+from celery_ckpt.errors import StoreError, StoreFull
+from celery_ckpt.stores.room import is_lacking_room
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -21,6 +22,8 @@ def translated(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_lacking_room(error):
+            raise StoreFull(where=str(where), reason=str(error)) from error
         raise StoreError(reason=f"The file store at {where} could not go on: {error}") from error
 
 
@@ -43,7 +46,11 @@ def sync_directory(path: Path) -> None:
 def replace(path: Path, data: bytes) -> None:
     """Write a file so that others see the old content or the new one, also after a crash."""
     temporary = _written_beside(path, data)
-    temporary.rename(path)
+    try:
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 

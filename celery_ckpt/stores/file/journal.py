@@ -13,13 +13,15 @@ A new file begins when the last one has grown large; files on the left that nobo
 The last file stays, and file numbers are never used again.
 
 ``tip`` names the last save and where the journal ended then. It is written after the save, so a
-journal that ends before it has lost something that was acknowledged.
+journal that ends before it has lost something that was acknowledged. On a full disk it may be an older
+one, or torn, which is as if it were not there.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -137,7 +139,8 @@ class Journal:
         record = stamp(FORMAT_VERSION, seq, base, rest)
         entry = b"save %d %b %b" % (len(messages), _quoted(checkpoint_id), record)
         segment = self._write(_line(entry) + b"".join(line + b"\n" for line in messages))
-        self._write_tip(Tip(segment, self._sizes[segment], checkpoint_id))
+        with suppress(OSError):  # the save is on the disk, whatever becomes of this
+            self._write_tip(Tip(segment, self._sizes[segment], checkpoint_id))
         return base
 
     def prune(self, checkpoint_ids: list[str]) -> int:

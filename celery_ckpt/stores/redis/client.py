@@ -45,18 +45,18 @@ from celery_ckpt.errors import (
     CheckpointError,
     ConfigurationError,
     StoreError,
+    StoreFull,
     StoreUnavailable,
 )
 
 #: What the driver can raise; a cluster's own exception is no RedisError.
 DRIVER_ERRORS = (RedisError, RedisClusterException, OSError)
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
-#: What a server answers while another one takes over, or while it has no room.
+#: What a server answers while another one takes over.
 _NOT_NOW = (
     AskError,  # of which MOVED is one
     ClusterDownError,
     MasterDownError,
-    OutOfMemoryError,
     ReadOnlyError,
     TryAgainError,
 )
@@ -209,6 +209,8 @@ def translate(error: Exception, where: str) -> CheckpointError:
         )
     if isinstance(error, AuthenticationError):
         return ConfigurationError(reason=f"The Redis server at {where} refused the login: {reason}.")
+    if isinstance(error, OutOfMemoryError):
+        return StoreFull(where=where, reason=reason)
     if isinstance(error, (*_UNREACHABLE, *_NOT_NOW)) or reason.startswith(_NOT_NOW_IN_WORDS):
         return StoreUnavailable(where=where, reason=reason)
     if "unknown command" in reason:

@@ -17,8 +17,16 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.errors import CheckpointError, SchemaTooNew, StoreDamaged, StoreError, StoreUnavailable
+from celery_ckpt.errors import (
+    CheckpointError,
+    SchemaTooNew,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from celery_ckpt.stores.resources import queries, statements
+from celery_ckpt.stores.room import is_lacking_room
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,6 +34,15 @@ S = TypeVar("S", bound="UsesDatabase")
 
 #: How long a writer waits for another process before it gives up.
 BUSY_SECONDS = 30.0
+#: What it says when it could not write. Only of a disk that is full it says so; of a quota, of a limit
+#: of the process, or of its shared memory it does not.
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+_NOT_NOW = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+)
 
 
 class Database:
@@ -133,16 +150,23 @@ class Database:
                 connection.execute(end)
                 return result
             except BaseException as error:
-                if self._connection is not None and self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                self._roll_back()
                 if isinstance(error, sqlite3.Error | OSError):
                     raise self.translate(error) from error
                 raise
 
+    def _roll_back(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            with suppress(sqlite3.Error):  # the next transaction begins with it
+                self._connection.execute("ROLLBACK")
+
     def translate(self, error: sqlite3.Error | OSError) -> CheckpointError:
         """The error of ours that says what one of the driver's means."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN):
+        extended = getattr(error, "sqlite_errorcode", 0)
+        code = extended & 0xFF
+        if extended in _NO_ROOM or (isinstance(error, OSError) and is_lacking_room(error)):
+            return StoreFull(where=self.where, reason=str(error))
+        if code in _NOT_NOW:
             return StoreUnavailable(where=self.where, reason=str(error))
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreDamaged(where=self.where, reason=str(error))
