@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery_ckpt.clock import system_clock
+from celery_ckpt.control import Unrecorded
+from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
@@ -52,7 +54,11 @@ def _admit(task: Any, agent_id: str, task_id: str, envelope: dict[str, Any], del
 
 def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: float) -> None:
     changes = {"status": RunStatus.QUEUED, "retries": retries, "envelope": envelope}
-    attempt.release(attempt.of_run.model_copy(update=changes), delay + UNCLAIMED_SECONDS)
+    try:
+        attempt.release(attempt.of_run.model_copy(update=changes), delay + UNCLAIMED_SECONDS)
+    except StoreUnavailable as away:
+        # Not as an Exception: to Celery that would be a message that could not be sent.
+        raise Unrecorded(str(away)) from away
 
 
 def _seconds_until(eta: str | None) -> float:

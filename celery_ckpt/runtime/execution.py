@@ -8,6 +8,7 @@ RESUME  delivery -> start (lease, attempt) -> load latest, steps -> body(run) ->
     hand-off                                       save, release, publish, acknowledge
     fenced                                         dropped: somebody else works on it
     the process is being ended                     released; the broker or the watchdog brings it back
+    the store is away at the end of it             sent again: what is not on record has not happened
 
 Why the writes are in this order: docs/explanation/decisions.md.
 """
@@ -22,8 +23,8 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_ckpt.clock import system_clock
-from celery_ckpt.control import Fenced, HandOff, found
-from celery_ckpt.errors import RunFailed, RunStalled
+from celery_ckpt.control import Fenced, HandOff, Unrecorded, found
+from celery_ckpt.errors import RunFailed, RunStalled, StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
@@ -31,9 +32,10 @@ from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
+from celery_ckpt.runtime.envelopes import send_later
 from celery_ckpt.runtime.opening import opened_run
 from celery_ckpt.runtime.results import as_record, from_record
-from celery_ckpt.runtime.starting import start
+from celery_ckpt.runtime.starting import LATER_SECONDS, start
 from celery_ckpt.runtime.states import tell_cancelled, tell_started
 from celery_ckpt.runtime.telling import tell
 from celery_ckpt.strategies import Never
@@ -52,7 +54,7 @@ def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if attempt.of_run.status.is_final:
         return _delivered_again(attempt)
     if attempt.of_run.stalled >= attempt.context.settings.max_stalled_attempts:
-        raise _failed(attempt, None, _stalled(attempt.of_run))
+        raise _outcome(attempt, None, _stalled(attempt.of_run))
     tell_started(task)
     return work(attempt, lambda: task.run(*args, **kwargs))
 
@@ -84,12 +86,21 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
             value = body()
         return _finished(attempt, run, value)
     except BaseException as error:
-        raise _translated(attempt, run, error) from error.__cause__
+        raise _outcome(attempt, run, error) from error.__cause__
+
+
+def _outcome(attempt: Attempt, run: AgentRun | None, error: BaseException) -> BaseException:
+    """What Celery is to know of an exception, if it can be put on record."""
+    try:
+        return _translated(attempt, run, error)
+    except (StoreUnavailable, Unrecorded) as away:
+        return _unrecorded(attempt, away)
 
 
 def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) -> BaseException:
-    """What Celery is to know of an exception."""
     control = found(error)
+    if isinstance(control, Unrecorded) or (run is None and isinstance(error, StoreUnavailable)):
+        raise control or error
     if isinstance(control, Fenced) or attempt.hold.is_lost:
         return _fenced(attempt, run)
     if isinstance(control, HandOff):
@@ -148,12 +159,15 @@ def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: A
     store, lease = attempt.context.store, attempt.hold.lease
     # A failure is resumed from the last checkpoint: what came after it may be what is wrong.
     is_kept = status is RunStatus.SUCCEEDED and not isinstance(attempt.strategy, Never)
-    if run is None or not is_kept:
-        attempt.write(lambda: store.update_run(record, lease))
-    else:
-        last = run.snapshot()
-        attempt.write(lambda: store.save(last, lease, run=record))
-        tell(signals.checkpoint_saved, attempt, run, checkpoint=last)
+    try:
+        if run is None or not is_kept:
+            attempt.write(lambda: store.update_run(record, lease))
+        else:
+            last = run.snapshot()
+            attempt.write(lambda: store.save(last, lease, run=record))
+            tell(signals.checkpoint_saved, attempt, run, checkpoint=last)
+    except StoreUnavailable as away:
+        raise Unrecorded(str(away)) from away
     attempt.of_run = record
     tell(signals.agent_finished, attempt, run, record=record)
 
@@ -182,6 +196,20 @@ def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     logger.warning("Run %s goes on elsewhere; this attempt stops", attempt.of_run.run_id)
     tell(signals.lease_lost, attempt, run)
     return Ignore("another attempt has taken over")
+
+
+def _unrecorded(attempt: Attempt, away: BaseException) -> BaseException:
+    """To the store this attempt has died. It is made good by the message or, if that gets lost or comes
+    before the lease has ended, by a watchdog.
+    """
+    attempt.context.keeper.let_go(attempt.hold)
+    run_id = attempt.of_run.run_id
+    logger.error("How run %s ended could not be recorded, it is sent again: %s", run_id, away)
+    try:
+        send_later(attempt.task, LATER_SECONDS)
+    except Exception as error:
+        logger.warning("Run %s was not sent; a watchdog will: %s", run_id, error)
+    return Ignore("the store is away")
 
 
 def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:

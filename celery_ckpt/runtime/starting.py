@@ -29,7 +29,7 @@ from celery_ckpt.runtime.states import is_revoked
 logger = logging.getLogger(__name__)
 
 #: A delivery that finds the store away, or cannot even be recorded, comes back after so long.
-_LATER_SECONDS = 5.0
+LATER_SECONDS = 5.0
 
 
 class _Busy(Exception):
@@ -47,7 +47,7 @@ def start(task: Any) -> Attempt:
         return _started(context, task)
     except StoreUnavailable as error:
         logger.error("Run %s cannot begin yet: %s", task.request.id, error)
-        send_later(task, _LATER_SECONDS)
+        send_later(task, LATER_SECONDS)
         raise Ignore("the store is away") from error
     except _Busy as busy:
         raise _duplicate(context, task, busy) from busy
@@ -56,7 +56,7 @@ def start(task: Any) -> Attempt:
 def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore:
     """Drop what is on record: that and the watchdog protect it. Else it is only in this message."""
     if context.store.run(agent_id_of(task.request), task.request.id) is None:
-        send_later(task, _LATER_SECONDS)
+        send_later(task, LATER_SECONDS)
     return Ignore(f"{busy} works for the agent")
 
 
@@ -72,15 +72,23 @@ def _started(context: AppContext, task: Any) -> Attempt:
     # What the message says is old if it was delivered more than once.
     task.request.retries = max(task.request.retries, begun.run.retries)
     if not begun.run.has_envelope:
-        if is_revoked(task):
+        _seal_or_cancel(attempt)
+    return attempt
+
+
+def _seal_or_cancel(attempt: Attempt) -> None:
+    try:
+        if is_revoked(attempt.task):
             raise _cancelled(attempt)
         _seal(attempt)
-    return attempt
+    except BaseException:
+        # Nobody works on it: a lease that is kept all the same would never end.
+        attempt.context.keeper.let_go(attempt.hold)
+        raise
 
 
 def _cancelled(attempt: Attempt) -> Ignore:
     """The agent was deleted while this message was on its way."""
-    attempt.context.keeper.let_go(attempt.hold)
     ended = {"status": RunStatus.CANCELLED, "ended_at": system_clock.now()}
     attempt.of_run = attempt.of_run.model_copy(update=ended)
     settle(attempt)

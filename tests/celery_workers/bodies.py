@@ -29,6 +29,8 @@ class Body:
     how: str
     """``returned``, the name of an exception, ``killed``, or ``running``."""
     frozen: tuple[Span, ...] = field(default=())
+    #: When it last did something, before its end.
+    last: float = inf
 
     def active(self, grace_after_thaw: float) -> list[Span]:
         """The spans of time in which it could do something, less a grace after each thaw."""
@@ -72,7 +74,8 @@ def _body(begin: Note, notes: Sequence[Note]) -> Body:
         for stop, go in _freezes(begin.pid, notes)
         if stop < end and go > begin.at
     )
-    return Body(begin.pid, begin.facts.get("attempt"), begin.at, end, how, frozen)
+    last = max(note.at for note in own if note.what != "end")
+    return Body(begin.pid, begin.facts.get("attempt"), begin.at, end, how, frozen, last)
 
 
 def _identity(note: Note) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
@@ -90,7 +90,7 @@ def _judge_run(
         repeated = repetitions(result.id, turns, own, lambda call: _is_late(call, thawed))
         assert repeated <= interrupted, f"run {result.id}: {repeated} calls again, {interrupted} bodies"
         awake = [body for body in made if not _woke_up_fenced(body, thawed)]
-        beside = bodies.overlaps(awake, grace_after_thaw=LEASE)
+        beside = bodies.overlaps([_at_work(body) for body in awake], grace_after_thaw=LEASE)
         assert not beside, f"two bodies of run {result.id} at once: {beside}"
     except AssertionError as error:
         verdict.problems.append(str(error))
@@ -107,6 +107,11 @@ def _judge_run(
 def _is_late(call: Note, thawed: Sequence[Note]) -> bool:
     """Is it the one more call that somebody may make who was frozen past the lease?"""
     return any(call.pid in thaw["pids"] and 0 <= call.at - thaw.at < LEASE for thaw in thawed)
+
+
+def _at_work(body: bodies.Body) -> bodies.Body:
+    """One that waited for the store, and was then refused by it, did nothing meanwhile."""
+    return replace(body, end=body.last) if body.how == "Fenced" else body
 
 
 def _woke_up_fenced(body: bodies.Body, thawed: Sequence[Note]) -> bool:

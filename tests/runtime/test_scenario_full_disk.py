@@ -13,19 +13,24 @@ from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
 from celery_workers.piping import piped
 from celery_workers.scenarios import by_hand, count
+from celery_workers.waiting import until
 from scenario_kit import assert_right_end, scenario
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 
-@pytest.fixture(params=["file", "sqlite"])
+STORES = pytest.mark.parametrize("kind", ["file", "sqlite"])
+
+
+@pytest.fixture
 def configuration(
-    request: pytest.FixtureRequest, configuration: Configuration, ledger: Ledger, tmp_path: Path
+    kind: str, configuration: Configuration, ledger: Ledger, tmp_path: Path
 ) -> Iterator[Configuration]:
     with piped(ledger) as pipe:
-        yield replace(configuration, store_url=f"{request.param}:///{tmp_path}/store", ledger=pipe)
+        yield replace(configuration, store_url=f"{kind}:///{tmp_path}/store", ledger=pipe)
 
 
+@STORES
 def test_agents_go_on_when_there_is_room_again(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
@@ -41,3 +46,23 @@ def test_agents_go_on_when_there_is_room_again(
     assert_right_end(waits, 4, ledger, broker, timeout=40, interruptions=1)
     assert goes_on.get(timeout=40) == [f"turn {turn}" for turn in range(1, 7)]
     ledger.never_two_bodies_at_once(goes_on.id)
+
+
+@scenario(ckpt_lease_ttl=0.5)
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_what_could_not_be_recorded_is_not_told_to_celery_but_done_again(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker(concurrency=2)
+    fails, ends = count.delay(3), by_hand.delay(3)
+    ledger.wait_for_call("llm 2", 20)
+    delivered = set(broker.unacked())
+
+    worker.fill_disk()
+    # One is to be retried, the other has returned; for neither is there room, until both are given up.
+    until(lambda: not delivered & set(broker.unacked()), 30, "the attempts are over")
+    assert {fails.state, ends.state} == {"STARTED"}
+    worker.make_room()
+
+    assert_right_end(fails, 3, ledger, broker, timeout=40, interruptions=3)
+    assert ends.get(timeout=40) == ["turn 1", "turn 2", "turn 3"]
