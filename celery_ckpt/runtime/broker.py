@@ -8,7 +8,6 @@ one is put back at once (``restore``). Other brokers do the like by themselves.
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,7 +109,7 @@ class Unacked:
         channel = self._channel
         if channel is not None and tags:
             with channel.conn_or_acquire() as client:
-                client.zadd(channel.unacked_index_key, dict.fromkeys(tags, time.time()), xx=True)
+                client.zadd(channel.unacked_index_key, dict.fromkeys(tags, _time(client)), xx=True)
 
     def restore(self, tag: str) -> bool:
         """Put a message back on its queue; False if it is not there any more."""
@@ -123,13 +122,15 @@ class Unacked:
             channel.qos.restore_by_tag(tag, client=client)
             return True
 
-    def delivered_between(self, oldest: float, newest: float) -> list[str]:
-        """The messages that were delivered, or touched, within a span of time."""
+    def untouched_for(self, shortest: float, longest: float) -> list[str]:
+        """The messages that were delivered, or last touched, so many seconds ago."""
         channel = self._channel
         if channel is None:
             return []
         with channel.conn_or_acquire() as client:
-            found = client.zrangebyscore(channel.unacked_index_key, oldest, newest)
+            now = _time(client)
+            span = now - longest, now - shortest
+            found = client.zrangebyscore(channel.unacked_index_key, *span)
             return [tag.decode() if isinstance(tag, bytes) else tag for tag in found]
 
     def headers(self, tag: str) -> dict[str, Any]:
@@ -157,3 +158,9 @@ class Unacked:
     def close(self) -> None:
         """Give up the connection."""
         self._connection.release()
+
+
+def _time(client: Any) -> float:
+    """By the broker's clock: those of the workers may differ by more than a lease lasts."""
+    seconds, microseconds = client.time()
+    return float(seconds) + float(microseconds) / 1e6

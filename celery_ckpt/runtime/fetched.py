@@ -43,8 +43,8 @@ class Fetched:
         self._put_back(unacked)
 
     def _put_back(self, unacked: Unacked) -> None:
-        newest = time.time() - self._ttl - _LATER
-        tags = unacked.delivered_between(newest - _SPAN, newest)
+        shortest = self._ttl + _LATER
+        tags = unacked.untouched_for(shortest, shortest + _SPAN)
         self._others.intersection_update(tags)
         for tag in set(tags) - self._others:
             if not self._is_agents(unacked.headers(tag)):

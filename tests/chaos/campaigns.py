@@ -33,6 +33,7 @@ class Campaign:
     turns: int = TURNS
     #: Are others sent when some have ended?
     goes_on: bool = True
+    own_clocks: bool = False
     #: What the store is on (see ``stores.py``), and settings besides.
     store: str = "alone"
     conf: Mapping[str, Any] = field(default_factory=dict)
@@ -66,6 +67,12 @@ CAMPAIGNS = (
         "network",
         (faults.cut_store, faults.slow_network, faults.black_hole, faults.half_open),
         16,
+    ),
+    Campaign(
+        "clock jumps",
+        (faults.jump_ahead, faults.jump_back, faults.drift_apart, faults.kill_tree, faults.deploy),
+        15,
+        own_clocks=True,
     ),
     *(
         Campaign(
@@ -112,6 +119,7 @@ def run(
             workers=campaign.workers,
             turns=campaign.turns,
             store=campaign.store,
+            own_clocks=campaign.own_clocks,
             conf=campaign.conf,
         ) as made,
     ):

@@ -84,6 +84,29 @@ def quit_cold(fleet: Fleet) -> None:
     _start_anew(fleet, leaving)
 
 
+# -- the clock of a worker -------------------------------------------------------------------------
+
+
+def jump_ahead(fleet: Fleet) -> None:
+    """A worker's clock is set hours ahead; it stays so."""
+    _jump(fleet, fleet.chance.uniform(2, 9) * 3600)
+
+
+def jump_back(fleet: Fleet) -> None:
+    """A worker's clock is set hours back; it stays so."""
+    _jump(fleet, -fleet.chance.uniform(2, 9) * 3600)
+
+
+def drift_apart(fleet: Fleet) -> None:
+    """A worker's clock is off by some leases, which is harder to notice than hours."""
+    _jump(fleet, fleet.chance.uniform(-30, 30) * LEASE)
+
+
+def _jump(fleet: Fleet, seconds: float) -> None:
+    fleet.clocks[fleet.pick().name].set_off_by(seconds)
+    time.sleep(1.5 * LEASE)
+
+
 # -- the disk of a host ----------------------------------------------------------------------------
 
 

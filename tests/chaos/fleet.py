@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 from celery.result import AsyncResult
 from celery_workers.broker import BACKEND_DB, Broker
+from celery_workers.clocks import WorkerClock, sweep_up_after
 from celery_workers.configuration import Configuration
 from celery_workers.fixtures import app_of
 from celery_workers.ledger import Ledger
@@ -47,21 +48,33 @@ class Fleet:
     pool: Pool = "prefork"
     concurrency: int = 4
     turns: int = TURNS
+    #: Has each worker a clock of its own, which can be set?
+    own_clocks: bool = False
+    clocks: dict[str, WorkerClock] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
+    #: Of the main processes of all workers that there ever were.
+    pids: list[int] = field(default_factory=list)
     results: list[AsyncResult] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: numbers(1))
 
     def add_worker(self) -> Worker:
         """Start one, without waiting."""
+        name, environment = f"worker{next(self._numbers)}", self.configuration.environment()
+        if self.own_clocks:
+            self.clocks[name] = WorkerClock(self.directory / f"{name}.clock")
+            environment |= self.clocks[name].environment
         worker = Worker(
             self.directory,
-            self.configuration.environment(),
+            environment,
             ledger=self.ledger,
             pool=self.pool,
             concurrency=self.concurrency,
-            name=f"worker{next(self._numbers)}",
+            name=name,
+            # Whose clock it is is settled when the process begins.
+            forked=not self.own_clocks,
         )
         self.workers.append(worker.start())
+        self.pids.append(worker.pid)
         return worker
 
     def wait_ready(self) -> None:
@@ -112,6 +125,7 @@ def fleet(
     workers: int = 2,
     turns: int = TURNS,
     store: str = "alone",
+    own_clocks: bool = False,
     conf: Mapping[str, Any] | None = None,
 ) -> Iterator[Fleet]:
     """Servers, a network before the store, and workers that are ready. Nothing stays behind."""
@@ -129,7 +143,9 @@ def fleet(
             conf={"ckpt_lease_ttl": LEASE, **(conf or {})},
         )
         running.enter_context(app_of(configuration))
-        made = Fleet(directory, chance, broker, servers, network, ledger, configuration, turns=turns)
+        made = Fleet(directory, chance, broker, servers, network, ledger, configuration)
+        made.turns, made.own_clocks = turns, own_clocks
+        running.callback(lambda: [sweep_up_after(pid) for pid in made.pids if own_clocks])
         running.callback(lambda: [worker.close() for worker in made.workers])
         for _ in range(workers):
             made.add_worker()

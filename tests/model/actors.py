@@ -68,7 +68,7 @@ class SteppingUnacked:
     def touch(self, tags: list[str]) -> None:
         """Time jumps for all at once here."""
 
-    def delivered_between(self, oldest: float, newest: float) -> list[str]:
+    def untouched_for(self, shortest: float, longest: float) -> list[str]:
         return []
 
 
