@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from celery import Celery
 
-from celery_ckpt.errors import LeaseLost, StoreError
+from celery_ckpt.errors import CheckpointError, LeaseLost
 from celery_ckpt.records import Lease
 from celery_ckpt.runtime.broker import Unacked
 from celery_ckpt.store import CheckpointStore
@@ -106,14 +106,14 @@ class Keeper:
             if is_kept:  # else it was given up meanwhile
                 self.let_go(hold)
                 hold.lose()
-        except StoreError as error:
+        except CheckpointError as error:  # also of a right that was taken away: the others are renewed
             # Expiry alone does not fence: if nobody else takes it, the next renewal makes it good.
             logger.warning("The lease of agent %r was not renewed: %s", hold.lease.agent_id, error)
 
     def _unwatch(self, over: dict[str, int]) -> None:
         try:
             self._store.unwatch(over)
-        except StoreError as error:
+        except CheckpointError as error:
             logger.info("A watchdog will find nothing to do for %d agents: %s", len(over), error)
 
     def _touch(self, unacked: Unacked, tags: list[str]) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from celery import Celery
 from celery.worker import state as worker_state
 
-from celery_ckpt.errors import LeaseHeld, StoreError
+from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing
 from celery_ckpt.runtime.broker import Unacked, send
@@ -73,12 +73,18 @@ class Watchdog:
         self._stop.set()
 
     def _work(self) -> None:
-        unacked = Unacked(self._app.connection_for_write())
+        unacked, said = Unacked(self._app.connection_for_write()), ""
         while not self._stop.wait(_LOOK_EVERY):
             try:
                 self.look(unacked)
+                said = ""
+            except CheckpointError as error:
+                # The store may be away, or closed to us; another look comes soon. Said once is enough.
+                if str(error) != said:
+                    logger.error("The watchdog could not look after agents: %s", error)
+                said = str(error)
             except Exception:
-                # The store or the broker may be away; another look comes soon.
+                # The broker may be away.
                 logger.exception("The watchdog could not look after agents")
         unacked.close()
 

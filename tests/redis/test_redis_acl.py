@@ -1,13 +1,19 @@
+"""Users of Redis with few rights: those of the documentation suffice, and what is missing is said."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from redis_kit import checkpoint, every_verb, work
+from acl import as_user, documented_rules, refusals
+from redis_kit import checkpoint, every_verb, run, step, work
 from servers import Valkey
 
 from celery_ckpt import CheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.maintenance import Rounds
 
 USERS = """
 user app on >pw ~myapp:* &* +@all -@dangerous
@@ -59,3 +65,88 @@ def test_stores_with_different_prefixes_do_not_meet(server: Valkey) -> None:
         assert list(second.agents()) == []
         assert second.delete("agent") == 0
         assert first.load_latest("agent") == saved
+
+
+# -- the roles of docs/howto/restrict-redis-users.md -----------------------------------------------
+
+READS: dict[str, Callable[[CheckpointStore], Any]] = {
+    "agents": lambda store: list(store.agents()),
+    "latest": lambda store: store.load_latest("agent"),
+    "load": lambda store: store.load(store.history("agent")[0].id),
+    "list": lambda store: store.list("agent"),
+    "history": lambda store: store.history("agent"),
+    "runs": lambda store: store.runs("agent"),
+    "run": lambda store: store.run("agent", "run-1"),
+    "steps": lambda store: store.steps("agent", "run-1"),
+    "standing": lambda store: store.standing("agent").open,
+    "notes": lambda store: store.notes("agent").pins,
+}
+WRITES: dict[str, Callable[[CheckpointStore], Any]] = {
+    "save": lambda store: store.save(checkpoint("agent", 9)),
+    "acquire": lambda store: store.acquire("agent", "me", 30),
+    "record a step": lambda store: store.record_step(step("agent", "call-2")),
+    "add a run": lambda store: store.add_run(run("agent", "run-2")),
+    "update a run": lambda store: store.update_run(run("agent")),
+    "start": lambda store: store.start_run(run("agent"), "me", 30),
+    "cancel": lambda store: store.cancel_run("agent", "run-1", "me", 30),
+    "prune": lambda store: store.prune("agent", 1),
+    "pin": lambda store: store.pin(store.history("agent")[0].id, "name"),
+    "watch": lambda store: store.watch("agent", 0),
+    "due": lambda store: store.due(1, 30, Rounds.SWEEP),
+    "delete": lambda store: store.delete("agent"),
+}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """A server with exactly the documented users; a worker has left an agent there."""
+    with Valkey(tmp_path_factory.mktemp("acl"), config=documented_rules("store.acl")) as server:
+        with as_role(server, "worker") as store:
+            work(store, "agent", 3)
+            store.record_step(step("agent"))
+            store.add_run(run("agent"), unclaimed=1000)
+        yield server
+
+
+def as_role(server: Valkey, role: str, prefix: str = "research:") -> CheckpointStore:
+    return open_store(as_user(server, role), key_prefix=prefix)
+
+
+def test_the_rules_of_a_worker_suffice_for_every_verb(strict: Valkey) -> None:
+    with as_role(strict, "worker") as store:
+        every_verb(store, "another {agent}")
+        assert all("append-only" in risk for risk in store.risks())
+        assert list(store.ailments()) == []
+    assert [one for one in refusals(strict) if one[0] == "worker" and one[1] == "command"] == []
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_dashboard_can_read_everything(strict: Valkey, what: str) -> None:
+    with as_role(strict, "dashboard") as reader, as_role(strict, "worker") as writer:
+        assert READS[what](reader) == READS[what](writer)
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_dashboard_can_change_nothing_and_is_told_at_once_which_command_it_lacks(
+    strict: Valkey, what: str
+) -> None:
+    with strict.client() as client:
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        began = time.monotonic()
+        with (
+            as_role(strict, "dashboard") as store,
+            pytest.raises(ConfigurationError, match=r"User dashboard .*'\w+' command"),
+        ):
+            WRITES[what](store)
+        assert time.monotonic() - began < 2  # it was not tried again
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+@pytest.mark.parametrize("role", ["worker", "dashboard"])
+@pytest.mark.parametrize("what", READS)
+def test_no_role_can_read_below_another_prefix(strict: Valkey, role: str, what: str) -> None:
+    with (
+        as_role(strict, role, "other:") as store,
+        pytest.raises(ConfigurationError, match=r"lacks a permission.*key"),
+    ):
+        READS[what](store)

@@ -205,7 +205,8 @@ def translate(error: Exception, where: str) -> CheckpointError:
     in_script = any(text in reason for text in _NOT_ALLOWED_IN_SCRIPT)
     if isinstance(error, NoPermissionError) or in_script:
         return ConfigurationError(
-            reason=f"The Redis user at {where} lacks a permission: {reason}. Allow it the key prefix."
+            reason=f"The Redis user at {where} lacks a permission: {reason}. Give it the rights of its "
+            "role on the keys of ckpt_key_prefix; the page on restricting Redis users lists them."
         )
     if isinstance(error, AuthenticationError):
         return ConfigurationError(reason=f"The Redis server at {where} refused the login: {reason}.")

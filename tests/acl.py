@@ -1,0 +1,29 @@
+"""The rules for users of Redis that the documentation has, on real servers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from servers import Valkey
+
+PAGE = Path(__file__).parents[1] / "docs/howto/restrict-redis-users.md"
+
+
+def documented_rules(file: str) -> str:
+    """The lines of one of the page's ACL files."""
+    [rules] = re.findall(
+        rf'^```text title="{re.escape(file)}"\n(.*?)^```$', PAGE.read_text(), re.M | re.S
+    )
+    return rules
+
+
+def as_user(server: Valkey, user: str, database: int = 0) -> str:
+    """The URL with which a user comes."""
+    return server.url.replace("//", f"//{user}:secret@").removesuffix("/0") + f"/{database}"
+
+
+def refusals(server: Valkey) -> list[tuple[str, str, str]]:
+    """Who was refused what, since the server began."""
+    with server.client(decode_responses=True) as client:
+        return [(one["username"], one["reason"], one["object"]) for one in client.acl_log()]

@@ -1,0 +1,114 @@
+"""Workers, senders and beat with exactly the rights in Redis that the documentation gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from acl import as_user, documented_rules, refusals
+from celery import Celery
+from celery_workers.broker import BACKEND_DB
+from celery_workers.configuration import Configuration
+from celery_workers.fixtures import StartWorker
+from celery_workers.judging import uninterrupted
+from celery_workers.ledger import Ledger
+from celery_workers.processes import WorkerProcess
+from celery_workers.scenarios import MODULE, count, fair, talk
+from celery_workers.waiting import until
+from servers import Valkey
+
+from celery_ckpt import Agents
+from celery_ckpt.errors import ConfigurationError
+
+CONF = {"ckpt_key_prefix": "research:", "ckpt_prune_every": 1, "ckpt_keep": 2, "ckpt_lease_ttl": 5}
+BEAT = ("-A", "celery_workers.app", "beat", "-l", "INFO", "--pidfile=", "-s", "beat.db")
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[dict[str, Valkey]]:
+    with (
+        Valkey(tmp_path / "store", config=documented_rules("store.acl")) as store,
+        Valkey(tmp_path / "broker", config=documented_rules("broker.acl")) as broker,
+    ):
+        yield {"store": store, "broker": broker}
+
+
+@pytest.fixture
+def configuration(servers: dict[str, Valkey], ledger: Ledger) -> Configuration:
+    return Configuration(
+        broker_url=as_user(servers["broker"], "worker"),
+        backend_url=as_user(servers["broker"], "worker", BACKEND_DB),
+        store_url=as_user(servers["store"], "worker"),
+        ledger=ledger.path,
+        include=(MODULE,),
+        conf=CONF,
+    )
+
+
+@pytest.fixture
+def beat(
+    configuration: Configuration, servers: dict[str, Valkey], tmp_path: Path
+) -> Iterator[WorkerProcess]:
+    """It may send, and nobody in the store knows it."""
+    its_own = replace(
+        configuration,
+        broker_url=as_user(servers["broker"], "beat"),
+        store_url=as_user(servers["store"], "beat"),
+    )
+    process = WorkerProcess(tmp_path, BEAT, its_own.environment(), name="beat")
+    yield process
+    process.close()
+
+
+def test_nothing_that_a_worker_a_sender_or_beat_does_is_refused(
+    start_worker: StartWorker,
+    celery_app: Celery,
+    beat: WorkerProcess,
+    servers: dict[str, Valkey],
+    ledger: Ledger,
+) -> None:
+    worker = start_worker(concurrency=2, options=("-E",))
+    beat.start()
+    assert celery_app.control.ping(timeout=2)
+    retried = talk.apply_async(("retried", 2, True), agent_id="somebody", priority=5)
+    deployed = count.delay(4, 0.05)
+    ledger.wait_for_call("llm 2", 20)
+    worker.term()
+    assert worker.wait_exit(20) == 0
+    worker.start().wait_ready()
+
+    assert deployed.get(timeout=30) == uninterrupted(4)
+    assert fair.delay(3, 0).get(timeout=30) == uninterrupted(3)
+    assert retried.get(timeout=30) == ["retried 1", "retried 2"]
+    agents = Agents(celery_app)
+    until(lambda: len(agents.history(deployed.id)) == 2, 30, "beat has it pruned")
+    agents.delete("somebody")
+    findings = list(agents.doctor(repair=True))
+    assert all(found.repaired or found.kind == "risk" for found in findings), findings
+    assert refusals(servers["store"]) == []
+    assert refusals(servers["broker"]) == []
+
+
+@pytest.mark.usefixtures("celery_app")
+def test_a_right_that_is_taken_away_ends_the_agent_at_once_and_is_said_once(
+    start_worker: StartWorker, servers: dict[str, Valkey], ledger: Ledger
+) -> None:
+    worker = start_worker()
+    result = count.delay(50, 0.05)
+    ledger.wait_for_call("llm 2", 20)
+    with servers["store"].client() as client:
+        client.acl_setuser("worker", commands=["-evalsha", "-eval"])
+
+    with pytest.raises(ConfigurationError, match=r"no permissions to run the 'evalsha' command"):
+        result.get(timeout=20)
+    assert len(ledger.bodies(result.id)) == 1
+    until(lambda: "The watchdog could not look" in worker.log(), 10, "the watchdog says so")
+    until(lambda: refused_more_often(servers["store"], 10), 20, "it looks again and again")
+    assert worker.log().count("The watchdog could not look") == 1
+
+
+def refused_more_often(server: Valkey, times: int) -> bool:
+    with server.client(decode_responses=True) as client:
+        return any(int(one["count"]) > times for one in client.acl_log())
