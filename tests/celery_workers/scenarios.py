@@ -7,6 +7,7 @@ from then on nobody may make it again.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -137,6 +138,14 @@ def length(value: list[Any]) -> int:
     """What follows an agent in a chain: the length of its conversation."""
     here().call("", "length")
     return int(value[1])
+
+
+@shared_task(name="weigh")
+def weigh() -> int:
+    """How many objects this process has that are no garbage; slow enough for others to be asked too."""
+    time.sleep(0.05)
+    gc.collect()
+    return len(gc.get_objects())
 
 
 def _note_recorded(run: AgentRun, event: CheckpointEvent, **_: Any) -> None:

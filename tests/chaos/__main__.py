@@ -30,6 +30,8 @@ def main() -> int:
     else:
         Console(width=max(_MIN_WIDTH, Console().width)).print(table(verdicts))
     for verdict in verdicts:
+        for remark in verdict.remarks:
+            sys.stderr.write(f"{verdict.name}: {remark}\n")
         for problem in verdict.problems:
             sys.stderr.write(f"{verdict.name}, seed {verdict.seed}: {problem}\n")
     if arguments.page:

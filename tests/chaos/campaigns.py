@@ -13,6 +13,7 @@ from chaos import faults
 from chaos.faults import Fault
 from chaos.fleet import TURNS, fleet
 from chaos.judge import Verdict, judge
+from chaos.soak import soak
 
 #: One that does not end while a replica takes over, nor before the old master is one.
 LONGER_LEASE = 15.0
@@ -34,6 +35,8 @@ class Campaign:
     #: Are others sent when some have ended?
     goes_on: bool = True
     own_clocks: bool = False
+    #: Instead of faults: rounds of so many agents, and what they leave behind is measured.
+    soaked_agents: int = 0
     #: What the store is on (see ``stores.py``), and settings besides.
     store: str = "alone"
     conf: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +52,7 @@ CAMPAIGNS = (
         turns=1,
         goes_on=False,
     ),
+    Campaign("soak", (), 30, soaked_agents=150),
     Campaign("frozen workers", (faults.freeze,), 10),
     Campaign("rolling deploys", (faults.deploy,), 20, workers=4, open_runs=16),
     Campaign("cold shutdowns", (faults.quit_cold,), 10),
@@ -109,6 +113,8 @@ def run(
     campaign: Campaign, seed: int, times: int | None = None, tell: Callable[[str], object] = str
 ) -> Verdict:
     """Run a campaign; ``tell`` hears of each fault. Problems are in the verdict, not raised."""
+    if campaign.soaked_agents:
+        return soak(campaign.name, seed, times or campaign.times, campaign.soaked_agents, tell)
     chance = Random(f"{campaign.name} {seed}")
     verdict = Verdict(campaign.name, seed)
     with (

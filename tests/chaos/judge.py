@@ -40,6 +40,8 @@ class Verdict:
     #: From each kill of a body to the beginning of the next one of its run, in seconds.
     resumes: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    #: What was measured besides, in words.
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def p50(self) -> float | None:

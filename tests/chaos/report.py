@@ -54,5 +54,6 @@ def write(verdicts: Sequence[Verdict], page: Path) -> None:
     lines += [f"| {' | '.join(row)} |" for row in rows(verdicts)]
     before, _, rest = page.read_text().partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    figures = "\n".join([f"Seed {verdicts[0].seed}.", "", *lines])
+    remarks = [f"{verdict.name}: {remark}." for verdict in verdicts for remark in verdict.remarks]
+    figures = "\n".join([f"Seed {verdicts[0].seed}.", "", *lines, *(["", *remarks] if remarks else [])])
     page.write_text(f"{before}{_BEGIN}\n{figures}\n{_END}{after}")

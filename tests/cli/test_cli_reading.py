@@ -1,4 +1,4 @@
-"""Commands that only look, as a user of Redis who may only read (docs/howto/restrict-redis-users.md)."""
+"""Commands that only look, as a user of Redis who may only read: the rules are those of the page."""
 
 from __future__ import annotations
 

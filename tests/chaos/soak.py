@@ -1,0 +1,210 @@
+"""Much work in a row on the same processes: in the end they must hold what they held at the start.
+
+A round is some dozens of agents: short ones, long ones, some that go back to the queue after each turn,
+some that fail and are retried, two of a named agent. When all have ended, a sweep forgets them, and
+everything is measured. The first rounds only warm up.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+import psutil
+from celery import current_app
+from celery.result import AsyncResult
+from celery_workers.agents import flaky
+from celery_workers.judging import uninterrupted
+from celery_workers.scenarios import count, fair, talk, weigh
+from celery_workers.waiting import until
+from servers import Valkey
+
+from celery_ckpt import Agents
+from celery_ckpt.runtime.maintenance import PRUNE
+from chaos.fleet import Fleet, fleet
+from chaos.judge import Verdict
+
+_END = 120.0
+#: Agents are forgotten soon after their end, so that a round leaves nothing behind.
+CONF = {"ckpt_forget_finished_after": 0.05, "ckpt_keep": 3, "ckpt_prune_every": 3600}
+_NAMED = "somebody"
+_MEGABYTE = 1 << 20
+#: How much more there may be of each in the last third than in the first.
+TOLERANCES = {
+    "child_objects": 500,
+    "parent_bytes": 3 * _MEGABYTE,
+    "child_bytes": 3 * _MEGABYTE,
+    "store_bytes": _MEGABYTE // 4,
+    "broker_bytes": _MEGABYTE // 4,
+    "threads": 1,
+    "files": 2,
+    "store_connections": 2,
+    "broker_connections": 2,
+    "keys": 0,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What there is after a round. Of processes and their files it is the largest of all workers."""
+
+    child_objects: int
+    parent_bytes: int
+    child_bytes: int
+    store_bytes: int
+    broker_bytes: int
+    threads: int
+    files: int
+    store_connections: int
+    broker_connections: int
+    keys: int
+
+
+def soak(
+    name: str,
+    seed: int,
+    rounds: int,
+    size: int,
+    tell: Callable[[str], object] = str,
+    workers: int = 2,
+    warm_up: int = 3,
+) -> Verdict:
+    """Work for so many rounds of so many short agents. Problems are in the verdict, not raised."""
+    verdict = Verdict(name, seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="ckpt-soak-", ignore_cleanup_errors=True) as directory,
+        fleet(Path(directory), Random(f"soak {seed}"), workers=workers, conf=CONF) as made,
+    ):
+        try:
+            samples = []
+            for number in range(warm_up + rounds):
+                tell(f"round {number + 1}")
+                verdict.runs += _round(made, size)
+                if number >= warm_up:
+                    samples.append(sample(made))
+            verdict.faults = rounds
+            verdict.calls = len(made.ledger.calls())
+            verdict.problems += [*drift(samples), *_left_over(made)]
+            verdict.remarks.append(told(samples))
+        except Exception as error:
+            verdict.problems.append(f"{type(error).__name__}: {error}")
+    return verdict
+
+
+def _round(made: Fleet, size: int) -> int:
+    sent: list[tuple[AsyncResult, Any]] = []
+    sent += [(count.delay(1, 0), uninterrupted(1)) for _ in range(size)]
+    sent += [(count.delay(20, 0), uninterrupted(20)) for _ in range(max(1, size // 20))]
+    sent += [(fair.delay(3, 0), uninterrupted(3)) for _ in range(max(1, size // 10))]
+    sent += [(flaky.delay(2), 3) for _ in range(max(1, size // 10))]
+    sent += [(talk.apply_async((str(number), 2), agent_id=_NAMED), None) for number in range(2)]
+    for result, expected in sent:
+        value = result.get(timeout=_END)
+        assert expected in (None, value), f"run {result.id} gave {value}"
+        result.forget()
+    _sweep(made)
+    return len(sent)
+
+
+def _sweep(made: Fleet) -> None:
+    """Have everything forgotten that has ended."""
+    agents = Agents(current_app)
+    until(lambda: not agents.store.standing(_NAMED).open, _END, "all runs are settled")
+    agents.delete(_NAMED)
+
+    def is_empty() -> bool:
+        if made.broker.queue_length() == 0:
+            current_app.send_task(PRUNE)
+        return not list(agents.names())
+
+    until(is_empty, _END, "all agents are forgotten")
+    until(lambda: not made.broker.left(), _END, "no message is left")
+    until(lambda: not list(_stale_keys(made.store)), _END, "no key is left")
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def sample(made: Fleet) -> Sample:
+    """Measure everything."""
+    parents = [psutil.Process(worker.pid) for worker in made.workers]
+    children = [child for parent in parents for child in parent.children()]
+    store_bytes, store_connections, keys = _server(made.store)
+    broker_bytes, broker_connections, _ = _server(made.broker.server)
+    return Sample(
+        child_objects=_most_objects(len(children)),
+        parent_bytes=max(parent.memory_info().rss for parent in parents),
+        child_bytes=max(child.memory_info().rss for child in children),
+        store_bytes=store_bytes,
+        broker_bytes=broker_bytes,
+        threads=max(process.num_threads() for process in parents + children),
+        files=max(process.num_fds() for process in parents + children),
+        store_connections=store_connections,
+        broker_connections=broker_connections,
+        keys=keys,
+    )
+
+
+def _most_objects(children: int) -> int:
+    """How many objects the fullest of the children has that are no garbage.
+
+    Each drops its garbage for that: the retries of Celery leave much, and tens of megabytes with it.
+    """
+    asked = [weigh.delay() for _ in range(2 * children)]
+    weighed = [result.get(timeout=_END) for result in asked]
+    for result in asked:
+        result.forget()
+    return max(weighed)
+
+
+def _server(server: Valkey) -> tuple[int, int, int]:
+    with server.client() as client:
+        client.memory_purge()
+        return client.info("memory")["used_memory_dataset"], len(client.client_list()), client.dbsize()
+
+
+def drift(samples: list[Sample]) -> Iterator[str]:
+    """What has grown from the first third to the last, beyond its tolerance."""
+    for what, (before, after) in _thirds(samples).items():
+        if after - before > TOLERANCES[what]:
+            yield f"{what} grew from {before:,.0f} to {after:,.0f}"
+
+
+def _thirds(samples: list[Sample]) -> dict[str, tuple[float, float]]:
+    third = len(samples) // 3
+    values = [asdict(one) for one in samples]
+    first, last = values[:third], values[-third:]
+    return {
+        what: (median(one[what] for one in first), median(one[what] for one in last))
+        for what in TOLERANCES
+    }
+
+
+def told(samples: list[Sample]) -> str:
+    """What was measured, in a line."""
+    parts = []
+    for what, (before, after) in _thirds(samples).items():
+        name, unit = what.removesuffix("_bytes").replace("_", " "), 1
+        if what.endswith("_bytes"):
+            name, unit = f"{name} MB", _MEGABYTE
+        digits = 1 if unit > 1 else 0
+        parts.append(f"{name} {before / unit:,.{digits}f} → {after / unit:,.{digits}f}")
+    return ", ".join(parts)
+
+
+def _left_over(made: Fleet) -> Iterator[str]:
+    """What is in the store although nothing is in it."""
+    findings = (found for found in Agents(current_app).doctor() if found.kind != "risk")
+    yield from (f"the doctor found: {finding}" for finding in findings)
+    yield from (f"key {key} is left" for key in _stale_keys(made.store))
+
+
+def _stale_keys(store: Valkey) -> list[str]:
+    """All keys but the one that says that sweeps know all agents."""
+    with store.client(decode_responses=True) as client:
+        return [key for key in client.scan_iter() if key != "ckpt:adopted"]
