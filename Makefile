@@ -7,7 +7,7 @@ JOBS ?= 5
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test check bench chaos compose-check docs format clean
+.PHONY: help demo test check bench chaos fuzz compose-check docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench: $(VENV)/bench-ready ## Measure against the bare commands and against othe
 chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for half an hour, and judge
 	CKPT_MODEL_DEPTH=2 $(BIN)/python -m pytest -q -n $(JOBS) tests/model
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+
+fuzz: $(VENV)/ready ## Give forged, torn and strange bytes to everything that decodes: 30,000 cases of each kind
+	$(BIN)/python tests/hostile $(ARGS)
 
 docs: $(VENV)/docs-ready ## Build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, RootModel, model_validator
 from celery_ckpt.errors import NotJson
 from celery_ckpt.jsonvalues import decode, encode, kind_of, plain
 
-_TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
+_TEXT_BLOCKS = ("text", "input_text", "output_text")
 
 
 class ToolCall(BaseModel):

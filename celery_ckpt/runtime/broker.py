@@ -16,7 +16,7 @@ from kombu.connection import Connection
 from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils import json
 
-from celery_ckpt.errors import NotJson
+from celery_ckpt.errors import NotJson, StoreError
 from celery_ckpt.jsonvalues import plain
 
 #: What a run that has begun must not be bound to when it is sent again.
@@ -53,7 +53,19 @@ def envelope(
 
 
 def send(app: Celery, sealed: Mapping[str, Any], *, has_begun: bool, instead_of: str = "") -> None:
-    """Publish a run's message again, under its own task id, in the place of one that was delivered."""
+    """Publish a run's message again, under its own task id, in the place of one that was delivered.
+
+    Raises:
+        StoreError: what was stored is no message.
+    """
+    try:
+        _publish(app, sealed, has_begun, instead_of)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"The stored message of a run is damaged: {error!r:.200}. Cancel or delete its agent."
+        raise StoreError(reason=reason) from error
+
+
+def _publish(app: Celery, sealed: Mapping[str, Any], has_begun: bool, instead_of: str) -> None:
     headers = dict(sealed["headers"])
     if has_begun:
         headers.update(dict.fromkeys(_ONLY_BEFORE_THE_START))

@@ -1,69 +1,106 @@
-"""Bytes that somebody forged, tore or mixed up, made of ones that were right."""
+"""Bytes that somebody forged, tore or mixed up, made of ones that were right.
+
+Everything comes out of a ``Random``: a number is a case, and gives the same one everywhere.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from random import Random
 from typing import Any
 
-from hypothesis import strategies as st
-
-_NUMBERS = st.one_of(
-    st.integers(),
-    st.sampled_from([0, -1, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, -(2**63)]),
-    st.floats(),
-)
-_TEXTS = st.one_of(
-    st.text(max_size=8),
-    st.sampled_from(["", "\x00", "../../etc/passwd", "a" * 600, "{agent}", "%7B", "\u202e", "-", "0"]),
-)
-_DEEP = st.integers(1, 400).map(lambda depth: _nested(depth))
-#: Anything that JSON can say.
-VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), _NUMBERS, _TEXTS),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
-    max_leaves=6,
+_NUMBERS = (0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, -(2**63), 0.5, -0.0, 1e308)
+_TEXTS = (
+    "", "\x00", "../../etc/passwd", "a" * 600, "{agent}", "%7B", "\u202e", "-", "0", "0:1", "+0:9",
+    "0:99999999999999", "1:1,0:1", "agent", "succeeded", "2026-01-01T00:00:00Z", "\U0001f600",
+    "e\u0301", "*", "a b", "a:b", "\n", "__class__", "cos\nsystem\n(S'id'\ntR.", "!!python/object",
+)  # fmt: skip
+#: Characters of every kind: control, separators, letters, marks, beyond the basic plane, of no meaning.
+_CHARACTERS = (
+    "\x00\x07\x1b\n\r\t \"'\\/%{}[]():*?~.-_aZ0"
+    "\xe9\u0301\u200b\u2028\u202e\ufeff\uffff\u6f22\U0001f600\U0010ffff"
 )
 
 
-def _nested(depth: int) -> Any:
+def any_text(chance: Random, longest: int = 12) -> str:
+    """Text of every kind of character."""
+    if chance.random() < 0.4:
+        return chance.choice(_TEXTS)
+    return "".join(_character(chance) for _ in range(chance.randrange(longest)))
+
+
+def _character(chance: Random) -> str:
+    if chance.random() < 0.7:
+        return chance.choice(_CHARACTERS)
+    code = chance.randrange(0x110000)
+    return "�" if 0xD800 <= code < 0xE000 else chr(code)
+
+
+def any_value(chance: Random, depth: int = 3) -> Any:
+    """Anything that JSON can say, and some that it cannot."""
+    kind = chance.randrange(8 if depth else 5)
+    if kind == 0:
+        return chance.choice((None, True, False))
+    if kind == 1:
+        return chance.choice(_NUMBERS)
+    if kind == 2:
+        return chance.choice((float("nan"), float("inf"))) if chance.random() < 0.1 else chance.random()
+    if kind < 5:
+        return any_text(chance)
+    if kind == 5:
+        return nested(chance.randrange(1, 400))
+    inner = [any_value(chance, depth - 1) for _ in range(chance.randrange(4))]
+    return inner if kind == 6 else {any_text(chance): value for value in inner}
+
+
+def nested(depth: int) -> Any:
+    """A list in a list in a list."""
     value: Any = []
     for _ in range(depth):
         value = [value]
     return value
 
 
-@st.composite
-def mangled_json(draw: Callable[..., Any], valid: Any) -> bytes:
-    """A JSON value with some of its parts replaced, removed or added, as bytes."""
-    value = json.loads(json.dumps(valid))
-    for _ in range(draw(st.integers(1, 3))):
-        value = _changed(draw, value)
+def changed(chance: Random, value: Any) -> Any:
+    """The same with one of its parts replaced, removed or added."""
+    if isinstance(value, dict) and value and chance.random() < 0.8:
+        key = chance.choice(sorted(value))
+        match chance.randrange(6):
+            case 0:
+                return {name: part for name, part in value.items() if name != key}
+            case 1:
+                return {**value, any_text(chance): any_value(chance)}
+            case _:
+                return {**value, key: changed(chance, value[key])}
+    if isinstance(value, list) and value and chance.random() < 0.8:
+        at = chance.randrange(len(value))
+        return [*value[:at], changed(chance, value[at]), *value[at + 1 :]]
+    return any_value(chance)
+
+
+def mangled_json(chance: Random, valid: Any) -> bytes:
+    """A JSON value of which up to three parts are others, as bytes."""
+    value = valid
+    for _ in range(chance.randrange(1, 4)):
+        value = changed(chance, value)
     return json.dumps(value).encode()
 
 
-def _changed(draw: Callable[..., Any], value: Any) -> Any:
-    if isinstance(value, dict) and value and draw(st.integers(0, 3)):
-        key = draw(st.sampled_from(sorted(value)))
-        if not draw(st.integers(0, 4)):
-            return {name: part for name, part in value.items() if name != key}
-        return {**value, key: _changed(draw, value[key])}
-    if isinstance(value, list) and value and draw(st.integers(0, 3)):
-        at = draw(st.integers(0, len(value) - 1))
-        return [*value[:at], _changed(draw, value[at]), *value[at + 1 :]]
-    return draw(st.one_of(VALUES, _DEEP))
-
-
-@st.composite
-def mangled_bytes(draw: Callable[..., Any], valid: bytes) -> bytes:
+def mangled_bytes(chance: Random, valid: bytes) -> bytes:
     """Bytes that are cut, repeated, or have some others in between."""
     data = valid
-    for _ in range(draw(st.integers(1, 3))):
-        at, to = sorted((draw(st.integers(0, len(data))), draw(st.integers(0, len(data)))))
-        data = data[:at] + draw(st.binary(max_size=6)) + data[to if draw(st.booleans()) else at :]
+    for _ in range(chance.randrange(1, 4)):
+        at, to = sorted((chance.randrange(len(data) + 1), chance.randrange(len(data) + 1)))
+        data = data[:at] + chance.randbytes(chance.randrange(7)) + data[chance.choice((at, to)) :]
     return data
 
 
-def mangled(valid: bytes) -> st.SearchStrategy[bytes]:
+def mangled(chance: Random, valid: bytes) -> bytes:
     """JSON bytes that are wrong in one way or the other; some are still right."""
-    return mangled_json(json.loads(valid)) | mangled_bytes(valid) | st.binary(max_size=40)
+    match chance.randrange(5):
+        case 0:
+            return chance.randbytes(chance.randrange(40))
+        case 1 | 2:
+            return mangled_bytes(chance, valid)
+        case _:
+            return mangled_json(chance, json.loads(valid))

@@ -265,3 +265,25 @@ def test_every_statement_is_valid() -> None:
         values = [0] * max(map(int, re.findall(r"\?(\d+)", statement)), default=0)
         assert connection.execute(f"EXPLAIN {statement}", values).fetchall()
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("UPDATE ckpt_agents SET expires_at = 4611686018427387904, nonce = 'x'", StoreDamaged),
+        ("UPDATE ckpt_agents SET key = 4611686018427387904", StoreDamaged),
+        ("UPDATE ckpt_saves SET base = -1", CheckpointDamaged),
+    ],
+)
+def test_a_number_that_cannot_be_is_damage(
+    store: SqliteCheckpointStore, path: Path, change: str, kind: type[Exception]
+) -> None:
+    store.save(make_checkpoint("agent"))
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with SqliteCheckpointStore.open(path) as other, pytest.raises(kind):
+        other.load_latest("agent")
+        other.standing("agent")

@@ -193,3 +193,9 @@ def test_answers_name_the_calls_whose_results_they_bring(
     message: dict[str, Any], answers: list[str]
 ) -> None:
     assert Message.of(message).answers == answers
+
+
+@pytest.mark.parametrize("kind", [[], {}, [["text"]], 7, None])
+def test_text_is_read_also_beside_blocks_whose_type_is_no_text(kind: Any) -> None:
+    blocks = [{"type": kind, "text": "not this"}, {"type": "text", "text": "this"}]
+    assert Message.model_validate({"role": "user", "content": blocks}).text == "this"

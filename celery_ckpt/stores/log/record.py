@@ -76,6 +76,8 @@ class Record:
             fields = decode(header)
             if not isinstance(fields, dict):
                 raise ValueError("its header is not an object")
+            if min(int(seq), int(base)) < 0:
+                raise ValueError("a place before the beginning")
             mark = b" ".join((base, low, ranges, digest)).decode()
             return cls(
                 agent_id, checkpoint_id, int(seq), int(base), low_of(line), written.at(int(base)),

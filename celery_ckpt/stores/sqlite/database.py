@@ -151,7 +151,7 @@ class Database:
                 return result
             except BaseException as error:
                 self._roll_back()
-                if isinstance(error, sqlite3.Error | OSError):
+                if isinstance(error, sqlite3.Error | OSError | OverflowError):
                     raise self.translate(error) from error
                 raise
 
@@ -160,7 +160,7 @@ class Database:
             with suppress(sqlite3.Error):  # the next transaction begins with it
                 self._connection.execute("ROLLBACK")
 
-    def translate(self, error: sqlite3.Error | OSError) -> CheckpointError:
+    def translate(self, error: sqlite3.Error | OSError | OverflowError) -> CheckpointError:
         """The error of ours that says what one of the driver's means."""
         extended = getattr(error, "sqlite_errorcode", 0)
         code = extended & 0xFF
@@ -168,7 +168,9 @@ class Database:
             return StoreFull(where=self.where, reason=str(error))
         if code in _NOT_NOW:
             return StoreUnavailable(where=self.where, reason=str(error))
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        # A number that cannot be what it stands for: of a row, or of a moment.
+        is_impossible = isinstance(error, OverflowError)
+        if is_impossible or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreDamaged(where=self.where, reason=str(error))
         return StoreError(reason=f"The SQLite store {self.where} answered: {error}")
 

@@ -1,0 +1,89 @@
+"""Some hundreds of cases of what ``make fuzz`` tries hundreds of thousands of."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from random import Random
+
+import pytest
+from celery import Celery
+from checks import CHECKS, run_case
+from exports import EXPORT, LINES, exported, resealed, sealed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importing import imported_into, store_with
+from mangling import mangled_json
+from watching import nothing_executed
+
+from celery_ckpt.errors import StoreError
+from celery_ckpt.runtime.broker import envelope, send
+
+ENVELOPE = envelope(
+    body=[[1], {"a": 2}, {}],
+    headers={"id": "run", "task": "count", "retries": 0},
+    properties={"priority": 3, "correlation_id": "run", "delivery_mode": 2},
+    exchange="",
+    routing_key="celery",
+    serializer="json",
+)
+
+
+#: Those that write files for each case.
+SLOW = {"files", "names", "tables"}
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS.keys() - SLOW))
+@settings(max_examples=100, database=None)
+@given(number=st.integers(0, 2**48))
+def test_it_does_no_harm(name: str, number: int) -> None:
+    run_case(name, 0, number)
+
+
+@pytest.mark.parametrize("name", sorted(SLOW))
+@settings(max_examples=20, database=None)
+@given(number=st.integers(0, 2**48))
+def test_a_store_that_was_tampered_with_does_no_harm(name: str, number: int) -> None:
+    run_case(name, 0, number)
+
+
+@settings(max_examples=100, database=None)
+@given(number=st.integers(0, 2**48))
+def test_a_message_that_was_forged_in_a_store_is_sent_or_refused(number: int) -> None:
+    with Celery("hostile", broker="memory://", set_as_current=False) as app:
+        forged = json.loads(mangled_json(Random(number), ENVELOPE))
+        with suppress(StoreError):
+            send(app, forged, has_begun=False)
+
+
+def test_it_is_noticed_if_anything_is_executed() -> None:
+    with pytest.raises(AssertionError, match="compile"), nothing_executed():
+        compile("1", "here", "eval")
+
+
+def test_an_export_that_nobody_touched_is_imported_whole() -> None:
+    store = store_with()
+    told, error = imported_into(store, EXPORT)
+    assert ([one.error for one in told], error) == ([None, None], "")
+    assert exported(store, "first", "second") == EXPORT
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [(2, "version 2"), ("1", "no export"), (None, "no export")]
+)
+def test_an_export_of_a_version_that_cannot_be_read_is_refused_at_once(
+    version: object, reason: str
+) -> None:
+    told, error = imported_into(store_with(), sealed([("export", {"format": version}), *LINES[1:]]))
+    assert told == []
+    assert reason in error
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_a_line_that_is_nested_too_deep_is_refused(depth: int) -> None:
+    nested = b"[" * depth + b"]" * depth
+    here = ("message", {"message": {"content": "HERE"}})
+    lines = [here if kind == "message" else (kind, fields) for kind, fields in LINES]
+    told, error = imported_into(store_with(), resealed(sealed(lines).replace(b'"HERE"', nested)))
+    assert told == []
+    assert "not JSON" in error
