@@ -285,5 +285,4 @@ def test_a_number_that_cannot_be_is_damage(
     connection.commit()
     connection.close()
     with SqliteCheckpointStore.open(path) as other, pytest.raises(kind):
-        other.load_latest("agent")
-        other.standing("agent")
+        assert other.load_latest("agent") == other.standing("agent")
