@@ -17,6 +17,7 @@ from typing import Any
 from celery import shared_task
 
 from celery_ckpt import AgentRun, CheckpointEvent, Conversation, EveryN, Message, agent_task, signals
+from celery_ckpt.runtime.current import current_attempt
 from celery_workers.agents import model
 from celery_workers.ledger import here
 
@@ -25,7 +26,7 @@ _CALLS = {CheckpointEvent.LLM_RESPONSE: "llm", CheckpointEvent.TOOL_CALL_COMPLET
 
 
 def _count(run: AgentRun, n: int, seconds: float = 0.1) -> list[Any]:
-    with here().body(run.run_id, attempt=run.attempt):
+    with here().body(run.run_id, attempt=run.attempt, token=_token()):
         if not run.resumed:
             run.conversation.append(Message.user(f"count to {n}"))
 
@@ -39,6 +40,11 @@ def _count(run: AgentRun, n: int, seconds: float = 0.1) -> list[Any]:
             for call in reply.tool_calls:
                 run.state["sum"] = run.state.get("sum", 0) + run.tool(call, add)
         return [run.state["sum"], len(run.conversation), run.conversation.digest]
+
+
+def _token() -> int:
+    attempt = current_attempt()
+    return attempt.hold.lease.token if attempt else 0
 
 
 #: ``n`` turns, each with a call of the model and of a tool; the result tells all of it.

@@ -78,8 +78,12 @@ def deploy(fleet: Fleet) -> None:
 def quit_cold(fleet: Fleet) -> None:
     """SIGQUIT: Celery's cold shutdown."""
     leaving = fleet.pick()
+    tree = leaving.tree()
+    # Most bodies end by themselves; Celery kills what is left, now or until it has gone itself.
+    fleet.ledger.killed(*tree)
     leaving.quit()
     leaving.wait_exit(EXIT)
+    fleet.ledger.killed(*tree)
     leaving.kill_tree()
     _start_anew(fleet, leaving)
 

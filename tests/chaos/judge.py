@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
+from celery import current_app
 from celery.result import AsyncResult
 from celery_workers import bodies
 from celery_workers.broker import assert_nothing_left
 from celery_workers.judging import repetitions, uninterrupted
 from celery_workers.ledger import NO_RUN, Note
 from celery_workers.waiting import until
+from servers import Guarded
 
+from celery_ckpt import CheckpointStore
 from celery_ckpt.runtime.context import AppContext
 from chaos.fleet import LEASE, Fleet
+from chaos.records import judge_record
 
 #: How long all agents together may take to end after the last fault.
 _END = 120.0
@@ -66,17 +70,23 @@ def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
     notes = defaultdict(list)
     for note in fleet.ledger.notes():
         notes[note.run_id].append(note)
+    # A failover may take the beginning of an attempt back; nonces tell equal tokens apart.
+    is_forgetful = isinstance(fleet.store, Guarded)
     for result in fleet.results:
         _judge_run(result, fleet.turns, notes[result.id], notes[NO_RUN], verdict)
+        begins = [] if is_forgetful else [n for n in notes[result.id] if n.what == "begin"]
+        verdict.problems += judge_record(_store(), result.id, uninterrupted(fleet.turns), begins)
     verdict.runs = len(fleet.results)
     return verdict
 
 
-def _wait_until_nothing_is_left(fleet: Fleet) -> None:
-    from celery import current_app
+def _store() -> CheckpointStore:
+    return AppContext.of(current_app).store
 
+
+def _wait_until_nothing_is_left(fleet: Fleet) -> None:
     assert_nothing_left(fleet.broker.left, _CLEAN)
-    store = AppContext.of(current_app).store
+    store = _store()
     for result in fleet.results:
         until(lambda run=result.id: not store.standing(run).open, _CLEAN, f"{result.id} is settled")
 
