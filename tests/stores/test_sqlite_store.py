@@ -273,9 +273,10 @@ def test_every_statement_is_valid() -> None:
         ("UPDATE ckpt_agents SET expires_at = 4611686018427387904, nonce = 'x'", StoreDamaged),
         ("UPDATE ckpt_agents SET key = 4611686018427387904", StoreDamaged),
         ("UPDATE ckpt_saves SET base = -1", CheckpointDamaged),
+        ("UPDATE ckpt_saves SET record = NULL", CheckpointDamaged),
     ],
 )
-def test_a_number_that_cannot_be_is_damage(
+def test_a_value_that_cannot_be_is_damage(
     store: SqliteCheckpointStore, path: Path, change: str, kind: type[Exception]
 ) -> None:
     store.save(make_checkpoint("agent"))

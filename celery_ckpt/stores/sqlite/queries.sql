@@ -45,15 +45,15 @@ INSERT INTO ckpt_saves (place, base, format, count, id, record, messages)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 
 -- latest (low, high)
-SELECT id, format, place & 4294967295, base, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 ORDER BY place DESC LIMIT 1
 
 -- newest (low, high, limit)
-SELECT id, format, place & 4294967295, base, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 ORDER BY place DESC LIMIT ?3
 
 -- by_id (low, high, id)
-SELECT id, format, place & 4294967295, base, record FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id = ?3
+SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id = ?3
 
 -- agent_of_id (id)
 SELECT agent_id FROM ckpt_agents WHERE key = (SELECT place >> 32 FROM ckpt_saves WHERE id = ?1)
