@@ -138,7 +138,7 @@ def test_a_dashboard_can_change_nothing_and_is_told_at_once_which_command_it_lac
             pytest.raises(ConfigurationError, match=r"User dashboard .*'\w+' command"),
         ):
             WRITES[what](store)
-        assert time.monotonic() - began < 2  # it was not tried again
+        assert time.monotonic() - began < 8  # to try again takes ten seconds
         assert {key: client.dump(key) for key in client.scan_iter()} == before
 
 

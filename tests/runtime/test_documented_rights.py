@@ -71,19 +71,19 @@ def test_nothing_that_a_worker_a_sender_or_beat_does_is_refused(
 ) -> None:
     worker = start_worker(concurrency=2, options=("-E",))
     beat.start()
-    assert celery_app.control.ping(timeout=2)
+    until(lambda: celery_app.control.ping(timeout=1), 30, "the worker answers")
     retried = talk.apply_async(("retried", 2, True), agent_id="somebody", priority=5)
     deployed = count.delay(4, 0.05)
-    ledger.wait_for_call("llm 2", 20)
+    ledger.wait_for_call("llm 2", 30)
     worker.term()
-    assert worker.wait_exit(20) == 0
+    assert worker.wait_exit(60) == 0
     worker.start().wait_ready()
 
-    assert deployed.get(timeout=30) == uninterrupted(4)
-    assert fair.delay(3, 0).get(timeout=30) == uninterrupted(3)
-    assert retried.get(timeout=30) == ["retried 1", "retried 2"]
+    assert deployed.get(timeout=60) == uninterrupted(4)
+    assert fair.delay(3, 0).get(timeout=60) == uninterrupted(3)
+    assert retried.get(timeout=60) == ["retried 1", "retried 2"]
     agents = Agents(celery_app)
-    until(lambda: len(agents.history(deployed.id)) == 2, 30, "beat has it pruned")
+    until(lambda: len(agents.history(deployed.id)) == 2, 60, "beat has it pruned")
     agents.delete("somebody")
     findings = list(agents.doctor(repair=True))
     assert all(found.repaired or found.kind == "risk" for found in findings), findings
@@ -97,15 +97,15 @@ def test_a_right_that_is_taken_away_ends_the_agent_at_once_and_is_said_once(
 ) -> None:
     worker = start_worker()
     result = count.delay(50, 0.05)
-    ledger.wait_for_call("llm 2", 20)
+    ledger.wait_for_call("llm 2", 30)
     with servers["store"].client() as client:
         client.acl_setuser("worker", commands=["-evalsha", "-eval"])
 
     with pytest.raises(ConfigurationError, match=r"no permissions to run the 'evalsha' command"):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert len(ledger.bodies(result.id)) == 1
-    until(lambda: "The watchdog could not look" in worker.log(), 10, "the watchdog says so")
-    until(lambda: refused_more_often(servers["store"], 10), 20, "it looks again and again")
+    until(lambda: "The watchdog could not look" in worker.log(), 30, "the watchdog says so")
+    until(lambda: refused_more_often(servers["store"], 10), 60, "it looks again and again")
     assert worker.log().count("The watchdog could not look") == 1
 
 

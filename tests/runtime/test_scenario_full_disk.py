@@ -19,6 +19,9 @@ from scenario_kit import assert_right_end, scenario
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 
+#: Two seconds of work, so that the disk is full before its end also on a busy machine.
+TURNS = 20
+TOLD = [f"turn {turn}" for turn in range(1, TURNS + 1)]
 STORES = pytest.mark.parametrize("kind", ["file", "sqlite"])
 
 
@@ -35,16 +38,16 @@ def test_agents_go_on_when_there_is_room_again(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker(concurrency=2)
-    waits, goes_on = count.delay(4), by_hand.delay(6)
-    ledger.wait_for_call("llm 2", 20)
+    waits, goes_on = count.delay(4), by_hand.delay(TURNS)
+    ledger.wait_for_call("llm 2", 30)
 
     worker.fill_disk()
-    ledger.wait_for(lambda note: note.what == "checkpoint failed", 20)
+    ledger.wait_for(lambda note: note.what == "checkpoint failed", 30)
     worker.make_room()
 
     # If the lease ended meanwhile, a successor may make the call in flight again.
-    assert_right_end(waits, 4, ledger, broker, timeout=40, interruptions=1)
-    assert goes_on.get(timeout=40) == [f"turn {turn}" for turn in range(1, 7)]
+    assert_right_end(waits, 4, ledger, broker, interruptions=1)
+    assert goes_on.get(timeout=60) == TOLD
     ledger.never_two_bodies_at_once(goes_on.id)
 
 
@@ -54,15 +57,16 @@ def test_what_could_not_be_recorded_is_not_told_to_celery_but_done_again(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker(concurrency=2)
-    fails, ends = count.delay(3), by_hand.delay(3)
-    ledger.wait_for_call("llm 2", 20)
+    fails, ends = count.delay(3), by_hand.delay(TURNS)
+    ledger.wait_for_call("llm 2", 30)
     delivered = set(broker.unacked())
 
     worker.fill_disk()
     # One is to be retried, the other has returned; for neither is there room, until both are given up.
-    until(lambda: not delivered & set(broker.unacked()), 30, "the attempts are over")
+    until(lambda: not delivered & set(broker.unacked()), 60, "the attempts are over")
     assert {fails.state, ends.state} == {"STARTED"}
     worker.make_room()
 
-    assert_right_end(fails, 3, ledger, broker, timeout=40, interruptions=3)
-    assert ends.get(timeout=40) == ["turn 1", "turn 2", "turn 3"]
+    # With so short a lease a busy machine may interrupt it besides.
+    assert_right_end(fails, 3, ledger, broker, interruptions=10)
+    assert ends.get(timeout=60) == TOLD
