@@ -73,10 +73,12 @@ def test_nothing_that_a_worker_a_sender_or_beat_does_is_refused(
     beat.start()
     until(lambda: celery_app.control.ping(timeout=1), 30, "the worker answers")
     retried = talk.apply_async(("retried", 2, True), agent_id="somebody", priority=5)
+    ledger.hold("llm 2")
     deployed = count.delay(4, 0.05)
     ledger.wait_for_call("llm 2", 30)
     worker.term()
     assert worker.wait_exit(60) == 0
+    ledger.let_go()
     worker.start().wait_ready()
 
     assert deployed.get(timeout=60) == uninterrupted(4)
@@ -96,10 +98,12 @@ def test_a_right_that_is_taken_away_ends_the_agent_at_once_and_is_said_once(
     start_worker: StartWorker, servers: dict[str, Valkey], ledger: Ledger
 ) -> None:
     worker = start_worker()
-    result = count.delay(50, 0.05)
+    ledger.hold("llm 2")
+    result = count.delay(3, 0)
     ledger.wait_for_call("llm 2", 30)
     with servers["store"].client() as client:
         client.acl_setuser("worker", commands=["-evalsha", "-eval"])
+    ledger.let_go()
 
     with pytest.raises(ConfigurationError, match=r"no permissions to run the 'evalsha' command"):
         result.get(timeout=60)

@@ -19,8 +19,9 @@ from scenario_kit import assert_right_end, scenario
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 
-#: Two seconds of work, so that the disk is full before its end also on a busy machine.
-TURNS = 20
+#: What both are amid when the disk is full.
+AMID = "llm 2", "turn 2"
+TURNS = 6
 TOLD = [f"turn {turn}" for turn in range(1, TURNS + 1)]
 STORES = pytest.mark.parametrize("kind", ["file", "sqlite"])
 
@@ -38,10 +39,13 @@ def test_agents_go_on_when_there_is_room_again(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker(concurrency=2)
+    ledger.hold(*AMID)
     waits, goes_on = count.delay(4), by_hand.delay(TURNS)
-    ledger.wait_for_call("llm 2", 30)
+    for name in AMID:
+        ledger.wait_for_call(name, 30)
 
     worker.fill_disk()
+    ledger.let_go()
     ledger.wait_for(lambda note: note.what == "checkpoint failed", 30)
     worker.make_room()
 
@@ -57,11 +61,14 @@ def test_what_could_not_be_recorded_is_not_told_to_celery_but_done_again(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker(concurrency=2)
+    ledger.hold(*AMID)
     fails, ends = count.delay(3), by_hand.delay(TURNS)
-    ledger.wait_for_call("llm 2", 30)
+    for name in AMID:
+        ledger.wait_for_call(name, 30)
     delivered = set(broker.unacked())
 
     worker.fill_disk()
+    ledger.let_go()
     # One is to be retried, the other has returned; for neither is there room, until both are given up.
     until(lambda: not delivered & set(broker.unacked()), 60, "the attempts are over")
     assert {fails.state, ends.state} == {"STARTED"}
