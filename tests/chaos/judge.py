@@ -122,8 +122,10 @@ def _is_late(call: Note, thawed: Sequence[Note]) -> bool:
 
 
 def _at_work(body: bodies.Body) -> bodies.Body:
-    """One that waited for the store, and was then refused by it, did nothing meanwhile."""
-    return replace(body, end=body.last) if body.how == "Fenced" else body
+    """One that waited, for the store or for a processor, until it was refused or killed, did nothing
+    meanwhile.
+    """
+    return replace(body, end=body.last) if body.how in ("Fenced", "killed") else body
 
 
 def _woke_up_fenced(body: bodies.Body, thawed: Sequence[Note]) -> bool:
