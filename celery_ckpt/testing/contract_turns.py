@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt.errors import CheckpointTooLarge, LeaseHeld, LeaseLost, RunNotFound, RunOver
+from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import Lease, RunRecord, RunStatus
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
@@ -287,3 +288,4 @@ class TurnsContract(ContractFixtures):
         with pytest.raises(RunNotFound):
             store.settle_run(make_run("agent", "run"))
         assert list(store.agents()) == []
+        assert store.count_due(Rounds.SWEEP) == 0, "a sweep is told of nobody"

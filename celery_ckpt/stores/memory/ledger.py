@@ -196,8 +196,9 @@ class MemoryLedger(CheckpointStore):
         """See ``CheckpointStore``."""
         self._refuse_too_large(run)
         with self._lock:
+            following = turns.settle(self._known(run.agent_id), run, lease, self._clock.now())
             self.watch(run.agent_id, 0, Rounds.SWEEP)
-            return turns.settle(self._known(run.agent_id), run, lease, self._clock.now())
+            return following
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         """See ``CheckpointStore``."""

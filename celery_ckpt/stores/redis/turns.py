@@ -99,6 +99,8 @@ class RedisTurns(RedisLedger):
         # Listed behind it, or a sweep could be done with the agent just before. Whoever dies in between
         # leaves the agent to a watchdog, which lists it before it stops watching it.
         [reply, _] = self._server.together(settle, self._index.listing(agent_id))
+        if reply[0] == b"none":
+            self._index.remove(agent_id)  # it was deleted: nothing is to be left of it
         refuse(reply, agent_id, lease, run.run_id)
         return parsed_run(agent_id, reply[1].decode(), reply[2]) if reply[0] == b"next" else None
 
