@@ -20,6 +20,8 @@ from servers import DEADLINE, LOOPBACK, Valkey, free_port, wait_until
 _MODULES = {"celery": "celery", "uvicorn": "uvicorn", "django-admin": "django", "python": None}
 _QUICK = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
 _SERVER, _SERVICE = "localhost:6379", "8000"
+#: Python 3.12.0 to 3.12.3 take a numbered placeholder of SQLite for a name.
+_FIRST_312 = ("-W", "ignore:Binding:DeprecationWarning")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Project:
                 self.run(*self._arguments(command))
             others = [running.enter_context(self.beside(own)) for own in self.page.commands("beside")]
             try:
-                return self.run("-W", "error", program.name)
+                return self.run("-W", "error", *_FIRST_312, program.name)
             except (AssertionError, subprocess.TimeoutExpired) as error:
                 error.add_note("\n".join(other.log for other in others))
                 raise

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import pytest
 from crashing import started
 
@@ -154,9 +155,13 @@ def test_a_record_of_a_newer_format_is_refused(
 
 def test_a_store_of_a_newer_format_is_refused(store: SqliteCheckpointStore, path: Path) -> None:
     change(path, "UPDATE ckpt_format SET version = 2")
+    store.close()
 
-    with pytest.raises(SchemaTooNew, match="reads up to 1"):
+    with pytest.raises(SchemaTooNew, match="reads up to 1") as refusal:
         SqliteCheckpointStore.open(path)
+    # While the error is looked at, nothing of the store is open any more.
+    assert refusal.value
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
 @pytest.mark.parametrize("content", [b"this is no database at all, but it is long enough" * 50])

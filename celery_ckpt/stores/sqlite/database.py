@@ -57,7 +57,11 @@ class Database:
         #: Of the connection, for ``insert``: to make one each time takes as long as a look-up.
         self._cursor: sqlite3.Cursor | None = None
         self._is_closed = False
-        self.transact("BEGIN IMMEDIATE", self._prepare, "COMMIT")
+        try:
+            self.transact("BEGIN IMMEDIATE", self._prepare, "COMMIT")
+        except BaseException:
+            self.close()
+            raise
         _OPEN.add(self)
 
     @property
