@@ -48,19 +48,19 @@ def _wait_for_begins(ledger: Ledger, number: int) -> None:
 
 # Hundreds of threads share one interpreter: their leases are renewed in time, but not within a second.
 @scenario(ckpt_lease_ttl=LONG_LEASE)
-def test_a_hundred_async_agents_work_at_once_in_one_worker(
+def test_two_hundred_async_agents_work_at_once_in_one_worker(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, tmp_path: Path
 ) -> None:
-    start_worker(pool="threads", concurrency=100)
+    start_worker(pool="threads", concurrency=200)
     gate = tmp_path / "gate"
-    results = [async_count.delay(2, str(gate)) for _ in range(100)]
-    _wait_for_begins(ledger, 100)
+    results = [async_count.delay(2, str(gate)) for _ in range(200)]
+    _wait_for_begins(ledger, 200)
     assert ledger.notes(what="end") == []
 
     gate.touch()
 
     assert_all_right(results, 2, ledger, broker)
-    assert len(ledger.notes(what="begin")) == 100
+    assert len(ledger.notes(what="begin")) == 200
 
 
 # What a killed worker had fetched and not begun is on nobody's record: the broker has to bring it back.
