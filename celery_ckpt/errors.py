@@ -17,6 +17,8 @@
         │   └── StoreFull       the disk, a quota or the server's memory has no room
         ├── StoreDamaged        the store as a whole cannot be read
         ├── CheckpointDamaged   one checkpoint cannot be read; the others can
+        ├── EncryptionKeyMissing  sealed with a key that is not in the settings
+        ├── NotEncrypted        plain text where everything is to be encrypted
         ├── SchemaTooNew        written by a newer version of this library
         ├── CheckpointTooLarge  over the limit; nothing was written
         ├── AlreadyExists       the same id, another content
@@ -45,6 +47,11 @@ class CheckpointError(Exception):
 
     #: What the message says; the braces name facts.
     template: ClassVar[str] = "{reason}"
+    #: The facts that several of them have: each has those that its message names.
+    agent_id: str
+    run_id: str
+    what: str
+    reason: str
 
     def __init__(self, *message: str, **facts: Any) -> None:
         # Celery makes an error again of its message alone, without the facts.
@@ -73,8 +80,6 @@ class InvalidName(CheckpointError, ValueError):
     """A name that is empty, too long, or not valid Unicode text."""
 
     template = "{what} {reason}. Use a text of 1 to {limit} characters."
-    what: str
-    reason: str
     limit: int
 
 
@@ -83,7 +88,6 @@ class NotJson(CheckpointError, ValueError):
 
     template = "{path} {reason}. Only what JSON can hold exactly can be kept: convert it first."
     path: str
-    reason: str
 
 
 class StepResultNotJson(NotJson):
@@ -102,7 +106,6 @@ class NotACheckpoint(CheckpointError, ValueError):
     template = (
         "These bytes are no checkpoint: {reason}. Only what Checkpoint.to_bytes wrote can be read."
     )
-    reason: str
 
 
 class NotAnExport(CheckpointError, ValueError):
@@ -112,8 +115,6 @@ class NotAnExport(CheckpointError, ValueError):
         "Line {line} is not what an export wrote there: {reason}. Nothing of {what} was imported."
     )
     line: int
-    reason: str
-    what: str
 
 
 class RunMisused(CheckpointError):
@@ -133,9 +134,6 @@ class RunFailed(CheckpointError):
     """The recorded end of a run, told again because Celery did not get it the first time."""
 
     template = "Run {run_id!r} of agent {agent_id!r} has ended before: {reason}."
-    agent_id: str
-    run_id: str
-    reason: str
 
 
 class RunStalled(CheckpointError):
@@ -145,8 +143,6 @@ class RunStalled(CheckpointError):
         "Run {run_id!r} of agent {agent_id!r} was given up: {attempts} attempts in a row died without "
         "recording a step or a checkpoint. Look for what killed them (memory?), then resume it by hand."
     )
-    agent_id: str
-    run_id: str
     attempts: int
 
 
@@ -158,7 +154,6 @@ class StepChanged(CheckpointError):
         "code or its arguments have changed under a live run. Bring the old code back, or use "
         "on_changed='call'."
     )
-    agent_id: str
     name: str
     iteration: int
 
@@ -172,7 +167,6 @@ class StoreUnavailable(StoreError):
 
     template = "The checkpoint store at {where} did not answer: {reason}. Is it running and reachable?"
     where: str
-    reason: str
 
 
 class StoreFull(StoreUnavailable):
@@ -189,7 +183,6 @@ class StoreDamaged(StoreError):
 
     template = "The checkpoint store at {where} cannot be read: {reason}. Restore it from a backup."
     where: str
-    reason: str
 
 
 class CheckpointDamaged(StoreError):
@@ -202,10 +195,28 @@ class CheckpointDamaged(StoreError):
         "Checkpoint {checkpoint_id} of agent {agent_id!r} is damaged: {reason}. The agent's other "
         "checkpoints are not affected: load one of them, or prune this one."
     )
-    agent_id: str
     checkpoint_id: str
-    reason: str
     readable: Sequence[Checkpoint] = ()
+
+
+class EncryptionKeyMissing(StoreError):
+    """Something is encrypted, and the key is not known here. Nothing is wrong with the data."""
+
+    template = (
+        "{what} of agent {agent_id!r} is encrypted with the key {key_id!r}, which is not among "
+        "ckpt_encryption_keys here. Add it, behind the one that encrypts."
+    )
+    key_id: str
+
+
+class NotEncrypted(StoreError):
+    """Something is not encrypted, although keys are set."""
+
+    template = (
+        "{what} of agent {agent_id!r} is not encrypted, although ckpt_encryption_keys is set. If it "
+        "was written before that was set, run: celery ckpt rekey --from-plaintext. If not, somebody "
+        "else has put it there."
+    )
 
 
 class SchemaTooNew(StoreError):
@@ -215,7 +226,6 @@ class SchemaTooNew(StoreError):
         "{what} has format version {version}; this celery_ckpt reads up to {supported}. "
         "Upgrade celery_ckpt here before this process reads it."
     )
-    what: str
     version: int
     supported: int
 
@@ -227,8 +237,6 @@ class CheckpointTooLarge(StoreError):
         "{what} of agent {agent_id!r} has {size:,} bytes, the limit is {limit:,}; the largest part is "
         "{part} with {part_size:,} bytes. Shorten it, or raise ckpt_max_checkpoint_bytes."
     )
-    what: str
-    agent_id: str
     size: int
     limit: int
     part: str
@@ -242,15 +250,12 @@ class AlreadyExists(StoreError):
         "{what} of agent {agent_id!r} is stored already with another content. What was saved never "
         "changes: use a new id."
     )
-    what: str
-    agent_id: str
 
 
 class AgentNotFound(StoreError):
     """There is nothing of such an agent."""
 
     template = "There is no agent {agent_id!r} in this store. Is the name right, and the store's URL?"
-    agent_id: str
 
 
 class CheckpointNotFound(StoreError):
@@ -264,16 +269,12 @@ class RunNotFound(StoreError):
     """There is no record of such a run."""
 
     template = "Agent {agent_id!r} has no run {run_id!r}. Add its record before updating it."
-    agent_id: str
-    run_id: str
 
 
 class RunOver(StoreError):
     """The run has ended."""
 
     template = "Run {run_id!r} of agent {agent_id!r} has {status} already. Nothing was changed."
-    agent_id: str
-    run_id: str
     status: str
 
 
@@ -288,7 +289,6 @@ class LeaseHeld(LeaseError):
         "Agent {agent_id!r} is being worked on by {owner} (token {token}); its lease ends in "
         "{seconds_left:.1f} s. Wait for that, or write with the lease."
     )
-    agent_id: str
     owner: str
     token: int
     nonce: str
@@ -302,5 +302,4 @@ class LeaseLost(LeaseError):
         "The lease with token {token} no longer covers agent {agent_id!r}. Nothing was written. "
         "Another attempt may have taken over; stop, or acquire anew."
     )
-    agent_id: str
     token: int

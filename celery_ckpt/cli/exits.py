@@ -45,6 +45,8 @@ _CODES: tuple[tuple[type[errors.CheckpointError], Code], ...] = (
     (errors.StoreDamaged, Code.DAMAGED),
     (errors.CheckpointDamaged, Code.DAMAGED),
     (errors.SchemaTooNew, Code.DAMAGED),
+    (errors.NotEncrypted, Code.DAMAGED),
+    (errors.EncryptionKeyMissing, Code.CONFIGURATION),
     (errors.NotAnExport, Code.DAMAGED),
     (errors.LeaseError, Code.BUSY),
 )

@@ -16,6 +16,7 @@ from celery_ckpt.runtime.owner import this_process
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.opening import open_store
+from celery_ckpt.stores.sealed import SealedStore, UnsealedStore
 
 _EVENTS = "CELERY_CKPT_SENDS_EVENTS"
 
@@ -64,9 +65,11 @@ def _store(app: Celery, settings: Settings) -> CheckpointStore:
         options["key_prefix"] = settings.key_prefix
     url = settings.needed_store_url(app)
     try:
-        return open_store(url, **options)
+        store = open_store(url, **options)
     except ConfigurationError as error:
         raise ConfigurationError(reason=f"The setting ckpt_store_url is wrong: {error}") from error
+    keys = settings.encryption_keys
+    return SealedStore(store, keys) if keys else UnsealedStore(store)
 
 
 _lock = threading.Lock()

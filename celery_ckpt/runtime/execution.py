@@ -24,7 +24,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.control import Fenced, HandOff, Unrecorded, found
-from celery_ckpt.errors import RunFailed, RunStalled, StoreUnavailable
+from celery_ckpt.errors import EncryptionKeyMissing, RunFailed, RunStalled, StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
@@ -114,6 +114,8 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
         return _interrupted(attempt, error)
     if isinstance(error, Ignore | Reject):
         return _left(attempt, run, error)
+    if isinstance(error, EncryptionKeyMissing):
+        return _put_back(attempt, error)
     if isinstance(error, Exception):
         return _failed(attempt, run, error)
     return _interrupted(attempt, error)
@@ -210,6 +212,17 @@ def _unrecorded(attempt: Attempt, away: BaseException) -> BaseException:
     except Exception as error:
         logger.warning("Run %s was not sent; a watchdog will: %s", run_id, error)
     return Ignore("the store is away")
+
+
+def _put_back(attempt: Attempt, error: EncryptionKeyMissing) -> BaseException:
+    """Another worker may have the key, and this one after the next deploy: a watchdog sends it."""
+    logger.error("Run %s cannot go on here: %s", attempt.of_run.run_id, error)
+    try:
+        queued = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
+        attempt.release(queued, _UNCLAIMED_SECONDS)
+    except Fenced:
+        return _fenced(attempt, None)
+    return Ignore("a key is missing")
 
 
 def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:

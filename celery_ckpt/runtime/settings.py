@@ -16,9 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
+from celery_ckpt.stores.sealed.keys import parse_keys
 from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
 
 PREFIX = "ckpt_"
+#: The settings that no message shows.
+_SECRETS = {"encryption_keys"}
 _WEEK = timedelta(days=7).total_seconds()
 #: The name of the app that shared tasks get where none is current, as in a thread of a web server.
 _CELERYS_OWN_APP = "default"
@@ -35,7 +38,9 @@ _NO_CURRENT_APP = (
 class Settings(BaseModel):
     """Every setting with its default. Times are seconds, or a ``timedelta``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
+    )
 
     #: Where checkpoints are kept, see ``open_store``. There is no default: losing work is not one.
     store_url: str | None = None
@@ -65,8 +70,8 @@ class Settings(BaseModel):
     max_checkpoint_bytes: int = Field(default=DEFAULT_MAX_CHECKPOINT_BYTES, ge=1)
     #: What a save waits for: nothing but the store's answer, the disk, or a replica.
     durability: Durability = "default"
-    #: Keys for encryption at rest; the first one encrypts.
-    encryption_keys: tuple[str, ...] = ()
+    #: Keys for encryption at rest, in a list or in a text with commas; the first one encrypts.
+    encryption_keys: tuple[str, ...] = Field(default=(), repr=False)
 
     @field_validator("strategy", mode="before")
     @classmethod
@@ -78,13 +83,13 @@ class Settings(BaseModel):
     def _seconds(cls, value: Any) -> Any:
         return seconds(value)
 
-    @field_validator("encryption_keys")
+    @field_validator("encryption_keys", mode="before")
     @classmethod
-    def _refuse_what_is_not_there(cls, value: Any) -> Any:
-        # Better refused than silently not done.
-        if value:
-            raise ValueError("this version cannot do that yet")
-        return value
+    def _keys(cls, value: Any) -> Any:
+        # An empty text is a variable that somebody forgot to set: to go on would write plain text.
+        given = value.split(",") if isinstance(value, str) else tuple(value or ())
+        parse_keys(given)
+        return given
 
     @classmethod
     def of(cls, app: Celery) -> Settings:
@@ -100,11 +105,7 @@ class Settings(BaseModel):
         try:
             return cls(**given)
         except ValidationError as error:
-            [first, *_] = error.errors()
-            name = ".".join(str(part) for part in first["loc"])
-            wrong = f"The setting {PREFIX}{name} = {first['input']!r} is wrong"
-            why = first["msg"].removeprefix("Value error, ").rstrip(".")
-            raise ConfigurationError(reason=f"{wrong}: {why}.") from error
+            raise _wrong(error) from None  # what it was given may be a key
 
     def needed_store_url(self, app: Celery) -> str:
         """The store's URL. Raises ``ConfigurationError`` if it was not set in that app."""
@@ -112,6 +113,14 @@ class Settings(BaseModel):
             is_nobodys = app.main == _CELERYS_OWN_APP
             raise ConfigurationError(reason=_NO_CURRENT_APP if is_nobodys else _NO_STORE_URL)
         return self.store_url
+
+
+def _wrong(error: ValidationError) -> ConfigurationError:
+    [first, *_] = error.errors()
+    name = ".".join(str(part) for part in first["loc"])
+    given = "" if name in _SECRETS else f" = {first['input']!r}"
+    why = first["msg"].removeprefix("Value error, ").rstrip(".")
+    return ConfigurationError(reason=f"The setting {PREFIX}{name}{given} is wrong: {why}.")
 
 
 def seconds(value: Any) -> Any:

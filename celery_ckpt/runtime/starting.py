@@ -9,7 +9,7 @@ from typing import Any
 from celery.exceptions import Ignore
 
 from celery_ckpt.clock import system_clock
-from celery_ckpt.errors import LeaseHeld, LeaseLost, StoreUnavailable
+from celery_ckpt.errors import EncryptionKeyMissing, LeaseHeld, LeaseLost, StoreUnavailable
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
@@ -45,10 +45,10 @@ def start(task: Any) -> Attempt:
     context = AppContext.of(task.app)
     try:
         return _started(context, task)
-    except StoreUnavailable as error:
+    except (StoreUnavailable, EncryptionKeyMissing) as error:
         logger.error("Run %s cannot begin yet: %s", task.request.id, error)
         send_later(task, LATER_SECONDS)
-        raise Ignore("the store is away") from error
+        raise Ignore("the store is away, or a key") from error
     except _Busy as busy:
         raise _duplicate(context, task, busy) from busy
 

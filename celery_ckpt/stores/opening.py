@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, get_args
 from urllib.parse import unquote, urlsplit
@@ -26,18 +26,31 @@ _REDIS_SCHEMES = (
 _DURABILITIES = {"memory": ["default"], "file": ["default", "fsync"], "sqlite": ["default", "fsync"]}
 
 
-def open_store(url: str, *, durability: Durability = "default", **options: Any) -> CheckpointStore:
+def open_store(
+    url: str,
+    *,
+    durability: Durability = "default",
+    encryption_keys: str | Iterable[str] = (),
+    **options: Any,
+) -> CheckpointStore:
     """Open a store: ``memory://``, ``file:///dir``, ``sqlite:///relative.db``,
     ``sqlite:////absolute.db``, ``redis://``, ``rediss://``, ``valkey://``, ``redis+sentinel://`` or
     ``redis+cluster://``.
 
     With ``durability`` a write returns when it is on the disk (``"fsync"``) or on a replica
-    (``"replica"``, Redis only); ``docs/howto/survive-a-failover.md`` says what that costs. The other
+    (``"replica"``, Redis only); ``docs/howto/survive-a-failover.md`` says what that costs. With
+    ``encryption_keys`` what agents say and know is encrypted (``docs/howto/encrypt.md``). The other
     options are those of the store's constructor, ``max_checkpoint_bytes`` for instance.
 
     Raises:
-        ConfigurationError: the URL names no store, or an option is none of that store's.
+        ConfigurationError: the URL names no store, a key is wrong, or an option is none of that
+            store's.
     """
+    store = _opened(url, durability, options)
+    return _store("sealed", "SealedStore")(store, encryption_keys) if encryption_keys else store
+
+
+def _opened(url: str, durability: Durability, options: dict[str, Any]) -> CheckpointStore:
     scheme = url.partition("://")[0] if "://" in url else ""
     opener = _OPENERS.get(scheme)
     if opener is None:

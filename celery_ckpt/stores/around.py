@@ -1,0 +1,208 @@
+"""A store around another one: everything is passed on, so that a subclass says only what it changes."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from celery_ckpt.errors import StoreError
+from celery_ckpt.maintenance import Finding, Notes, Pruned, Rounds, Sight, Verdict
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, RunStatus, Standing, Start, Step
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
+
+
+class StoreAround(CheckpointStore):
+    """Passes everything on to the store that it is around. See ``CheckpointStore`` for each method."""
+
+    def __init__(self, inner: CheckpointStore) -> None:
+        #: The store that keeps everything.
+        self.inner = inner
+
+    @property
+    def max_checkpoint_bytes(self) -> int:
+        """What is larger is refused: the limit of the store that this one is around."""
+        limit: int = getattr(self.inner, "max_checkpoint_bytes", DEFAULT_MAX_CHECKPOINT_BYTES)
+        return limit
+
+    @max_checkpoint_bytes.setter
+    def max_checkpoint_bytes(self, limit: int) -> None:
+        """Change it there."""
+        self.inner.max_checkpoint_bytes = limit  # type: ignore[attr-defined]
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def save(
+        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+    ) -> None:
+        """Passed on."""
+        self.inner.save(checkpoint, lease, run=run)
+
+    def load_latest(self, agent_id: str) -> Checkpoint | None:
+        """Passed on."""
+        return self.inner.load_latest(agent_id)
+
+    def load(self, checkpoint_id: str) -> Checkpoint | None:
+        """Passed on."""
+        return self.inner.load(checkpoint_id)
+
+    def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
+        """Passed on."""
+        return self.inner.list(agent_id, limit=limit)
+
+    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
+        """Passed on."""
+        return self.inner.history(agent_id)
+
+    def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
+        """Passed on."""
+        return self.inner.remove(agent_id, checkpoint_ids)
+
+    def prune(self, agent_id: str, keep: int) -> int:
+        """Passed on."""
+        return self.inner.prune(agent_id, keep)
+
+    def delete(self, agent_id: str) -> int:
+        """Passed on."""
+        return self.inner.delete(agent_id)
+
+    def agents(self) -> Iterator[str]:
+        """Passed on."""
+        return self.inner.agents()
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
+        """Passed on."""
+        return self.inner.acquire(agent_id, owner, ttl, over=over)
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        """Passed on."""
+        return self.inner.renew(lease, ttl)
+
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+    ) -> bool:
+        """Passed on."""
+        return self.inner.release(lease, run=run, unclaimed=unclaimed)
+
+    def holder(self, agent_id: str) -> Lease | None:
+        """Passed on."""
+        return self.inner.holder(agent_id)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+        """Passed on."""
+        self.inner.record_step(step, lease)
+
+    def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
+        """Passed on."""
+        return self.inner.steps(agent_id, run_id)
+
+    def drop_steps(
+        self,
+        agent_id: str,
+        run_id: str,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        lease: Lease | None = None,
+    ) -> int:
+        """Passed on."""
+        return self.inner.drop_steps(agent_id, run_id, first=first, last=last, lease=lease)
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+        """Passed on."""
+        return self.inner.add_run(run, unclaimed=unclaimed)
+
+    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+        """Passed on."""
+        self.inner.update_run(run, lease)
+
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        """Passed on."""
+        return self.inner.run(agent_id, run_id)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        """Passed on."""
+        return self.inner.runs(agent_id)
+
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """Passed on."""
+        return self.inner.start_run(run, owner, ttl, over=over)
+
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """Passed on."""
+        return self.inner.settle_run(run, lease)
+
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        """Passed on."""
+        return self.inner.cancel_run(agent_id, run_id, owner, ttl)
+
+    def standing(self, agent_id: str) -> Standing:
+        """Passed on."""
+        return self.inner.standing(agent_id)
+
+    # -- upkeep --------------------------------------------------------------------------------------
+
+    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """Passed on."""
+        return self.inner.watch(agent_id, after, rounds)
+
+    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """Passed on."""
+        return self.inner.unwatch(moments, rounds)
+
+    def due(
+        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        """Passed on."""
+        return self.inner.due(limit, hold, rounds)
+
+    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+        """Passed on."""
+        return self.inner.count_due(rounds)
+
+    def notes(self, agent_id: str) -> Notes:
+        """Passed on."""
+        return self.inner.notes(agent_id)
+
+    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+        """Passed on."""
+        return self.inner.set_notes(agent_id, before, after)
+
+    def pin(self, checkpoint_id: str, label: str | None) -> bool:
+        """Passed on."""
+        return self.inner.pin(checkpoint_id, label)
+
+    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+        """Passed on."""
+        return self.inner.sights(agent_ids)
+
+    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+        """Passed on."""
+        return self.inner.carry_out(verdicts)
+
+    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+        """Passed on."""
+        return self.inner.ailments(repair)
+
+    def risks(self) -> builtins.list[str]:
+        """Passed on."""
+        return self.inner.risks()
+
+    def close(self) -> None:
+        """Passed on."""
+        self.inner.close()
+
+
+def give_back(store: CheckpointStore, start: Start) -> None:
+    """An attempt cannot begin here after all: let another worker begin it. It is no stalled one."""
+    if start.lease is not None:
+        queued = start.run.model_copy(update={"status": RunStatus.QUEUED})
+        with suppress(StoreError):  # else the lease ends by itself
+            store.release(start.lease, run=None if start.run.status.is_final else queued)

@@ -1,0 +1,8 @@
+"""Encryption at rest: a store around any other, in which that one keeps only what it needs to know."""
+
+from __future__ import annotations
+
+from celery_ckpt.stores.sealed.store import SealedStore
+from celery_ckpt.stores.sealed.unsealed import UnsealedStore
+
+__all__ = ["SealedStore", "UnsealedStore"]

@@ -1,0 +1,184 @@
+"""A checkpoint and the sealed one that stands for it.
+
+    messages   each sealed by itself, for its agent
+    state      with the entry's state, sealed as that of this very checkpoint: its agent, id, iteration,
+               event, run, time, metadata, and the digest of all its sealed messages in their order
+    metadata   sealed by itself, since a history shows it without messages; a pin stays readable, for
+               sweeps go by it
+
+So no message can be left out, exchanged, or put elsewhere, in one agent or between two: the state of
+the checkpoint would not open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_ckpt import codec
+from celery_ckpt.clock import microseconds
+from celery_ckpt.conversation import Conversation, Spine
+from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing, NotEncrypted
+from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.maintenance import PIN
+from celery_ckpt.models import Checkpoint, Entry
+from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.stores.sealed.seals import (
+    MARK,
+    Altered,
+    Seals,
+    UnknownKey,
+    bound,
+    sealed_text,
+)
+from celery_ckpt.stores.sealed.spines import OpenedSpines, PlainMessage, SealedSpines
+
+
+class SealedCheckpoints:
+    """Seals and opens checkpoints."""
+
+    def __init__(self, seals: Seals) -> None:
+        self._seals, self._spines = seals, SealedSpines(seals)
+
+    # -- sealing -------------------------------------------------------------------------------------
+
+    def sealed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """What stands for a checkpoint in the store below."""
+        own, agent_id = checkpoint.__dict__, checkpoint.agent_id
+        entry: Entry | None = own["entry"]
+        fields = {name: own[name] for name in ("iteration", "created_at", "event", "run_id")}
+        unbound = Checkpoint(
+            id=checkpoint.id,
+            agent_id=agent_id,
+            conversation=self._spines.sealed(agent_id, own["conversation"]),
+            metadata=self._sealed_metadata(checkpoint),
+            entry=entry and Entry(conversation=self._spines.sealed(agent_id, entry.conversation)),
+            **fields,
+        )
+        states = [own["state"], entry and entry.state]
+        text = self._seals.seal(agent_id, encode(states), _bound(unbound))
+        return unbound.model_copy(update={"state": {MARK: text}})
+
+    def _sealed_metadata(self, checkpoint: Checkpoint) -> dict[str, str]:
+        metadata = checkpoint.metadata
+        if not metadata:
+            return {}
+        as_what = _bound_metadata(checkpoint.agent_id, checkpoint.id)
+        text = self._seals.seal(checkpoint.agent_id, encode(metadata), as_what)
+        return {MARK: text, **{key: value for key, value in metadata.items() if key == PIN}}
+
+    # -- opening -------------------------------------------------------------------------------------
+
+    def opening(self, agent_id: str) -> OpenedSpines:
+        """What checkpoints of an agent share that are opened together."""
+        return OpenedSpines(self._seals, self._spines, agent_id)
+
+    def opened(self, sealed: Checkpoint, spines: OpenedSpines | None = None) -> Checkpoint:
+        """The checkpoint that a sealed one stands for.
+
+        Raises:
+            CheckpointDamaged: it is not what was sealed there.
+            EncryptionKeyMissing, NotEncrypted: see there.
+        """
+        named = _Named(sealed.agent_id, sealed.id)
+        try:
+            return self._opened(sealed, spines or self.opening(sealed.agent_id))
+        except PlainMessage:
+            raise named.plain("A message of checkpoint") from None
+        except UnknownKey as unknown:
+            raise named.locked(unknown.key_id) from None
+        except (Altered, ValueError, TypeError) as error:
+            raise named.damaged(str(error)) from error
+
+    def _opened(self, sealed: Checkpoint, spines: OpenedSpines) -> Checkpoint:
+        agent_id, own = sealed.agent_id, sealed.__dict__
+        entry: Entry | None = own["entry"]
+        text = sealed_text(own["state"])
+        if text is None:
+            raise _Named(agent_id, sealed.id).plain("Checkpoint")
+        state, entered = decode(self._seals.open(agent_id, text, _bound(sealed)))
+        changes: dict[str, Any] = {
+            "state": state,
+            "conversation": spines.opened(own["conversation"]),
+            "metadata": self._opened_metadata(agent_id, sealed.id, own["metadata"]),
+        }
+        if entry is not None:
+            conversation = spines.opened(entry.conversation)
+            changes["entry"] = Entry(conversation=conversation, state=entered)
+        return sealed.model_copy(update=changes)
+
+    def info(self, agent_id: str, sealed: CheckpointInfo) -> CheckpointInfo:
+        """The outline that a sealed one stands for. Raises what ``opened`` does."""
+        named = _Named(agent_id, sealed.id)
+        try:
+            metadata = self._opened_metadata(agent_id, sealed.id, sealed.metadata)
+        except UnknownKey as unknown:
+            raise named.locked(unknown.key_id) from None
+        except (Altered, ValueError, TypeError) as error:
+            raise named.damaged(str(error)) from error
+        return sealed.model_copy(update={"metadata": metadata})
+
+    def _opened_metadata(
+        self, agent_id: str, checkpoint_id: str, sealed: dict[str, str]
+    ) -> dict[str, str]:
+        if not sealed:
+            return {}
+        text = sealed_text(sealed)
+        if text is None:
+            raise _Named(agent_id, checkpoint_id).plain("The metadata of checkpoint")
+        as_what = _bound_metadata(agent_id, checkpoint_id)
+        metadata: dict[str, str] = decode(self._seals.open(agent_id, text, as_what))
+        readable = {key: value for key, value in sealed.items() if key != MARK}
+        if readable != {key: value for key, value in metadata.items() if key == PIN}:
+            raise Altered("its pin is not the one that was sealed")
+        return metadata
+
+
+class _Named:
+    """The errors about one checkpoint."""
+
+    def __init__(self, agent_id: str, checkpoint_id: str) -> None:
+        self._agent_id, self._id = agent_id, checkpoint_id
+
+    def plain(self, what: str) -> NotEncrypted:
+        return NotEncrypted(what=f"{what} {self._id}", agent_id=self._agent_id)
+
+    def locked(self, key_id: str) -> EncryptionKeyMissing:
+        what = f"Checkpoint {self._id}"
+        return EncryptionKeyMissing(what=what, agent_id=self._agent_id, key_id=key_id)
+
+    def damaged(self, reason: str) -> CheckpointDamaged:
+        return CheckpointDamaged(
+            agent_id=self._agent_id, checkpoint_id=self._id, reason=f"{reason[:200]}"
+        )
+
+
+def _bound(sealed: Checkpoint) -> bytes:
+    """Everything about a sealed checkpoint but its state."""
+    own = sealed.__dict__
+    conversation, entry = own["conversation"], own["entry"]
+    kept, rest = codec.shared_with_entry(sealed)
+    entered = entry and [kept, _digest(Conversation(messages=rest)), entry.conversation.max_tokens]
+    return bound(
+        "checkpoint",
+        sealed.agent_id,
+        sealed.id,
+        microseconds(own["created_at"]),
+        own["iteration"],
+        own["event"] and str(own["event"]),
+        own["run_id"],
+        own["metadata"],
+        len(conversation),
+        _digest(conversation),
+        conversation.max_tokens,
+        entered,
+    )
+
+
+def _digest(conversation: Conversation) -> str:
+    spine: Spine
+    spine, length = conversation.extent
+    return spine.digest(length)[0] if length else ""
+
+
+def _bound_metadata(agent_id: str, checkpoint_id: str) -> bytes:
+    return bound("metadata", agent_id, checkpoint_id)

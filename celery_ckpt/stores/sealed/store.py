@@ -1,0 +1,163 @@
+"""SealedStore: a store around any other, which gets nothing to see of what agents say and know.
+
+What stays readable is what stores, sweeps and watchdogs go by: names of agents, runs and tasks, ids,
+iterations, events, counts, times, status, pins and their labels: see ``docs/howto/encrypt.md``.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+
+from celery_ckpt.codec import is_same
+from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, CheckpointTooLarge, StoreError
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores import limits
+from celery_ckpt.stores.around import StoreAround, give_back
+from celery_ckpt.stores.log.drafts import Parts
+from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints
+from celery_ckpt.stores.sealed.keys import parse_keys
+from celery_ckpt.stores.sealed.records import SealedRecords
+from celery_ckpt.stores.sealed.seals import Seals
+
+
+class SealedStore(StoreAround):
+    """Encrypts what is written to another store, and decrypts what is read from it."""
+
+    def __init__(self, inner: CheckpointStore, keys: str | Iterable[str]) -> None:
+        super().__init__(inner)
+        self._seals = Seals(parse_keys(keys))
+        self._checkpoints, self._records = SealedCheckpoints(self._seals), SealedRecords(self._seals)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def save(
+        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+    ) -> None:
+        """See ``CheckpointStore``."""
+        sealed = self._checkpoints.sealed(checkpoint)
+        try:
+            self.inner.save(sealed, lease, run=run and self._records.run(run))
+        except AlreadyExists:
+            # Equal values can be written, and after a rotation sealed, differently.
+            stored = self.load(checkpoint.id)
+            if stored is None or not is_same(stored, checkpoint):
+                raise
+        except CheckpointTooLarge as error:
+            raise _too_large(checkpoint, error) from None
+
+    def load_latest(self, agent_id: str) -> Checkpoint | None:
+        """See ``CheckpointStore``."""
+        return self._opened(self.inner.load_latest(agent_id))
+
+    def load(self, checkpoint_id: str) -> Checkpoint | None:
+        """See ``CheckpointStore``."""
+        return self._opened(self.inner.load(checkpoint_id))
+
+    def _opened(self, sealed: Checkpoint | None) -> Checkpoint | None:
+        return sealed and self._checkpoints.opened(sealed)
+
+    def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
+        """See ``CheckpointStore``."""
+        damage: CheckpointDamaged | None = None
+        try:
+            sealed = self.inner.list(agent_id, limit=limit)
+        except CheckpointDamaged as error:
+            sealed, damage = builtins.list(error.readable), error
+        spines, readable = self._checkpoints.opening(agent_id), []
+        # Oldest first: what is damaged in a later one does not concern those before it.
+        for one in reversed(sealed):
+            try:
+                readable.append(self._checkpoints.opened(one, spines))
+            except CheckpointDamaged as error:
+                damage = error
+        readable.reverse()
+        if damage is not None:
+            damage.readable = readable
+            raise damage
+        return readable
+
+    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
+        """See ``CheckpointStore``."""
+        return [self._checkpoints.info(agent_id, info) for info in self.inner.history(agent_id)]
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+        """See ``CheckpointStore``."""
+        try:
+            self.inner.record_step(self._records.step(step), lease)
+        except AlreadyExists:
+            stored = self.steps(step.agent_id, step.run_id)
+            if not any(limits.is_same(one, step) for one in stored):
+                what = f"Step {step.key!r}"
+                raise AlreadyExists(what=what, agent_id=step.agent_id) from None
+        except CheckpointTooLarge as error:
+            raise CheckpointTooLarge(**{**error.__dict__, "what": f"Step {step.key!r}"}) from None
+
+    def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
+        """See ``CheckpointStore``."""
+        found: dict[str, Step] = {}
+        for sealed in self.inner.steps(agent_id, run_id):
+            step = self._records.opened_step(sealed)
+            # Under two keys one step has two names; what was recorded first counts.
+            found.setdefault(step.key, step)
+        return builtins.list(found.values())
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+    ) -> bool:
+        """See ``CheckpointStore``."""
+        return self.inner.release(lease, run=run and self._records.run(run), unclaimed=unclaimed)
+
+    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+        """See ``CheckpointStore``."""
+        if self.inner.add_run(self._records.run(run), unclaimed=unclaimed):
+            return True
+        stored = self.run(run.agent_id, run.run_id)
+        return stored is not None and limits.is_same(stored, run)
+
+    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+        """See ``CheckpointStore``."""
+        self.inner.update_run(self._records.run(run), lease)
+
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        sealed = self.inner.run(agent_id, run_id)
+        return sealed and self._records.opened_run(sealed)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        """See ``CheckpointStore``."""
+        return [self._records.opened_run(run) for run in self.inner.runs(agent_id)]
+
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """See ``CheckpointStore``."""
+        start = self.inner.start_run(self._records.run(run), owner, ttl, over=over)
+        try:
+            return start.model_copy(update={"run": self._records.opened_run(start.run)})
+        except StoreError:
+            give_back(self.inner, start)
+            raise
+
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        following = self.inner.settle_run(self._records.run(run), lease)
+        return following and self._records.opened_run(following)
+
+    def standing(self, agent_id: str) -> Standing:
+        """See ``CheckpointStore``."""
+        found = self.inner.standing(agent_id)
+        return found.model_copy(update={"open": [self._records.opened_run(run) for run in found.open]})
+
+
+def _too_large(checkpoint: Checkpoint, error: CheckpointTooLarge) -> CheckpointTooLarge:
+    """The same, naming the largest part as who wrote it knows it; sealed it is a third longer."""
+    try:
+        Parts(checkpoint).refuse_too_large(checkpoint, 0)
+    except CheckpointTooLarge as plain:
+        error = CheckpointTooLarge(**{**plain.__dict__, "size": error.size, "limit": error.limit})
+    return error

@@ -1,0 +1,96 @@
+"""UnsealedStore: for who has no keys. What was sealed is refused, and never taken for data."""
+
+from __future__ import annotations
+
+import builtins
+
+from celery_ckpt.errors import EncryptionKeyMissing
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.stores.around import StoreAround, give_back
+from celery_ckpt.stores.sealed.seals import TEXT_MARK, sealed_text
+
+
+class UnsealedStore(StoreAround):
+    """Passes everything on, unless it is sealed. One look at each record is enough to tell."""
+
+    def load_latest(self, agent_id: str) -> Checkpoint | None:
+        """See ``CheckpointStore``."""
+        return _checkpoint(self.inner.load_latest(agent_id))
+
+    def load(self, checkpoint_id: str) -> Checkpoint | None:
+        """See ``CheckpointStore``."""
+        return _checkpoint(self.inner.load(checkpoint_id))
+
+    def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
+        """See ``CheckpointStore``."""
+        found = self.inner.list(agent_id, limit=limit)
+        for checkpoint in found:
+            _checkpoint(checkpoint)
+        return found
+
+    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
+        """See ``CheckpointStore``."""
+        found = self.inner.history(agent_id)
+        for info in found:
+            _refuse(agent_id, f"Checkpoint {info.id}", sealed_text(info.__dict__["metadata"]))
+        return found
+
+    def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
+        """See ``CheckpointStore``."""
+        found = self.inner.steps(agent_id, run_id)
+        for step in found:
+            _refuse(agent_id, f"A step of run {run_id!r}", sealed_text(step.__dict__["value"]))
+        return found
+
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        found = self.inner.run(agent_id, run_id)
+        return found and _run(found)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        """See ``CheckpointStore``."""
+        return [_run(run) for run in self.inner.runs(agent_id)]
+
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """See ``CheckpointStore``."""
+        start = self.inner.start_run(run, owner, ttl, over=over)
+        try:
+            _run(start.run)
+        except EncryptionKeyMissing:
+            give_back(self.inner, start)
+            raise
+        return start
+
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        following = self.inner.settle_run(run, lease)
+        return following and _run(following)
+
+    def standing(self, agent_id: str) -> Standing:
+        """See ``CheckpointStore``."""
+        found = self.inner.standing(agent_id)
+        for run in found.open:
+            _run(run)
+        return found
+
+
+def _checkpoint(found: Checkpoint | None) -> Checkpoint | None:
+    if found is not None:
+        _refuse(found.agent_id, f"Checkpoint {found.id}", sealed_text(found.__dict__["state"]))
+    return found
+
+
+def _run(run: RunRecord) -> RunRecord:
+    what, own = f"The record of run {run.run_id!r}", run.__dict__
+    _refuse(run.agent_id, what, sealed_text(own["envelope"]))
+    _refuse(run.agent_id, what, sealed_text(own["result"]))
+    if run.error is not None and run.error.startswith(TEXT_MARK):
+        _refuse(run.agent_id, what, run.error.removeprefix(TEXT_MARK))
+    return run
+
+
+def _refuse(agent_id: str, what: str, text: str | None) -> None:
+    if text is not None:
+        key_id = text.partition(".")[0][:32]
+        raise EncryptionKeyMissing(what=what, agent_id=agent_id, key_id=key_id)

@@ -1,0 +1,81 @@
+"""A sealed store keeps every promise of a store, whatever store it is around."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import HealthCheck, settings
+from sealed_kit import NEW, OLD, sealed
+
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.around import StoreAround
+from celery_ckpt.stores.memory import MemoryCheckpointStore
+from celery_ckpt.stores.sealed import UnsealedStore
+from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
+from celery_ckpt.upkeep import Upkeep
+
+SETTINGS = settings(
+    max_examples=10, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+class OnMemory(StoreContract):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def inner(self, clock: FakeClock) -> CheckpointStore:
+        return MemoryCheckpointStore(clock=clock)
+
+
+class TestSealedStore(OnMemory):
+    @pytest.fixture
+    def store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner)
+
+    @pytest.fixture
+    def other_store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner)
+
+
+class TestAfterARotation(OnMemory):
+    """One process has the new key already, another one still seals with the old."""
+
+    @pytest.fixture
+    def store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner, OLD, NEW)
+
+    @pytest.fixture
+    def other_store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner, NEW, OLD)
+
+
+class TestUnsealedStore(OnMemory):
+    @pytest.fixture
+    def store(self, inner: CheckpointStore) -> CheckpointStore:
+        return UnsealedStore(inner)
+
+
+class SealedMachine(StoreMachine):
+    def open(self) -> CheckpointStore:
+        self.inner = MemoryCheckpointStore()
+        return sealed(self.inner)
+
+    def reopen(self, store: CheckpointStore) -> CheckpointStore:
+        return sealed(self.inner)
+
+
+class TestMachine(SealedMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = SETTINGS
+
+
+def test_nothing_of_a_store_is_forgotten_by_a_store_around_it() -> None:
+    promised = {
+        name
+        for kind in (CheckpointStore, Upkeep)
+        for name, what in vars(kind).items()
+        if inspect.isfunction(what) and not name.startswith("_")
+    }
+    assert promised - vars(StoreAround).keys() == set()
