@@ -81,7 +81,7 @@ class Answers:
             waiting = waiting_calls(messages, asking)
             if asking is None or waiting is None:
                 if not any(call.id in message.answers for message in messages):
-                    conversation.append(answer(asking, call, result))
+                    conversation.take(answer(asking, call, result))
                 return
             held = _Held(call.id, text_of(result), asking)
             if self._count(held.question) < waiting.count(held.question):
@@ -126,10 +126,10 @@ class Answers:
     def _append(self, conversation: Conversation, ready: list[_Held]) -> None:
         together = [(held.call_id, held.text) for held in ready if _is_anthropic(held.asking)]
         if together:
-            conversation.append(_anthropic(together))
+            conversation.take(_anthropic(together))
         for held in ready:
             if not _is_anthropic(held.asking):
-                conversation.append(_openai(held.asking, held.call_id, held.text))
+                conversation.take(_openai(held.asking, held.call_id, held.text))
             self._held.remove(held)
 
 

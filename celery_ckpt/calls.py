@@ -26,6 +26,7 @@ from celery_ckpt.jsonvalues import encode
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.position import Position
 from celery_ckpt.records import Step
+from celery_ckpt.redaction import Redaction
 from celery_ckpt.replies import Reply, recorded_reply
 from celery_ckpt.results import declared, dumped, loaded
 from celery_ckpt.steps import BY_HAND, StepBook, call_key, fingerprint, step_key
@@ -55,9 +56,16 @@ class Calls:
     """Makes and replays the calls of one attempt."""
 
     def __init__(
-        self, run: AgentRun, host: RunHost, bridge: Bridge, position: Position, book: StepBook
+        self,
+        run: AgentRun,
+        host: RunHost,
+        bridge: Bridge,
+        position: Position,
+        book: StepBook,
+        redaction: Redaction,
     ) -> None:
         self._run, self._host, self._bridge, self._at, self._book = run, host, bridge, position, book
+        self._redaction = redaction
         self._answers = Answers()
         self._lock = threading.Lock()
         #: One event at a time: of two that are told at once, the older must not be saved last.
@@ -90,7 +98,7 @@ class Calls:
         key, step = await self._claim(name, args, kwargs)
         if step is None:
             call = functools.partial(self._bridge.call, fn, *args, **kwargs)
-            step = await self._make(key, name, call, lambda result: dumped(result, returns, name))
+            step = await self._make(key, name, call, lambda result: self._kept(result, returns, name))
         return loaded(step.value, returns, name)
 
     async def llm(self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -126,14 +134,20 @@ class Calls:
             key,
             name,
             lambda: self._bridge.call(fn, **call.arguments),
-            lambda result: dumped(result, returns, name),
+            lambda result: self._kept(result, returns, name),
             add,
         )
         await self.tell(self._host.emit, CheckpointEvent.TOOL_CALL_COMPLETE)
         return loaded(step.value, returns, name)
 
+    def _kept(self, result: Any, returns: Any, name: str) -> Any:
+        value = self._redaction.json(dumped(result, returns, name), "step")
+        if self._redaction.is_any:
+            loaded(value, returns, name)  # what cannot be read back must not be recorded
+        return value
+
     def _reply(self, result: Any, name: str) -> dict[str, Any]:
-        return recorded_reply(result, len(self._run.conversation), name)
+        return recorded_reply(result, len(self._run.conversation), name, self._redaction.message)
 
     def _add_reply(self, step: Step) -> None:
         reply = Reply(step.value)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import GetCoreSchemaHandler
@@ -104,6 +104,9 @@ class Spine:
 class Conversation:
     """Messages in order, compared by value. ``max_tokens`` is advice: nothing is ever trimmed."""
 
+    #: What is kept of a message that is appended; a run of an app with ``ckpt_redact`` sets it.
+    redact: Callable[[Message], Message] | None = None
+
     def __init__(
         self,
         max_tokens: int = DEFAULT_MAX_TOKENS,
@@ -138,6 +141,10 @@ class Conversation:
             NotJson: it holds something JSON cannot; the error names the path, nothing was added.
         """
         message = Message.of(message)
+        self.take(message if self.redact is None else self.redact(message))
+
+    def take(self, message: Message) -> None:
+        """Add a message as it is: what was recorded was redacted before that."""
         with self._lock:
             spine, length = self._own
             if not spine.try_append(message, length):
@@ -146,13 +153,19 @@ class Conversation:
 
     def replace(self, messages: Iterable[Message | dict[str, Any]]) -> None:
         """Put other messages in the place of all of these, as a compaction does."""
-        replaced = _whole(messages)
+        replaced = _whole(messages if self.redact is None else self._redacted(messages))
         with self._lock:
             self._own = replaced
 
+    def _redacted(self, messages: Iterable[Message | dict[str, Any]]) -> Iterator[Message]:
+        redact, known = self.redact or Message.of, {id(message) for message in self.messages}
+        return (m if id(m := Message.of(each)) in known else redact(m) for each in messages)
+
     def copy(self) -> Conversation:
         """An independent conversation with the same messages, at no cost."""
-        return Conversation.over(*self._own, self.max_tokens)
+        copy = Conversation.over(*self._own, self.max_tokens)
+        copy.redact = self.redact
+        return copy
 
     @property
     def messages(self) -> list[Message]:

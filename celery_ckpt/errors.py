@@ -8,6 +8,7 @@
     ├── NotACheckpoint          bytes that no checkpoint was written as                 (a ValueError)
     ├── NotAnExport             a line that no export wrote; names its number          (a ValueError)
     ├── RunMisused              a body used its run in a way that no resume could repeat
+    ├── RedactionFailed         ckpt_redact raised, or returned what cannot be kept
     ├── NoCurrentRun            no body of an agent task is being executed here        (a RuntimeError)
     ├── RunFailed               a run whose end was recorded, told again
     ├── RunStalled              a run that died too often without leaving anything behind
@@ -50,7 +51,9 @@ class CheckpointError(Exception):
     #: The facts that several of them have: each has those that its message names.
     agent_id: str
     run_id: str
+    checkpoint_id: str
     what: str
+    where: str
     reason: str
 
     def __init__(self, *message: str, **facts: Any) -> None:
@@ -121,6 +124,12 @@ class RunMisused(CheckpointError):
     """A body used its run in a way that a later attempt could not repeat."""
 
 
+class RedactionFailed(CheckpointError):
+    """``ckpt_redact`` did not say what to keep. Nothing was kept."""
+
+    template = "ckpt_redact was given a {what} to redact, and {reason}. Nothing of it was kept."
+
+
 class NoCurrentRun(CheckpointError, RuntimeError):
     """``current_run()`` outside of an agent's body."""
 
@@ -166,7 +175,6 @@ class StoreUnavailable(StoreError):
     """The store did not answer. The operation may be tried again; it is safe to repeat."""
 
     template = "The checkpoint store at {where} did not answer: {reason}. Is it running and reachable?"
-    where: str
 
 
 class StoreFull(StoreUnavailable):
@@ -182,7 +190,6 @@ class StoreDamaged(StoreError):
     """The store as a whole cannot be read."""
 
     template = "The checkpoint store at {where} cannot be read: {reason}. Restore it from a backup."
-    where: str
 
 
 class CheckpointDamaged(StoreError):
@@ -195,7 +202,6 @@ class CheckpointDamaged(StoreError):
         "Checkpoint {checkpoint_id} of agent {agent_id!r} is damaged: {reason}. The agent's other "
         "checkpoints are not affected: load one of them, or prune this one."
     )
-    checkpoint_id: str
     readable: Sequence[Checkpoint] = ()
 
 
@@ -213,9 +219,8 @@ class NotEncrypted(StoreError):
     """Something is not encrypted, although keys are set."""
 
     template = (
-        "{what} of agent {agent_id!r} is not encrypted, although ckpt_encryption_keys is set. If it "
-        "was written before that was set, run: celery ckpt rekey --from-plaintext. If not, somebody "
-        "else has put it there."
+        "{what} of agent {agent_id!r} is not encrypted, although ckpt_encryption_keys is set. Was it "
+        "written before? Then: celery ckpt rekey --from-plaintext. Else somebody has put it there."
     )
 
 
@@ -262,7 +267,6 @@ class CheckpointNotFound(StoreError):
     """There is no checkpoint of that id."""
 
     template = "There is no checkpoint {checkpoint_id!r} in this store; it may have been pruned."
-    checkpoint_id: str
 
 
 class RunNotFound(StoreError):
@@ -281,6 +285,8 @@ class RunOver(StoreError):
 class LeaseError(StoreError):
     """Something about who may write for an agent."""
 
+    token: int
+
 
 class LeaseHeld(LeaseError):
     """Somebody else holds an unexpired lease of this agent."""
@@ -290,7 +296,6 @@ class LeaseHeld(LeaseError):
         "{seconds_left:.1f} s. Wait for that, or write with the lease."
     )
     owner: str
-    token: int
     nonce: str
     seconds_left: float
 
@@ -302,4 +307,3 @@ class LeaseLost(LeaseError):
         "The lease with token {token} no longer covers agent {agent_id!r}. Nothing was written. "
         "Another attempt may have taken over; stop, or acquire anew."
     )
-    token: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,7 +12,9 @@ from celery_ckpt.errors import NotJson, StepResultNotJson
 from celery_ckpt.messages import Message
 
 
-def recorded_reply(result: Any, at: int, step: str) -> dict[str, Any]:
+def recorded_reply(
+    result: Any, at: int, step: str, redact: Callable[[Message], Message]
+) -> dict[str, Any]:
     """What to record of a model's answer that is appended at this place of the conversation.
 
     Raises:
@@ -19,7 +22,7 @@ def recorded_reply(result: Any, at: int, step: str) -> dict[str, Any]:
     """
     many = isinstance(result, list | tuple)
     try:
-        messages = [_message(one).to_dict() for one in (result if many else [result])]
+        messages = [redact(_message(one)).to_dict() for one in (result if many else [result])]
     except NotJson as error:
         raise StepResultNotJson(step=step, path=error.path, reason=error.reason) from None
     # OpenAI's Responses API answers with a list, be it of one item.
@@ -53,4 +56,4 @@ class Reply:
         there = conversation.messages[self._at : self._at + len(self.messages)]
         if there != self.messages:
             for message in self.messages:
-                conversation.append(message)
+                conversation.take(message)

@@ -25,6 +25,7 @@ from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.position import Position
 from celery_ckpt.records import Step
+from celery_ckpt.redaction import KEEP_ALL, Redaction
 from celery_ckpt.restoring import is_end_of_iteration, restored
 from celery_ckpt.steps import StepBook
 
@@ -98,6 +99,7 @@ class AgentRun:
         task: Any = None,
         clock: Clock = system_clock,
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        redaction: Redaction = KEEP_ALL,
     ) -> None:
         begin, book = restored(latest, run_id, max_tokens), StepBook(steps)
         #: The agent it works for.
@@ -110,15 +112,26 @@ class AgentRun:
         self.task = task
         #: Was a checkpoint of this very run restored?
         self.resumed = begin.resumed
-        #: The agent's messages; append to it, or let ``llm`` and ``tool`` do so.
-        self.conversation: Conversation = begin.conversation
+        self._redaction, self._conversation = redaction, begin.conversation
+        redaction.adopt(self._conversation)
         #: What the agent keeps besides its conversation: any JSON object.
         self.state: dict[str, Any] = begin.state
         #: Goes into every checkpoint of the run.
         self.metadata: dict[str, str] = begin.metadata
         self._host, self._bridge, self._clock = host, bridge, clock
         self._at = Position(begin, book.by_hand)
-        self._calls = Calls(self, host, bridge, self._at, book)
+        self._calls = Calls(self, host, bridge, self._at, book, redaction)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The agent's messages; append to it, or let ``llm`` and ``tool`` do so."""
+        return self._conversation
+
+    @conversation.setter
+    def conversation(self, conversation: Conversation) -> None:
+        """Go on with another one."""
+        self._redaction.adopt(conversation, self._conversation)
+        self._conversation = conversation
 
     @property
     def iteration(self) -> int:
@@ -223,6 +236,7 @@ class AgentRun:
                 await self._calls.tell(self._host.emit, CheckpointEvent.ITERATION)
                 self._host.check(self)
                 await self._bridge.io(self._host.iteration_ended, self)
+        self._redact_state()
         return self._at.advance(limit, self.conversation, self.state)
 
     async def _emit(self, event: CheckpointEvent) -> None:
@@ -249,18 +263,28 @@ class AgentRun:
         """Has the body done by hand, in this iteration, what only an exact checkpoint can hold?"""
         return self._at.is_own_hand
 
+    def _redact_state(self) -> None:
+        """What the next iteration, or an exact checkpoint, begins with is what is kept."""
+        kept = self._redaction.json(self.state, "state")
+        if kept is not self.state:
+            self.state.clear()
+            self.state.update(kept)
+
     def snapshot(
         self, event: CheckpointEvent | None = None, metadata: dict[str, str] | None = None
     ) -> Checkpoint:
         """A checkpoint of this moment, from which a later attempt can go on."""
-        conversation = self.conversation.copy()
+        if self.is_own_hand:
+            self._redact_state()
+        # Else not in its place: a replay takes no snapshots, and must find the state as it was.
+        state, conversation = self._redaction.json(self.state, "state"), self.conversation.copy()
         return Checkpoint.new(
             self.agent_id,
             conversation,
             clock=self._clock,
             run_id=self.run_id,
-            state=self.state,
-            metadata={**self.metadata, **(metadata or {})},
+            state=state,
+            metadata=self._redaction.json({**self.metadata, **(metadata or {})}, "metadata"),
             **self._at.of_snapshot(conversation, self.state, event),
         )
 

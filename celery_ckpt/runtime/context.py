@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from celery import Celery
 
 from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.redaction import Redaction
 from celery_ckpt.runtime.aside import Aside
 from celery_ckpt.runtime.lease import Keeper
 from celery_ckpt.runtime.owner import this_process
@@ -28,6 +29,7 @@ class AppContext:
         self.app = app
         self.settings = Settings.of(app)
         self.store = store or _store(app, self.settings)
+        self.redaction = Redaction(self.settings.redact)
         self.owner = this_process()
         self.keeper = Keeper(app, self.store, self.settings.lease_ttl)
         self.aside = Aside()

@@ -126,14 +126,15 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
 
 def _finished(attempt: Attempt, run: AgentRun, value: Any) -> Any:
     run.settle()
+    # Celery gets what is on record, as whoever asks later does.
+    value = attempt.context.redaction.value(value, "result")
     _end(attempt, run, RunStatus.SUCCEEDED, result=as_record(value))
     return value
 
 
 def _failed(attempt: Attempt, run: AgentRun | None, error: Exception) -> BaseException:
-    text = f"{type(error).__name__}: {error}"
     try:
-        _end(attempt, run, RunStatus.FAILED, error=text[:10_000])
+        _end(attempt, run, RunStatus.FAILED, error=attempt.context.redaction.error(error)[:10_000])
     except Fenced:
         return _fenced(attempt, run)
     return error

@@ -10,10 +10,12 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Step
+from celery_ckpt.redaction import Redaction
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
 from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.envelopes import agent_id_of
+from celery_ckpt.runtime.settings import Settings
 
 
 class LocalHost:
@@ -48,7 +50,10 @@ def run_locally(task: Any, body: Callable[[], Any]) -> Any:
     agent_id, run_id = checked_name(agent_id_of(request, "local")), request.id or "local"
     bridge = AsyncBridge() if task.is_async else SyncBridge()
     attempt = (request.retries or 0) + 1
-    run = AgentRun(agent_id, run_id, attempt, LocalHost(task), bridge, None, [], task=task)
+    redaction = Redaction(Settings.of(task.app).redact)
+    run = AgentRun(
+        agent_id, run_id, attempt, LocalHost(task), bridge, None, [], task=task, redaction=redaction
+    )
     with working_for(run, None):
         value = body()
     run.settle()

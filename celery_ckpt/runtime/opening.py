@@ -18,6 +18,7 @@ def opened_run(attempt: Attempt) -> AgentRun:
     is_first = record.attempts == 1
     steps = [] if is_first else patiently(lambda: store.steps(agent_id, run_id), patience)
     bridge = AsyncBridge() if attempt.task.is_async else SyncBridge()
-    run = AgentRun(agent_id, run_id, record.attempts, attempt, bridge, latest, steps, task=attempt.task)
+    who, redaction = (agent_id, run_id, record.attempts), attempt.context.redaction
+    run = AgentRun(*who, attempt, bridge, latest, steps, task=attempt.task, redaction=redaction)
     run.conversation = repaired(run.conversation, attempt.task.pending_calls)
     return run

@@ -6,12 +6,13 @@ configuration. Under a namespace they are ``CELERY_CKPT_*``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
 from celery import Celery
+from kombu.utils.imports import symbol_by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from celery_ckpt.errors import ConfigurationError
@@ -72,6 +73,8 @@ class Settings(BaseModel):
     durability: Durability = "default"
     #: Keys for encryption at rest, in a list or in a text with commas; the first one encrypts.
     encryption_keys: tuple[str, ...] = Field(default=(), repr=False)
+    #: Says what is kept of messages, states and results: a function, or "module:function".
+    redact: Callable[[Any, Any], Any] | None = None
 
     @field_validator("strategy", mode="before")
     @classmethod
@@ -82,6 +85,14 @@ class Settings(BaseModel):
     @classmethod
     def _seconds(cls, value: Any) -> Any:
         return seconds(value)
+
+    @field_validator("redact", mode="before")
+    @classmethod
+    def _function(cls, value: Any) -> Any:
+        try:
+            return symbol_by_name(value) if isinstance(value, str) else value
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"it cannot be imported: {error}") from None
 
     @field_validator("encryption_keys", mode="before")
     @classmethod

@@ -26,7 +26,8 @@ VALUE_ERRORS = {
 }
 NOT_THE_STORES = {
     *VALUE_ERRORS,
-    *("CheckpointError", "NoCurrentRun", "RunFailed", "RunMisused", "RunStalled", "StepChanged"),
+    *("CheckpointError", "NoCurrentRun", "RedactionFailed", "RunFailed", "RunMisused", "RunStalled"),
+    "StepChanged",
 }
 FACTS: dict[type, Any] = {str: "odd {braces} ü\u2028", int: 7, float: 1.25}
 EVERY_ERROR = pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)

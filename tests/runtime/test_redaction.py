@@ -1,0 +1,178 @@
+"""``ckpt_redact``: what it takes out is nowhere, and a resumed agent cannot tell."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery_workers import redacted
+from celery_workers.broker import Broker
+from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+from celery_workers.redacted import MODULE, SECRET
+
+from celery_ckpt import (
+    AfterLlmResponse,
+    AfterToolCall,
+    AgentRun,
+    Agents,
+    Conversation,
+    EveryN,
+    Message,
+    agent_task,
+)
+from celery_ckpt.errors import ConfigurationError, RedactionFailed
+from celery_ckpt.records import RunStatus
+from celery_ckpt.redaction import Redaction
+from celery_ckpt.runtime.settings import Settings
+from celery_ckpt.testing import crash_everywhere
+
+CALLS: Counter[str] = Counter()
+STRATEGIES = (AfterToolCall(), AfterLlmResponse(), EveryN(1), EveryN(2))
+
+
+def app_with(redact: Any) -> Celery:
+    app = Celery("redacting", set_as_current=False)
+    app.conf.update(ckpt_store_url="memory://", ckpt_redact=redact)
+    return app
+
+
+def redact(value: Any, what: str) -> Any:
+    """Of messages and steps, each of which it has to be asked once, it counts how often it was."""
+    text = json.dumps(value).replace(SECRET, "<gone>")
+    return json.loads(text.replace("gone>", "gone!>") if what in ("message", "step") else text)
+
+
+app = app_with(redact)
+
+
+def model(run: AgentRun, conversation: Conversation) -> dict[str, Any]:
+    CALLS[f"llm {run.iteration}"] += 1
+    arguments = json.dumps({"n": run.iteration})
+    call = {"id": f"c{run.iteration}", "type": "function"}
+    return {
+        "role": "assistant",
+        "content": f"{SECRET} in turn {run.iteration}, after {conversation.messages[-1].text}",
+        "tool_calls": [{**call, "function": {"name": "tool", "arguments": arguments}}],
+    }
+
+
+def tool(n: int) -> dict[str, Any]:
+    CALLS[f"tool {n}"] += 1
+    return {"found": f"{SECRET} {n}"}
+
+
+def look(what: str) -> str:
+    CALLS["look"] += 1
+    return f"{what} is {SECRET}"
+
+
+@agent_task(app=app)
+def careless(run: AgentRun, by_hand: bool) -> list[Any]:
+    """Puts the secret wherever it can, and makes calls with what it has."""
+    if not run.resumed:
+        run.conversation.append(Message.user(f"my password is {SECRET}"))
+    run.state["before"] = run.step("before", look, SECRET)
+    for n in run.iterations(limit=3):
+        run.metadata["who"] = SECRET
+        run.state["now"] = f"{SECRET} {n}"
+        reply = run.llm(model, run, run.conversation)
+        for call in reply.tool_calls:
+            run.state["found"] = run.tool(call, tool)["found"]
+        run.step("state", look, run.state["now"])
+        run.step("message", look, reply)
+        if by_hand and n == 2:
+            run.checkpoint(note=SECRET)
+            run.step("after", look, run.state["now"])
+        if n == 2 and not by_hand:
+            kept = run.conversation.messages
+            run.conversation.replace([Message.user(f"in short: {SECRET}"), *kept[-2:]])
+    run.conversation = run.conversation.with_system_prompt(f"never say {SECRET}")
+    return [run.state, run.conversation.digest]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_wherever_it_is_killed_a_redacted_agent_ends_the_same(strategy: Any, by_hand: bool) -> None:
+    careless.strategy = strategy
+    report = crash_everywhere(careless, (by_hand,))
+    assert SECRET not in json.dumps(report.result)
+    assert "<gone!>" in json.dumps(report.result)
+    assert report.kills == 2 * report.writes
+
+
+def test_no_recorded_call_is_made_again_because_of_it() -> None:
+    careless.strategy = EveryN(1)
+    CALLS.clear()
+    lives = 1 + crash_everywhere(careless, (False,)).kills
+    # Each life but the first was killed once: at most the one call in flight was made again.
+    assert sum(CALLS.values()) <= lives * 13 + lives
+
+
+def test_called_directly_a_body_sees_the_same() -> None:
+    state, _ = careless(False)
+    assert state["before"] == "<gone!> is <gone!>"
+
+
+def raising(value: Any, what: str) -> Any:
+    raise ValueError(f"what about {value}")
+
+
+@pytest.mark.parametrize(
+    ("redact", "says"),
+    [
+        (raising, "given a message to redact, and it raised ValueError. Nothing of it was kept"),
+        (lambda value, what: None, "returned a NoneType instead of an object"),
+        (lambda value, what: {"x": b""}, r"it returned what is not JSON \(message.x is of type bytes"),
+    ],
+)
+def test_if_nobody_can_say_what_to_keep_nothing_is(redact: Any, says: str) -> None:
+    conversation = Conversation()
+    Redaction(redact).adopt(conversation)
+
+    with pytest.raises(RedactionFailed, match=says) as failed:
+        conversation.append(Message.user(SECRET))
+
+    assert SECRET not in str(failed.value)
+    assert len(conversation) == 0
+
+
+def test_a_function_may_be_named() -> None:
+    assert Settings.of(app_with("celery_workers.redacted:redact")).redact is redacted.redact
+    for wrong in ("celery_workers.redacted:nobody", "nowhere:redact", 7):
+        with pytest.raises(ConfigurationError, match="ckpt_redact"):
+            Settings.of(app_with(wrong))
+
+
+@pytest.mark.configured(
+    include=(MODULE,), conf={"ckpt_lease_ttl": 2, "ckpt_redact": "celery_workers.redacted:redact"}
+)
+def test_a_killed_worker_costs_no_recorded_call_and_the_secret_is_nowhere(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    result = redacted.tell_all.delay(4)
+    worker.kill_child(ledger.wait_for_call("tool 2", 10).pid)
+
+    told, calls = (
+        result.get(timeout=20),
+        Counter(note["name"] for note in ledger.calls(run_id=result.id)),
+    )
+
+    assert calls.pop("tool 2") <= 2, "it was in flight"
+    assert set(calls.values()) == {1}
+    assert SECRET not in json.dumps(told)
+    agents = Agents(celery_app)
+    checkpoint = agents.latest(result.id)
+    assert checkpoint is not None
+    assert SECRET not in checkpoint.to_bytes().decode()
+    assert checkpoint.to_bytes().count(b"[gone]") >= 9
+
+    failed = redacted.tell_all.delay(1, fails=True)
+    with pytest.raises(RuntimeError):
+        failed.get(timeout=20)
+    [run] = agents.runs(failed.id)
+    assert (run.status, run.error) == (RunStatus.FAILED, "RuntimeError: about [gone]")
