@@ -94,6 +94,8 @@ class Database:
                 # Of a new file only: two or three saves to a page, instead of one and much air.
                 connection.execute("PRAGMA page_size = 8192")
                 connection.execute("PRAGMA journal_mode = WAL")
+                # What was deleted is overwritten, and not only forgotten.
+                connection.execute("PRAGMA secure_delete = ON")
                 connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_synced else 'NORMAL'}")
         except sqlite3.Error:
             connection.close()
@@ -163,6 +165,14 @@ class Database:
         if self._connection is not None and self._connection.in_transaction:
             with suppress(sqlite3.Error):  # the next transaction begins with it
                 self._connection.execute("ROLLBACK")
+
+    def empty_log(self) -> None:
+        """Leave nothing in the write-ahead log of what the database does not hold any more.
+
+        Not if somebody is reading just now: then it goes when the log is next begun anew.
+        """
+        with self._lock, suppress(sqlite3.OperationalError):
+            self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def translate(self, error: sqlite3.Error | OSError | OverflowError) -> CheckpointError:
         """The error of ours that says what one of the driver's means."""

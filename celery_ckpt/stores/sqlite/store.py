@@ -196,10 +196,15 @@ class SqliteCheckpointStore(SqliteSweeps):
         key = self._key_of(checked_name(agent_id))
         return 0 if key is None else self._remove(agent_id, key, checkpoint_ids)
 
-    @writing
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
-        key = self._key_of(checked_name(agent_id))
+        removed = self._deleted(checked_name(agent_id))
+        self._database.empty_log()
+        return removed
+
+    @writing
+    def _deleted(self, agent_id: str) -> int:
+        key = self._key_of(agent_id)
         return 0 if key is None else self._delete(agent_id, key)
 
     def agents(self) -> Iterator[str]:

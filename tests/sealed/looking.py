@@ -1,0 +1,61 @@
+"""Looking at every byte that a store has, wherever it keeps it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from redis import Redis
+
+#: Not ASCII, so that its escaped form in JSON is another one.
+MARKER = "Schwertfisch-ü-7731"
+
+
+def forms(text: str = MARKER) -> list[bytes]:
+    """The ways in which a text may stand somewhere: plain, escaped, hex, and in base64 at any place."""
+    raw = text.encode()
+    encoded = []
+    for before in range(3):
+        whole = base64.b64encode(b"x" * before + raw).decode()
+        # Without the characters that also depend on what stands beside it.
+        first = -(-8 * before // 6)
+        inside = whole[first : (before + len(raw)) * 8 // 6]
+        encoded += [inside.encode(), inside.replace("+", "-").replace("/", "_").encode()]
+    return [raw, json.dumps(text)[1:-1].encode(), raw.hex().encode(), *encoded]
+
+
+def found_in(data: bytes, text: str = MARKER) -> list[bytes]:
+    return [form for form in forms(text) if form in data]
+
+
+def bytes_of_keys(client: Redis) -> Iterator[tuple[str, bytes]]:
+    """The name and everything else of each key of a database."""
+    for key in client.scan_iter():
+        content = {
+            b"none": lambda key: None,  # it has just gone
+            b"string": client.get,
+            b"hash": client.hgetall,
+            b"list": lambda key: client.lrange(key, 0, -1),
+            b"zset": lambda key: client.zrange(key, 0, -1),
+            b"set": client.smembers,
+        }[client.type(key)](key)
+        yield key.decode(), b"".join(_flat([key, content]))
+
+
+def _flat(value: object) -> Iterator[bytes]:
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, dict):
+        yield from _flat([*value, *value.values()])
+    elif value is not None:
+        for each in value:  # type: ignore[attr-defined]
+            yield from _flat(each)
+
+
+def bytes_of_files(directory: Path) -> Iterator[tuple[str, bytes]]:
+    """The name and the content of each file, write-ahead logs included."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            yield path.name, str(path).encode() + path.read_bytes()
