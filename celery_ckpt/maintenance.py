@@ -6,7 +6,7 @@ at them (``Sight``), decides what may go (``celery_ckpt.retention``), and has th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -15,8 +15,8 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from celery_ckpt.jsonvalues import decode, encode
-from celery_ckpt.models import Value
-from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.models import Checkpoint, Value
+from celery_ckpt.records import RunRecord, RunStatus, Step
 
 #: The metadata by which a checkpoint is pinned as it is taken.
 PIN = "pin"
@@ -90,6 +90,22 @@ class Notes(Value):
     def from_bytes(cls, stored: bytes) -> Notes:
         """Read what ``to_bytes`` wrote. Raises ``ValueError``."""
         return cls.model_validate(decode(stored)) if stored else cls()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that an agent has, but its lease and its notes."""
+
+    #: Oldest first.
+    checkpoints: list[Checkpoint]
+    #: Of all its runs, in the order in which they were recorded.
+    steps: list[Step]
+    #: In the order in which they were added.
+    runs: list[RunRecord]
+
+
+#: Says what is to stand in the place of an agent's contents; ``None``: it may stay.
+Change = Callable[[Contents], Contents | None]
 
 
 class LastRun(NamedTuple):

@@ -10,9 +10,10 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from celery_ckpt.maintenance import PIN, Finding, Notes, Pruned, Rounds, Sight, Verdict
+from celery_ckpt.maintenance import PIN, Change, Finding, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
+from celery_ckpt.records import Lease
 
 
 class Upkeep(ABC):
@@ -92,6 +93,21 @@ class Upkeep(ABC):
         Nothing goes of an agent whose notes have changed since it was seen, and an agent is forgotten
         only if nothing at all has changed. One that has changed is named by ``due`` again after
         ``retry`` seconds, any other after ``again`` seconds or when it changes.
+        """
+
+    @abstractmethod
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        """Put other contents in the place of all that an agent has, in one atomic step, as ``change``
+        says; if it says ``None``, all stays as it is. Its lease, its notes and the order stay too.
+
+        Checkpoints and runs keep their ids; there are as many steps, of the same runs, as before. It is
+        the one thing that changes what was saved, for who writes it in another way: under another key.
+
+        Returns False, and nothing has changed, if somebody has changed the agent meanwhile.
+
+        Raises:
+            CheckpointDamaged: one of its checkpoints cannot be read.
+            LeaseLost, LeaseHeld: as for any write, if there is anything to write.
         """
 
     def ailments(self, repair: bool = False) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "delete": "acting",
     "export": "transferring",
     "import": "transferring",
+    "rekey": "rekeying",
     "doctor": "tidying",
     "bench": "benching",
 }

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from typing import NamedTuple
 
 from celery import Celery
 
 from celery_ckpt.clock import system_clock
-from celery_ckpt.errors import AgentNotFound, CheckpointNotFound
+from celery_ckpt.errors import (
+    AgentNotFound,
+    CheckpointError,
+    CheckpointNotFound,
+    ConfigurationError,
+    StoreUnavailable,
+)
 from celery_ckpt.maintenance import Finding, Notes, Pruned, PruneReport, Verdict
 from celery_ckpt.retention import RetentionPolicy
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.runtime.sweeping import sweep_all, tell
+from celery_ckpt.stores.sealed import SealedStore
+
+
+class RekeyedAgent(NamedTuple):
+    """What became of an agent whose key was to be changed."""
+
+    agent_id: str
+    #: How many of each were not encrypted with the first key.
+    checkpoints: int = 0
+    steps: int = 0
+    runs: int = 0
+    #: Why nothing was changed.
+    error: CheckpointError | None = None
 
 
 class Tidying:
@@ -93,6 +113,36 @@ class Tidying:
         would go. ``told`` is called for each agent that was looked at.
         """
         return sweep_all(self._context, dry_run=dry_run, told=told)
+
+    def rekey(
+        self,
+        agent_ids: Iterable[str] | None = None,
+        *,
+        from_plaintext: bool = False,
+        dry_run: bool = False,
+    ) -> Iterator[RekeyedAgent]:
+        """Encrypt everything that agents have, all of them or those named, with the first key of
+        ``ckpt_encryption_keys``; says of each what became of it. Then the other keys can go.
+
+        With ``from_plaintext`` also what is not encrypted; in a dry run nothing is written.
+
+        Raises:
+            ConfigurationError: there are no keys.
+        """
+        store = self._context.store
+        if not isinstance(store, SealedStore):
+            raise ConfigurationError(
+                reason="ckpt_encryption_keys is not set: there is nothing to rekey."
+            )
+        for agent_id in store.agents() if agent_ids is None else agent_ids:
+            try:
+                done = store.rekey(agent_id, from_plaintext=from_plaintext, dry_run=dry_run)
+                yield RekeyedAgent(agent_id, *done)
+            except StoreUnavailable:
+                raise
+            except CheckpointError as error:
+                if agent_ids is not None or not isinstance(error, AgentNotFound):
+                    yield RekeyedAgent(agent_id, error=error)
 
     def doctor(self, *, repair: bool = False) -> Iterator[Finding]:
         """Look at everything in the store, and at how it is set up: what can lose work, what crashes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from celery_ckpt.errors import StoreError
-from celery_ckpt.maintenance import Finding, Notes, Pruned, Rounds, Sight, Verdict
+from celery_ckpt.maintenance import Change, Finding, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, RunStatus, Standing, Start, Step
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
@@ -186,6 +186,10 @@ class StoreAround(CheckpointStore):
     def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
         """Passed on."""
         return self.inner.carry_out(verdicts)
+
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        """Passed on."""
+        return self.inner.rewrite(agent_id, change, lease)
 
     def ailments(self, repair: bool = False) -> Iterator[Finding]:
         """Passed on."""

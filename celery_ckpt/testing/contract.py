@@ -21,6 +21,7 @@ from celery_ckpt.testing.contract_ledger import LedgerContract
 from celery_ckpt.testing.contract_names import NamesContract
 from celery_ckpt.testing.contract_pins import PinsContract
 from celery_ckpt.testing.contract_pruning import PruningContract
+from celery_ckpt.testing.contract_rewriting import RewritingContract
 from celery_ckpt.testing.contract_sweeping import SweepingContract
 from celery_ckpt.testing.contract_turns import TurnsContract
 from celery_ckpt.testing.contract_watching import WatchingContract
@@ -30,6 +31,7 @@ class StoreContract(
     CheckpointContract,
     NamesContract,
     PruningContract,
+    RewritingContract,
     SweepingContract,
     PinsContract,
     LeaseContract,

@@ -29,10 +29,9 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL
 from celery_ckpt.testing.factories import make_checkpoint, make_message, make_run, make_step
+from celery_ckpt.testing.machine_rewriting import AGENTS, NAMES, RewritingRules
 from celery_ckpt.testing.sweeping import sweep
 
-NAMES = ("a", "b", "{a}")
-AGENTS = st.sampled_from(NAMES)
 RUNS = st.sampled_from(("run", "other"))
 ENDINGS = ("release", "update", "save", "settle")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +39,7 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=4)
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(RewritingRules, RuleBasedStateMachine):
     """Subclass it with ``open``, and with ``reopen`` if the data outlives the store object."""
 
     def open(self) -> CheckpointStore:

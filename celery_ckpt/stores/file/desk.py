@@ -117,6 +117,12 @@ class FileDesk:
         if self._table.values.get(run.run_id) != value:
             self._table.put(run.run_id, value)
 
+    def replace(self, runs: list[RunRecord]) -> None:
+        """Put others in the place of all runs."""
+        self._take_in_end()
+        if runs:
+            self._table.replace({run.run_id: encoded(run, self._limit) for run in runs})
+
     def _take_in_end(self) -> None:
         path = self._agent.directory / "end"
         if not path.exists():

@@ -28,10 +28,11 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.stores.file.disk import FILE_MODE, append, read, write_all
+from celery_ckpt.stores.file.disk import FILE_MODE, append, read, replace, write_all
 from celery_ckpt.stores.file.entries import Save, Scan
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import low_of, stamp
+from celery_ckpt.stores.log.rewriting import Rewritten
 
 #: A file that is larger than this gets no more saves.
 SEGMENT_BYTES = 4_000_000
@@ -137,11 +138,29 @@ class Journal:
         """Add a save; returns its base."""
         base, seq = self._scan.end, self._scan.seq + 1
         record = stamp(FORMAT_VERSION, seq, base, rest)
-        entry = b"save %d %b %b" % (len(messages), _quoted(checkpoint_id), record)
-        segment = self._write(_line(entry) + b"".join(line + b"\n" for line in messages))
+        segment = self._write(_entry(checkpoint_id, record, messages))
         with suppress(OSError):  # the save is on the disk, whatever becomes of this
             self._write_tip(Tip(segment, self._sizes[segment], checkpoint_id))
         return base
+
+    @property
+    def end(self) -> int:
+        """The offset that the next message gets."""
+        return self._scan.end
+
+    def rewrite(self, history: list[Rewritten]) -> None:
+        """Put others in the place of all saves: they are in a new file, which says that the old ones
+        are gone; it is there as a whole or not at all.
+        """
+        lines = [_line(b"prune " + b" ".join(_quoted(name) for name in self.live))]
+        for one in history:
+            lines.append(_entry(one.checkpoint_id, one.line, one.messages))
+        data, segment = b"".join(lines), max(self._sizes, default=0) + 1
+        replace(self._path(segment), data)
+        self._sizes[segment] = self._scan.take(segment, 0, data)
+        with suppress(OSError):
+            self._write_tip(Tip(segment, self._sizes[segment], history[-1].checkpoint_id))
+        self.prune([])
 
     def prune(self, checkpoint_ids: list[str]) -> int:
         """Take checkpoints out, and remove the files that nobody needs any more."""
@@ -189,3 +208,9 @@ def _crc(data: bytes) -> bytes:
 
 def _line(entry: bytes) -> bytes:
     return b"#%b %b\n" % (_crc(entry), entry)
+
+
+def _entry(checkpoint_id: str, record: bytes, messages: list[bytes]) -> bytes:
+    """A save as it stands in a file."""
+    head = b"save %d %b %b" % (len(messages), _quoted(checkpoint_id), record)
+    return _line(head) + b"".join(line + b"\n" for line in messages)

@@ -8,7 +8,7 @@ from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.records import Step
 from celery_ckpt.stores.file.agents import Agent
 from celery_ckpt.stores.file.table import Table
-from celery_ckpt.stores.limits import decoded_step, is_same
+from celery_ckpt.stores.limits import decoded_step, encoded, is_same
 
 
 class StepTable:
@@ -38,6 +38,15 @@ class StepTable:
         """The steps of a run, in order."""
         return [step for _, step in self._of(run_id)]
 
+    def all(self) -> list[Step]:
+        """The steps of all runs, in order."""
+        found = ((_run_of(key), value) for key, value in self._table.values.items())
+        return [decoded_step(self._agent_id, run_id, value) for run_id, value in found]
+
+    def replace(self, steps: list[Step], limit: int) -> None:
+        """Put others in the place of all of them."""
+        self._table.replace({_key(step.run_id, step.key): encoded(step, limit) for step in steps})
+
     def drop(self, run_id: str, first: int = 0, last: int | None = None) -> int:
         """Forget the steps of some iterations of a run; returns how many there were."""
         gone = [
@@ -58,3 +67,8 @@ class StepTable:
 def _key(run_id: str, key: str) -> str:
     # The length keeps run "a b" with key "c" apart from run "a" with key "b c".
     return f"{len(run_id)} {run_id} {key}"
+
+
+def _run_of(key: str) -> str:
+    length, _, rest = key.partition(" ")
+    return rest[: int(length)]

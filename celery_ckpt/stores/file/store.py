@@ -27,7 +27,7 @@ from celery_ckpt.stores import turns
 from celery_ckpt.stores.file.agents import Agent, Agents
 from celery_ckpt.stores.file.disk import add, make_directory, translated
 from celery_ckpt.stores.file.moments import Moments
-from celery_ckpt.stores.file.sweeps import FileSweeps
+from celery_ckpt.stores.file.rewriting import FileRewriting
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import (
@@ -39,7 +39,7 @@ from celery_ckpt.stores.log.store import (
 )
 
 
-class FileCheckpointStore(FileSweeps):
+class FileCheckpointStore(FileRewriting):
     """Keeps everything in files below a directory, which is made when the first agent is."""
 
     def __init__(

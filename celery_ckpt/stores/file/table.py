@@ -36,8 +36,11 @@ class Table:
         gone = set(keys)
         if not gone:
             return
-        staying = ((key, value) for key, value in self.values.items() if key not in gone)
-        replace(self._path, b"".join(_line(key, value) for key, value in staying))
+        self.replace({key: value for key, value in self.values.items() if key not in gone})
+
+    def replace(self, values: dict[str, bytes]) -> None:
+        """Put others in the place of all values."""
+        replace(self._path, b"".join(_line(key, value) for key, value in values.items()))
 
 
 def _line(key: str, value: bytes) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from celery_ckpt.codec import is_same
@@ -178,20 +178,7 @@ class LogStore(CheckpointStore):
         """See ``CheckpointStore``."""
         if limit is not None and limit < 0:
             raise ValueError(f"list(limit={limit}): limit is 0 or more, or None")
-        lines, messages = self._read_many(checked_name(agent_id), limit)
-        reading, readable = Reading(), []
-        damage: CheckpointDamaged | None = None
-        for checkpoint_id, line in reversed(lines):
-            try:
-                record = Record.parse(agent_id, checkpoint_id, line)
-                readable.append(reading.checkpoint(record, messages))
-            except CheckpointDamaged as error:
-                damage = error
-        readable.reverse()
-        if damage is not None:
-            damage.readable = readable
-            raise damage
-        return readable
+        return listed(agent_id, *self._read_many(checked_name(agent_id), limit))
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         """See ``CheckpointStore``."""
@@ -205,6 +192,25 @@ class LogStore(CheckpointStore):
     def _ids_newest_first(self, agent_id: str) -> builtins.list[str]:
         lines = self._lines(checked_name(agent_id))
         return [name for name, _ in newest_first(lines, damaged=OLDEST)]
+
+
+def listed(
+    agent_id: str, lines: Sequence[tuple[str, bytes]], messages: Mapping[int, bytes]
+) -> list[Checkpoint]:
+    """The checkpoints of some lines, newest first, and their messages. Raises ``CheckpointDamaged``."""
+    reading, readable = Reading(), []
+    damage: CheckpointDamaged | None = None
+    for checkpoint_id, line in reversed(lines):
+        try:
+            record = Record.parse(agent_id, checkpoint_id, line)
+            readable.append(reading.checkpoint(record, messages))
+        except CheckpointDamaged as error:
+            damage = error
+    readable.reverse()
+    if damage is not None:
+        damage.readable = readable
+        raise damage
+    return readable
 
 
 OLDEST, NEWEST = float("-inf"), float("inf")

@@ -15,7 +15,7 @@ from weakref import WeakSet
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.maintenance import PIN, Notes, Rounds
+from celery_ckpt.maintenance import PIN, Change, Contents, Notes, Rounds
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
@@ -118,6 +118,21 @@ class MemoryCheckpointStore(MemorySweeps):
             for checkpoint in agent.checkpoints.values():
                 del self._by_id[checkpoint.id]
             return len(agent.checkpoints)
+
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        """See ``Upkeep``."""
+        with self._lock:
+            agent = self._known(agent_id)
+            places = sorted(agent.checkpoints)
+            steps, runs = builtins.list(agent.steps.values()), builtins.list(agent.runs.values())
+            after = change(Contents([agent.checkpoints[seq] for seq in places], steps, runs))
+            if after is not None:
+                agent.lease.refuse(agent_id, lease, self._clock.now())
+                for seq, checkpoint in zip(places, after.checkpoints, strict=True):
+                    agent.checkpoints[seq] = self._by_id[checkpoint.id] = checkpoint
+                agent.steps = {(step.run_id, step.key): step for step in after.steps}
+                agent.runs = {run.run_id: run for run in after.runs}
+            return True
 
     def agents(self) -> Iterator[str]:
         """See ``CheckpointStore``."""

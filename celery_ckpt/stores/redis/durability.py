@@ -21,7 +21,8 @@ from celery_ckpt.stores.redis.server import Call, Server
 
 #: An agent's work, and what others are told of it: refused as unavailable until it is confirmed.
 MUST_BE_KEPT = frozenset(
-    {"add_run", "cancel_run", "delete", "record_step", "save", "set_notes", "update_run"}
+    {"add_run", "cancel_run", "delete", "record_step", "rewrite", "save", "set_notes"}
+    | {"update_run"}
     | {"HSETNX", "ZADD"}
 )
 #: Waited for, and done without if it takes too long. To begin again counts as a further attempt.

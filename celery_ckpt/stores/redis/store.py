@@ -21,7 +21,6 @@ from celery_ckpt.stores.log.record import Record, low_of
 from celery_ckpt.stores.log.store import (
     OLDEST,
     BasisGone,
-    LogStore,
     SavedBefore,
     Stored,
     newest_first,
@@ -34,15 +33,16 @@ from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
 from celery_ckpt.stores.redis.ledger import fence, refuse
 from celery_ckpt.stores.redis.reading import LONG, id_of
+from celery_ckpt.stores.redis.rewriting import RedisRewriting
 from celery_ckpt.stores.redis.risks import risks_of
-from celery_ckpt.stores.redis.sweeps import AGAIN, DONE, RedisSweeps
+from celery_ckpt.stores.redis.sweeps import AGAIN, DONE
 
 DEFAULT_KEY_PREFIX = "ckpt:"
 #: How often a prune starts over because somebody saved in between; the next prune trims what is left.
 _MAX_TRIM_RACES = 5
 
 
-class RedisCheckpointStore(RedisSweeps, LogStore):
+class RedisCheckpointStore(RedisRewriting):
     """Keeps everything in Redis or Valkey. A client that was passed in is never closed.
 
     With ``durability`` a write returns when it is on the server's disk, or on a replica.

@@ -73,18 +73,10 @@ class SealedRecords:
 
     def opened_run(self, sealed: RunRecord) -> RunRecord:
         """The run record that a sealed one stands for. Raises what ``opened_step`` does."""
-        own, texts = sealed.__dict__, dict[str, str | None]()
-        if own["envelope"]:
-            texts["envelope"] = sealed_text(own["envelope"])
-        if _has_result(sealed):
-            texts["result"] = sealed_text(own["result"])
-        if sealed.error is not None:
-            has_mark = sealed.error.startswith(TEXT_MARK)
-            texts["error"] = sealed.error.removeprefix(TEXT_MARK) if has_mark else None
         what = f"The record of run {sealed.run_id!r}"
         changes = {
             field: self._opened(sealed, what, text, _bound_run(sealed, field))
-            for field, text in texts.items()
+            for field, text in text_in(sealed).items()
         }
         return sealed.model_copy(update=changes) if changes else sealed
 
@@ -102,6 +94,19 @@ class SealedRecords:
 
 def _altered(what: str, agent_id: str, error: Altered) -> StoreError:
     return damaged(f"{what} of agent {agent_id!r}", error)
+
+
+def text_in(sealed: RunRecord) -> dict[str, str | None]:
+    """The sealed texts in a run record by their fields; ``None`` where there is plain text."""
+    own, texts = sealed.__dict__, dict[str, str | None]()
+    if own["envelope"]:
+        texts["envelope"] = sealed_text(own["envelope"])
+    if _has_result(sealed):
+        texts["result"] = sealed_text(own["result"])
+    if sealed.error is not None:
+        has_mark = sealed.error.startswith(TEXT_MARK)
+        texts["error"] = sealed.error.removeprefix(TEXT_MARK) if has_mark else None
+    return texts
 
 
 def _has_result(run: RunRecord) -> bool:

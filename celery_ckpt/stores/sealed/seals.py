@@ -134,3 +134,8 @@ def sealed_text(value: Any) -> str | None:
     """The text in a value that is sealed; ``None``: it is not."""
     text = value.get(MARK) if isinstance(value, dict) else None
     return text if isinstance(text, str) else None
+
+
+def key_of(text: str | None) -> str | None:
+    """The id of the key that a sealed text was sealed with."""
+    return None if text is None else text.partition(".")[0]

@@ -10,7 +10,14 @@ import builtins
 from collections.abc import Iterable
 
 from celery_ckpt.codec import is_same
-from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, CheckpointTooLarge, StoreError
+from celery_ckpt.errors import (
+    AgentNotFound,
+    AlreadyExists,
+    CheckpointDamaged,
+    CheckpointTooLarge,
+    StoreError,
+)
+from celery_ckpt.maintenance import Change, Contents
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.store import CheckpointStore
@@ -20,6 +27,7 @@ from celery_ckpt.stores.log.drafts import Parts
 from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints
 from celery_ckpt.stores.sealed.keys import parse_keys
 from celery_ckpt.stores.sealed.records import SealedRecords
+from celery_ckpt.stores.sealed.rekeying import Rekeyed, Rekeying
 from celery_ckpt.stores.sealed.seals import Seals
 
 
@@ -30,6 +38,7 @@ class SealedStore(StoreAround):
         super().__init__(inner)
         self._seals = Seals(parse_keys(keys))
         self._checkpoints, self._records = SealedCheckpoints(self._seals), SealedRecords(self._seals)
+        self._rekeying = Rekeying(self._seals)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -152,6 +161,29 @@ class SealedStore(StoreAround):
         """See ``CheckpointStore``."""
         found = self.inner.standing(agent_id)
         return found.model_copy(update={"open": [self._records.opened_run(run) for run in found.open]})
+
+    # -- upkeep --------------------------------------------------------------------------------------
+
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        """See ``Upkeep``."""
+
+        def sealed_change(sealed: Contents) -> Contents | None:
+            after = change(self._rekeying.opened(sealed))
+            return after and self._rekeying.sealed(after)
+
+        return self.inner.rewrite(agent_id, sealed_change, lease)
+
+    def rekey(self, agent_id: str, *, from_plaintext: bool = False, dry_run: bool = False) -> Rekeyed:
+        """Seal everything that an agent has with the first key; returns how much of it was not.
+
+        Raises:
+            AgentNotFound: there is none of that name.
+            LeaseHeld: somebody works for the agent. With ``dry_run``, which writes nothing, he may.
+            NotEncrypted: something is plain text, unless ``from_plaintext``.
+        """
+        if not self.sights([agent_id])[0].seen:
+            raise AgentNotFound(agent_id=agent_id)  # to take its lease would make it
+        return self._rekeying.rekey(self.inner, agent_id, from_plaintext, dry_run)
 
 
 def _too_large(checkpoint: Checkpoint, error: CheckpointTooLarge) -> CheckpointTooLarge:

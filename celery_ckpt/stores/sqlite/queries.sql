@@ -95,6 +95,12 @@ VALUES (?1, ?2, ?3, ?4, ?5)
 -- steps (key, run_id)
 SELECT value FROM ckpt_steps WHERE agent = ?1 AND run_id = ?2 ORDER BY number
 
+-- all_steps (key)
+SELECT number, run_id, value FROM ckpt_steps WHERE agent = ?1 ORDER BY number
+
+-- change_step (number, step, value)
+UPDATE ckpt_steps SET key = ?2, value = ?3 WHERE number = ?1
+
 -- drop_steps (key, run_id, first, last)
 DELETE FROM ckpt_steps
 WHERE agent = ?1 AND run_id = ?2 AND iteration BETWEEN ?3 AND ?4

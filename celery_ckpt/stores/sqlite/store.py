@@ -22,18 +22,17 @@ from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Basis, Draft
-from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import Record, stamp
 from celery_ckpt.stores.log.store import BasisGone, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
 from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
 from celery_ckpt.stores.sqlite.ledger import lease_state
-from celery_ckpt.stores.sqlite.sweeps import SqliteSweeps
+from celery_ckpt.stores.sqlite.rewriting import SqliteRewriting
 
 _PAGE = 500
 
 
-class SqliteCheckpointStore(SqliteSweeps):
+class SqliteCheckpointStore(SqliteRewriting):
     """Keeps everything in an SQLite database."""
 
     def __init__(
@@ -164,16 +163,6 @@ class SqliteCheckpointStore(SqliteSweeps):
             return [], {}
         lines = self._newest(key, -1 if limit is None else limit)
         return lines, self._messages(key, ranges_of_all(agent_id, lines))
-
-    def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
-        messages: dict[int, bytes] = {}
-        for start, count, _ in ranges.spans:
-            rows = self._database.all("messages", *places(key), start, start + count)
-            for base, added, text in rows:
-                lines = text.split(b"\n")
-                if len(lines) == added:
-                    messages.update(zip(range(base, base + added), lines, strict=True))
-        return messages
 
     @reading
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:

@@ -29,6 +29,7 @@
   seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
                                                      how many of its runs are open and fields of it
   moments(step)  the moments in KEYS[1] (see watch.lua) of the agents ARGV[1], ARGV[1 + step], ...
+  contents(steps, runs)  a digest of all checkpoints, and of the hashes under these keys
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
 ]]
@@ -81,6 +82,20 @@ local function seen(open, tip, ...)
   for i = 1, 6 do facts[i] = facts[i] or '' end
   facts[7] = open
   return table.concat(facts, ' ')
+end
+
+local function contents(steps, runs)
+  local all = {}
+  for _, key in ipairs({KEYS[1], steps, runs}) do
+    local flat = redis.call('HGETALL', key)
+    for i = 1, #flat, 2 do
+      if key ~= KEYS[1] or string.sub(flat[i], 1, 2) == 'c:' then
+        all[#all + 1] = key .. ' ' .. flat[i] .. ' ' .. redis.sha1hex(flat[i + 1])
+      end
+    end
+  end
+  table.sort(all)
+  return redis.sha1hex(table.concat(all, '\n'))
 end
 
 local function taking_refusal(held, over)

@@ -1,0 +1,73 @@
+"""All of an agent, written anew, in SQLite: one transaction."""
+
+from __future__ import annotations
+
+from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.maintenance import Change, Contents
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import Lease, Step
+from celery_ckpt.stores.limits import decoded_step, encoded
+from celery_ckpt.stores.log.ranges import Ranges
+from celery_ckpt.stores.log.rewriting import rewritten
+from celery_ckpt.stores.log.store import listed, ranges_of_all
+from celery_ckpt.stores.sqlite.database import writing
+from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
+from celery_ckpt.stores.sqlite.sweeps import SqliteSweeps
+
+
+class SqliteRewriting(SqliteSweeps):
+    """The part of the store that writes everything anew."""
+
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        """See ``Upkeep``."""
+        self._rewrite(checked_name(agent_id), change, lease)
+        self._database.empty_log()
+        return True
+
+    @writing
+    def _rewrite(self, agent_id: str, change: Change, lease: Lease | None) -> None:
+        key, held = self._lease_of(agent_id)
+        lines = self._newest(key or 0)
+        checkpoints = listed(agent_id, lines, self._messages(key or 0, ranges_of_all(agent_id, lines)))
+        rows = self._database.all("all_steps", key or 0)
+        steps = [decoded_step(agent_id, run_id, value) for _, run_id, value in rows]
+        after = change(Contents(checkpoints[::-1], steps, self._desk(agent_id).runs()))
+        if after is not None:
+            held.refuse(agent_id, lease, self._clock.now())
+        if after is not None and key is not None:
+            places_of = [int(line.split(b" ", 2)[1]) for _, line in reversed(lines)]
+            self._replace_saves(agent_id, key, places_of, after.checkpoints)
+            self._replace_steps([number for number, *_ in rows], after.steps)
+            for run in after.runs:
+                self._desk(agent_id).put(run)
+
+    def _replace_saves(
+        self, agent_id: str, key: int, sequence: list[int], checkpoints: list[Checkpoint]
+    ) -> None:
+        [last] = self._database.one("last_place", *places(key))
+        self._database.run("delete_saves", *places(key))
+        history = rewritten(agent_id, zip(sequence, checkpoints, strict=True))
+        for one in history:
+            messages = b"\n".join(one.messages)
+            added = (FORMAT_VERSION, len(one.messages), one.checkpoint_id, one.rest, messages)
+            self._database.add("add_save", (key << SEQ_BITS) + one.seq, one.base, *added)
+        if last is not None and last != (key << SEQ_BITS) + max(sequence, default=0):
+            # The last one was pruned: its number must not be given again.
+            end = history[-1].base + len(history[-1].messages) if history else 0
+            self._database.add("add_save", last, end, FORMAT_VERSION, 0, None, None, b"")
+
+    def _replace_steps(self, numbers: list[int], steps: list[Step]) -> None:
+        for number, step in zip(numbers, steps, strict=True):
+            value = encoded(step, self.max_checkpoint_bytes)
+            self._database.run("change_step", number, step.key, value)
+
+    def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
+        messages: dict[int, bytes] = {}
+        for start, count, _ in ranges.spans:
+            rows = self._database.all("messages", *places(key), start, start + count)
+            for base, added, text in rows:
+                lines = text.split(b"\n")
+                if len(lines) == added:
+                    messages.update(zip(range(base, base + added), lines, strict=True))
+        return messages
