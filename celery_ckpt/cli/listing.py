@@ -12,7 +12,7 @@ from celery_ckpt.cli.progress import counting
 from celery_ckpt.cli.safe import age, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.cli.tables import Column
-from celery_ckpt.errors import AgentNotFound, StoreError, StoreUnavailable
+from celery_ckpt.errors import AgentNotFound, EncryptionKeyMissing, StoreError, StoreUnavailable
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.agents import Agents, AgentStatus
 
@@ -64,7 +64,9 @@ def _statuses(agents: Agents, tally: Tally) -> list[AgentStatus]:
         except StoreUnavailable:
             raise
         except StoreError as error:
-            tally.failed(f"{agent_id}: {error}", Code.DAMAGED)
+            is_locked = isinstance(error, EncryptionKeyMissing)
+            code = Code.CONFIGURATION if is_locked else Code.DAMAGED
+            tally.failed(f"{agent_id}: {error}", code)
     return found
 
 

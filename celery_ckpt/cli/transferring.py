@@ -19,6 +19,7 @@ from celery_ckpt.cli.progress import bar
 from celery_ckpt.cli.safe import bytes_of, counted, one_line
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.runtime.agents import Agents
+from celery_ckpt.stores.sealed import SealedStore
 from celery_ckpt.transfer import Imported, export_agents, import_agents
 
 
@@ -33,6 +34,8 @@ def export_(
 ) -> None:
     """Write agents as JSON lines: all of them, or those named."""
     agents, tally = agents_of(ctx), Tally()
+    if isinstance(agents.store, SealedStore):
+        click.echo("Note: the store is encrypted, an export is not. Guard it, or delete it.", err=True)
     names = _existing(agents, agent_ids) if agent_ids else sorted(agents.names())
 
     def told(agent_id: str, damage: CheckpointDamaged | None) -> None:

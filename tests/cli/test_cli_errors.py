@@ -29,7 +29,15 @@ UNKNOWN = {
     "fork": ["fork", "nothing"],
 }
 #: The others.
-FREE = {"list": ["list"], "doctor": ["doctor"], "bench": ["bench"], "import": ["import", "-"]}
+FREE = {
+    "list": ["list"],
+    "doctor": ["doctor"],
+    "rekey": ["rekey"],
+    "bench": ["bench"],
+    "import": ["import", "-"],
+}
+#: What a command needs to be set, to come as far as to the store.
+NEEDED = {"rekey": {"ckpt_encryption_keys": ["A" * 43]}}
 
 
 def test_every_command_is_given_bad_input_here() -> None:
@@ -75,7 +83,8 @@ def test_a_store_that_is_away_is_unavailable(arguments: list[str], tmp_path: Pat
         tell(commands.store)
         commands("export", "-o", str(tmp_path / "exported"))
         arguments = ["import", str(tmp_path / "exported")]
-    line = commands_for(f"redis://127.0.0.1:{free_port()}/0").fails(*arguments, code=69)
+    conf = NEEDED.get(arguments[0], {})
+    line = commands_for(f"redis://127.0.0.1:{free_port()}/0", **conf).fails(*arguments, code=69)
     assert "did not answer" in line
 
 

@@ -45,21 +45,19 @@ class SealedCheckpoints:
         """What stands for a checkpoint in the store below."""
         own, agent_id = checkpoint.__dict__, checkpoint.agent_id
         entry: Entry | None = own["entry"]
-        fields = {name: own[name] for name in ("iteration", "created_at", "event", "run_id")}
-        unbound = Checkpoint(
-            id=checkpoint.id,
-            agent_id=agent_id,
-            conversation=self._spines.sealed(agent_id, own["conversation"]),
-            metadata=self._sealed_metadata(checkpoint),
-            entry=entry and Entry(conversation=self._spines.sealed(agent_id, entry.conversation)),
-            **fields,
-        )
-        states = [own["state"], entry and entry.state]
-        text = self._seals.seal(agent_id, encode(states), _bound(unbound))
-        return unbound.model_copy(update={"state": {MARK: text}})
+        changes = {
+            "conversation": self._spines.sealed(agent_id, own["conversation"]),
+            "metadata": self._sealed_metadata(checkpoint),
+            "entry": entry and Entry(conversation=self._spines.sealed(agent_id, entry.conversation)),
+        }
+        # Every save comes here, and there is nothing in it that has not been looked at before.
+        sealed = Checkpoint.model_construct(**{**own, **changes})
+        states = encode([own["state"], entry and entry.__dict__["state"]])
+        sealed.__dict__["state"] = {MARK: self._seals.seal(agent_id, states, _bound(sealed))}
+        return sealed
 
     def _sealed_metadata(self, checkpoint: Checkpoint) -> dict[str, str]:
-        metadata = checkpoint.metadata
+        metadata: dict[str, str] = checkpoint.__dict__["metadata"]
         if not metadata:
             return {}
         as_what = _bound_metadata(checkpoint.agent_id, checkpoint.id)

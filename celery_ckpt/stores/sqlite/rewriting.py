@@ -21,12 +21,12 @@ class SqliteRewriting(SqliteSweeps):
 
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
         """See ``Upkeep``."""
-        self._rewrite(checked_name(agent_id), change, lease)
-        self._database.empty_log()
+        if self._is_rewritten(checked_name(agent_id), change, lease):
+            self._database.empty_log()
         return True
 
     @writing
-    def _rewrite(self, agent_id: str, change: Change, lease: Lease | None) -> None:
+    def _is_rewritten(self, agent_id: str, change: Change, lease: Lease | None) -> bool:
         key, held = self._lease_of(agent_id)
         lines = self._newest(key or 0)
         checkpoints = listed(agent_id, lines, self._messages(key or 0, ranges_of_all(agent_id, lines)))
@@ -41,6 +41,7 @@ class SqliteRewriting(SqliteSweeps):
             self._replace_steps([number for number, *_ in rows], after.steps)
             for run in after.runs:
                 self._desk(agent_id).put(run)
+        return after is not None
 
     def _replace_saves(
         self, agent_id: str, key: int, sequence: list[int], checkpoints: list[Checkpoint]
