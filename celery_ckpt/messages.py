@@ -20,7 +20,7 @@ _TEXT_BLOCKS = ("text", "input_text", "output_text")
 class ToolCall(BaseModel):
     """One call that the model asked for."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     id: str
     name: str
@@ -46,7 +46,7 @@ class ToolCall(BaseModel):
 class Message(RootModel[dict[str, Any]]):
     """A message: immutable, compared by value, equal to the JSON object it was made from."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -82,7 +82,8 @@ def _copy(value: Any) -> Any:
 class Value(BaseModel):
     """A model that never changes; what is made of it is checked like anything new."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # What somebody said must not get into a log because something about it is wrong.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The same with some fields changed. Unlike pydantic's own, it looks at them."""

@@ -70,7 +70,7 @@ def _dumped(value: Any, returns: Any, step: str) -> Any:
         reason = error.reason + _hint(value)
         raise StepResultNotJson(step=step, path=error.path, reason=reason) from None
     except ValidationError as error:
-        raise _misfit(error, returns, step) from error
+        raise _misfit(error, returns, step) from None  # it shows the value
     except PydanticSerializationError as error:
         raise StepResultNotJson(step=step, path="result", reason=f"has no JSON: {error}") from error
 
@@ -86,7 +86,7 @@ def loaded(value: Any, returns: Any, step: str) -> Any:
     try:
         return _adapter(returns).validate_json(encode(value), by_alias=False, by_name=True)
     except ValidationError as error:
-        raise _misfit(error, returns, step) from error
+        raise _misfit(error, returns, step) from None  # it shows the value
 
 
 def _misfit(error: ValidationError, returns: Any, step: str) -> StepResultNotJson:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sealed_kit import NEW, OLD, OTHER, sealed
 
 from celery_ckpt import Checkpoint, CheckpointStore, Conversation, Entry, Message
@@ -280,6 +282,37 @@ def test_a_plain_message_among_sealed_ones_is_refused() -> None:
     forged(inner, with_messages(whole, [make_message("x"), whole.conversation.messages[1]]))
     with pytest.raises(StoreError):
         store.load_latest("agent")
+
+
+TEXTS = st.text(max_size=60) | st.from_regex(r"old\.[A-Za-z0-9+/]{0,80}={0,2}", fullmatch=True)
+
+
+@given(
+    st.recursive(TEXTS | st.none() | st.integers(), lambda inner: st.lists(inner, max_size=2)), TEXTS
+)
+@settings(max_examples=150)
+def test_whatever_somebody_puts_there_is_refused(value: Any, text: str) -> None:
+    inner = MemoryCheckpointStore()
+    store = sealed(inner)
+    store.save(full(entry=None, metadata={"m": "x"}))
+    store.record_step(make_step("agent", "run", "key"))
+    store.add_run(ended())
+    whole, step, run = below(inner), inner.steps("agent", "run")[0], inner.runs("agent")[0]
+    first = whole.conversation.messages[0]
+    put = {MARK: value}
+
+    forged(inner, whole.model_copy(update={"state": put}))
+    inner.drop_steps("agent", "run")
+    inner.record_step(step.model_copy(update={"value": put}))
+    inner.update_run(run.model_copy(update={"error": text, "result": put}))
+    for read in (store.load_latest, store.list, store.runs, lambda name: store.steps(name, "run")):
+        with pytest.raises(StoreError):
+            read("agent")
+
+    forged(inner, with_messages(whole, [Message.of(put), first]))
+    forged(inner, whole.model_copy(update={"metadata": {MARK: text}}))
+    with pytest.raises(StoreError):
+        store.history("agent")
 
 
 # -- keys that are not there, and other ones ---------------------------------------------------------

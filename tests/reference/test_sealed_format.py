@@ -1,0 +1,125 @@
+"""The page on the storage format is enough to open what is encrypted, without the library."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Entry
+from celery_ckpt.records import RunStatus
+from celery_ckpt.stores.memory import MemoryCheckpointStore
+from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
+
+SECRET = bytes(range(32))
+AGENT = "weather {eü}"
+KEY_ID = hashlib.sha256(b"celery_ckpt key id " + SECRET).hexdigest()[:8]
+_INFO = b"celery_ckpt seal 1 " + AGENT.encode()
+_DERIVED = HKDF(algorithm=SHA256(), length=96, salt=None, info=_INFO).derive(SECRET)
+
+
+def line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def opened(sealed: dict[str, str], *bound: Any) -> Any:
+    """What a sealed text holds, by the page."""
+    key_id, _, text = sealed["ckpt:sealed"].partition(".")
+    assert key_id == KEY_ID
+    raw, data = base64.b64decode(text, validate=True), line(list(bound))
+    value = AESGCM(_DERIVED[:32]).decrypt(raw[:12], raw[12:], data)
+    signed = str(len(data)).encode() + b" " + data + value
+    assert raw[:12] == hmac.digest(_DERIVED[32:64], signed, "sha256")[:12]
+    return json.loads(value)
+
+
+def digest(messages: list[Any]) -> str:
+    whole = b"".join(line(message.to_dict()) + b"\n" for message in messages)
+    return hashlib.sha256(whole).hexdigest() if messages else ""
+
+
+@pytest.fixture
+def stores() -> tuple[MemoryCheckpointStore, SealedStore]:
+    inner = MemoryCheckpointStore()
+    return inner, SealedStore(inner, base64.b64encode(SECRET).decode())
+
+
+def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedStore]) -> None:
+    inner, store = stores
+    conversation = Conversation(7000, [make_message("grüß"), make_message("two")])
+    entered = Conversation(messages=[conversation.messages[0], make_message("other")])
+    saved = make_checkpoint(
+        AGENT,
+        conversation,
+        3,
+        state={"s": 1.5},
+        metadata={"m": "x", "pin": "p"},
+        run_id="run",
+        event=CheckpointEvent.ITERATION,
+        entry=Entry(conversation=entered, state={"e": None}),
+    )
+    store.save(saved)
+
+    found = inner.load(saved.id)
+
+    assert found is not None
+    assert found.entry is not None
+    messages, rest = found.conversation.messages, found.entry.conversation.messages[1:]
+    plain = [opened(message.to_dict(), "message", AGENT) for message in messages]
+    assert plain == [message.to_dict() for message in saved.conversation]
+    assert opened(found.metadata, "metadata", AGENT, saved.id) == saved.metadata
+    assert found.metadata["pin"] == "p"
+    states = opened(
+        found.state,
+        *("checkpoint", AGENT, saved.id, microseconds(saved), 3, "iteration", "run", found.metadata),
+        *(2, digest(messages), 7000, [1, digest(rest), 100_000]),
+    )
+    assert states == [{"s": 1.5}, {"e": None}]
+    assert found.entry.state == {}
+
+
+def microseconds(checkpoint: Checkpoint) -> int:
+    moment = checkpoint.created_at
+    return int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
+
+
+def test_steps_and_runs_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedStore]) -> None:
+    inner, store = stores
+    store.record_step(make_step(AGENT, "run", "the key", name="name", value={"v": 1}, iteration=2))
+    ended = {"status": RunStatus.SUCCEEDED, "envelope": {"e": 1}, "result": None, "error": "why"}
+    store.add_run(make_run(AGENT, "run", **ended))
+
+    [step], [run] = inner.steps(AGENT, "run"), inner.runs(AGENT)
+
+    assert step.key == hmac.digest(_DERIVED[64:], b"run the key", "sha256").hex()[:32]
+    assert step.name == ""
+    assert opened(step.value, "step", AGENT, "run", 2, step.key) == ["the key", "name", {"v": 1}]
+    assert opened(run.envelope, "run", AGENT, "run", "envelope") == {"e": 1}
+    assert opened(run.result, "run", AGENT, "run", "result") is None
+    assert run.error is not None
+    error = {"ckpt:sealed": run.error.removeprefix("ckpt:sealed ")}
+    assert opened(error, "run", AGENT, "run", "error") == "why"
+
+
+#: Of "hello", as it has always been sealed.
+SEALED_HELLO = (
+    "4da4a696.WuufGY5+fa1iRla1SdYjXVTXJVuXGMf0JmfPA/iOQza4sCWt2t2VSeLbVCzmj741Y7kHMKRbog2L9wrcFw=="
+)
+
+
+def test_what_was_sealed_by_an_earlier_version_opens_for_ever() -> None:
+    inner = MemoryCheckpointStore()
+    store = SealedStore(inner, base64.b64encode(SECRET).decode())
+    store.save(make_checkpoint("agent", Conversation(messages=[make_message("hello")])))
+    latest = inner.load_latest("agent")
+    assert latest is not None
+    [message] = latest.conversation.messages
+    assert message.to_dict() == {"ckpt:sealed": SEALED_HELLO}
