@@ -24,7 +24,13 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.control import Fenced, HandOff, Unrecorded, found
-from celery_ckpt.errors import EncryptionKeyMissing, RunFailed, RunStalled, StoreUnavailable
+from celery_ckpt.errors import (
+    EncryptionKeyMissing,
+    RedactionFailed,
+    RunFailed,
+    RunStalled,
+    StoreUnavailable,
+)
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
@@ -185,6 +191,8 @@ def _handed_off(attempt: Attempt, run: AgentRun | None, reason: str) -> BaseExce
         attempt.release(released, _UNCLAIMED_SECONDS)
     except Fenced:
         return _fenced(attempt, run)
+    except (RedactionFailed, ValueError) as error:
+        return _failed(attempt, run, error)  # its state is nothing that could be saved
     tell(signals.agent_handed_off, attempt, run, reason=reason)
     try:
         app, tag = attempt.context.app, attempt.hold.tag

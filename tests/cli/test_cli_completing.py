@@ -46,7 +46,7 @@ def store_option(tmp_path: Path) -> str:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert offered("celery ckpt re") == ["resume"]
+    assert offered("celery ckpt res") == ["resume"]
     assert offered("celery ckpt show --js") == ["--json"]
     assert "running" in offered("celery ckpt list --status ")
 

@@ -24,11 +24,13 @@ from celery_ckpt import (
     Message,
     agent_task,
 )
+from celery_ckpt.control import HandOff
 from celery_ckpt.errors import ConfigurationError, RedactionFailed
 from celery_ckpt.records import RunStatus
 from celery_ckpt.redaction import Redaction
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.testing import crash_everywhere
+from celery_ckpt.testing.crashing import _Life
 
 CALLS: Counter[str] = Counter()
 STRATEGIES = (AfterToolCall(), AfterLlmResponse(), EveryN(1), EveryN(2))
@@ -42,6 +44,8 @@ def app_with(redact: Any) -> Celery:
 
 def redact(value: Any, what: str) -> Any:
     """Of messages and steps, each of which it has to be asked once, it counts how often it was."""
+    if "unspeakable" in str(value):
+        raise KeyError(value)
     text = json.dumps(value).replace(SECRET, "<gone>")
     return json.loads(text.replace("gone>", "gone!>") if what in ("message", "step") else text)
 
@@ -138,6 +142,24 @@ def test_if_nobody_can_say_what_to_keep_nothing_is(redact: Any, says: str) -> No
 
     assert SECRET not in str(failed.value)
     assert len(conversation) == 0
+
+
+@agent_task(app=app)
+def stuck(run: AgentRun, value: Any) -> None:
+    run.state["kept"] = value
+    raise HandOff("the worker is shutting down")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [({1}, "of type set"), ("unspeakable", "raised KeyError")]
+)
+def test_a_hand_off_that_cannot_be_saved_is_a_failure_and_not_an_endless_loop(
+    value: Any, reason: str
+) -> None:
+    life = _Life(stuck._get_current_object(), (value,), {})
+    with pytest.raises((ValueError, RedactionFailed), match=reason):
+        life.live()
+    assert life.end()["status"] is RunStatus.FAILED
 
 
 def test_a_function_may_be_named() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sealed_kit import NEW, OLD, sealed
 
+from celery_ckpt import open_store
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.around import StoreAround
 from celery_ckpt.stores.memory import MemoryCheckpointStore
@@ -69,6 +70,24 @@ class SealedMachine(StoreMachine):
 
 class TestMachine(SealedMachine.TestCase):  # type: ignore[misc,name-defined]
     settings = SETTINGS
+
+
+class SealedRedisMachine(SealedMachine):
+    url: str
+
+    def open(self) -> CheckpointStore:
+        self.inner = open_store(self.url)
+        for agent_id in list(self.inner.agents()):
+            self.inner.delete(agent_id)
+        return sealed(self.inner)
+
+
+class TestMachineOnRedis(SealedRedisMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(SETTINGS, max_examples=5)
+
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_url: str) -> None:
+        SealedRedisMachine.url = redis_url
 
 
 def test_nothing_of_a_store_is_forgotten_by_a_store_around_it() -> None:
