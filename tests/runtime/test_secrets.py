@@ -83,7 +83,7 @@ def test_a_worker_without_the_key_leaves_the_run_to_one_that_has_it(
     keyless = {**CONF, **({"ckpt_encryption_keys": [other]} if has_keys else {})}
     stranger = start_worker(environment={"CKPT_TEST_CONF": json.dumps(keyless)})
     result = blurt.delay("hello", False)
-    until(lambda: "cannot begin here yet" in stranger.log(), 15, "it is refused")
+    until(lambda: "cannot begin yet" in stranger.log(), 15, "it is refused")
     assert "is encrypted with the key" in stranger.log()
     assert not result.ready()
 
