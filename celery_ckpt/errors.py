@@ -55,6 +55,8 @@ class CheckpointError(Exception):
     what: str
     where: str
     reason: str
+    limit: int
+    token: int
 
     def __init__(self, *message: str, **facts: Any) -> None:
         # Celery makes an error again of its message alone, without the facts.
@@ -66,10 +68,8 @@ class CheckpointError(Exception):
         return _revive, (type(self), self.args, self.__dict__)
 
 
-def _revive(
-    cls: type[CheckpointError], args: tuple[Any, ...], facts: dict[str, Any]
-) -> CheckpointError:
-    error = cls.__new__(cls)
+def _revive(cls: Any, args: tuple[Any, ...], facts: dict[str, Any]) -> CheckpointError:
+    error: CheckpointError = cls.__new__(cls)
     error.args = args
     error.__dict__.update(facts)
     return error
@@ -83,7 +83,6 @@ class InvalidName(CheckpointError, ValueError):
     """A name that is empty, too long, or not valid Unicode text."""
 
     template = "{what} {reason}. Use a text of 1 to {limit} characters."
-    limit: int
 
 
 class NotJson(CheckpointError, ValueError):
@@ -106,9 +105,7 @@ class StepResultNotJson(NotJson):
 class NotACheckpoint(CheckpointError, ValueError):
     """Bytes that ``Checkpoint.to_bytes`` never wrote."""
 
-    template = (
-        "These bytes are no checkpoint: {reason}. Only what Checkpoint.to_bytes wrote can be read."
-    )
+    template = "These bytes are no checkpoint: {reason}. Only what to_bytes wrote can be read."
 
 
 class NotAnExport(CheckpointError, ValueError):
@@ -243,7 +240,6 @@ class CheckpointTooLarge(StoreError):
         "{part} with {part_size:,} bytes. Shorten it, or raise ckpt_max_checkpoint_bytes."
     )
     size: int
-    limit: int
     part: str
     part_size: int
 
@@ -251,10 +247,7 @@ class CheckpointTooLarge(StoreError):
 class AlreadyExists(StoreError):
     """Something with this id is stored already, and its content is another one."""
 
-    template = (
-        "{what} of agent {agent_id!r} is stored already with another content. What was saved never "
-        "changes: use a new id."
-    )
+    template = "{what} of agent {agent_id!r} is stored already with another content. Use a new id."
 
 
 class AgentNotFound(StoreError):
@@ -284,8 +277,6 @@ class RunOver(StoreError):
 
 class LeaseError(StoreError):
     """Something about who may write for an agent."""
-
-    token: int
 
 
 class LeaseHeld(LeaseError):
