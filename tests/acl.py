@@ -24,6 +24,12 @@ def as_user(server: Valkey, user: str, database: int = 0) -> str:
 
 
 def refusals(server: Valkey) -> list[tuple[str, str, str]]:
-    """Who was refused what, since the server began."""
+    """Who was refused what, since the server began or ``forget_refusals`` was called."""
     with server.client(decode_responses=True) as client:
         return [(one["username"], one["reason"], one["object"]) for one in client.acl_log()]
+
+
+def forget_refusals(server: Valkey) -> None:
+    """Begin anew: what others were refused on a server that tests share is not the next one's."""
+    with server.client() as client:
+        client.acl_log_reset()

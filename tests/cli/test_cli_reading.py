@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from acl import as_user, documented_rules, refusals
+from acl import as_user, documented_rules, forget_refusals, refusals
 from cli_kit import Commands, commands_for, tell
 from servers import Valkey
 
@@ -26,6 +26,7 @@ def ids(server: Valkey) -> list[str]:
 
 @pytest.fixture
 def reader(server: Valkey, ids: list[str]) -> Commands:
+    forget_refusals(server)
     return commands_for(as_user(server, "dashboard"), ckpt_key_prefix="research:")
 
 
