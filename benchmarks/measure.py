@@ -33,7 +33,7 @@ class Plan:
     batches: int = 9
     kills: int = 3
     #: How many agents a sweep prunes.
-    fleet: int = 10_000
+    fleet: int = 100_000
 
     @property
     def last(self) -> int:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
 logger = logging.getLogger(__name__)
+
+#: Seconds. The next task begins just now, and should not have to share the interpreter for that.
+_MANNERS = 0.003
 
 
 class Aside:
@@ -38,6 +42,7 @@ class Aside:
     def _work(self) -> None:
         while True:
             action = self._queue.get()
+            time.sleep(_MANNERS)
             try:
                 action()
             except Exception:

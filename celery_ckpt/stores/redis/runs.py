@@ -7,22 +7,24 @@ Texts are percent-encoded; an empty one is ``-``, so that one that is ``-`` is `
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote, unquote
 
-from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.jsonvalues import decode
 from celery_ckpt.records import RunRecord
 from celery_ckpt.stores.limits import damaged, refuse_too_large
 
 #: The fields that stand before the JSON, in order.
 IN_FRONT = ("status", "delivered", "attempts", "stalled", "progress", "delivery")
 _NOT_BEHIND = {"agent_id", "run_id", *IN_FRONT}
+_NEEDS_NO_QUOTE = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
 
 
 def run_line(run: RunRecord, limit: int) -> bytes:
     """Everything after the number. Raises ``CheckpointTooLarge``."""
     front = " ".join(word(getattr(run, name)) for name in IN_FRONT).encode()
-    line = front + b" " + encode(run.model_dump(mode="json", exclude=_NOT_BEHIND))
+    line = front + b" " + run.model_dump_json(exclude=_NOT_BEHIND).encode()
     refuse_too_large(run, len(line), limit)
     return line
 
@@ -31,7 +33,8 @@ def word(fact: object) -> str:
     """A fact as it stands in front of a line: no spaces, and never empty."""
     if fact in ("", "-"):
         return "%2D" if fact else "-"
-    return quote(str(int(fact) if isinstance(fact, bool) else fact), safe="")
+    text = str(int(fact) if isinstance(fact, bool) else fact)
+    return text if _NEEDS_NO_QUOTE(text) else quote(text, safe="")
 
 
 def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
