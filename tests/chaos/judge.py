@@ -74,7 +74,10 @@ def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
     is_forgetful = isinstance(fleet.store, Guarded)
     for result in fleet.results:
         _judge_run(result, fleet.turns, notes[result.id], notes[NO_RUN], verdict)
-        begins = [] if is_forgetful else [n for n in notes[result.id] if n.what == "begin"]
+        # Who was frozen just before he began begins late, and is stopped at his first event.
+        thawed = _thawed(notes[NO_RUN])
+        begins = [n for n in notes[result.id] if n.what == "begin" and not _is_late(n, thawed)]
+        begins = [] if is_forgetful else begins
         verdict.problems += judge_record(_store(), result.id, uninterrupted(fleet.turns), begins)
     verdict.runs = len(fleet.results)
     return verdict
@@ -98,7 +101,7 @@ def _judge_run(
     made = bodies.of_run(in_order, result.id)
     interrupted = sum(body.how not in _IN_ORDER or bool(body.frozen) for body in made)
     try:
-        thawed = [note for note in others if note.what == "thawed"]
+        thawed = _thawed(others)
         repeated = repetitions(result.id, turns, own, lambda call: _is_late(call, thawed))
         assert repeated <= interrupted, f"run {result.id}: {repeated} calls again, {interrupted} bodies"
         awake = [body for body in made if not _woke_up_fenced(body, thawed)]
@@ -114,6 +117,10 @@ def _judge_run(
     verdict.resumes += [
         after.begin - body.end for body, after in pairwise(made) if body.how == "killed"
     ]
+
+
+def _thawed(others: Sequence[Note]) -> list[Note]:
+    return [note for note in others if note.what == "thawed"]
 
 
 def _is_late(call: Note, thawed: Sequence[Note]) -> bool:
