@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from redis import Redis
@@ -30,23 +30,34 @@ def found_in(data: bytes, text: str = MARKER) -> list[bytes]:
     return [form for form in forms(text) if form in data]
 
 
+def content_of_keys(client: Redis) -> dict[bytes, object]:
+    """What each key of a database holds; in which order the server has it is none of our business."""
+    return {key: _content(client, key) for key in client.scan_iter()}
+
+
+def _content(client: Redis, key: bytes) -> object:
+    reading: dict[bytes, Callable[[bytes], object]] = {
+        b"none": lambda key: None,  # it has just gone
+        b"string": client.get,
+        b"hash": client.hgetall,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"zset": lambda key: dict(client.zrange(key, 0, -1, withscores=True)),
+        b"set": client.smembers,
+    }
+    return reading[client.type(key)](key)
+
+
 def bytes_of_keys(client: Redis) -> Iterator[tuple[str, bytes]]:
     """The name and everything else of each key of a database."""
-    for key in client.scan_iter():
-        content = {
-            b"none": lambda key: None,  # it has just gone
-            b"string": client.get,
-            b"hash": client.hgetall,
-            b"list": lambda key: client.lrange(key, 0, -1),
-            b"zset": lambda key: client.zrange(key, 0, -1),
-            b"set": client.smembers,
-        }[client.type(key)](key)
+    for key, content in content_of_keys(client).items():
         yield key.decode(), b"".join(_flat([key, content]))
 
 
 def _flat(value: object) -> Iterator[bytes]:
     if isinstance(value, bytes):
         yield value
+    elif isinstance(value, float):
+        yield repr(value).encode()
     elif isinstance(value, dict):
         yield from _flat([*value, *value.values()])
     elif value is not None:

@@ -44,9 +44,11 @@ class _MortalStore(FaultyStore):
             raise _Killed
         return super().__getattr__(name)
 
-    def _happen(self, when: str) -> None:
+    def _happen(self, number: int, when: str) -> None:
+        if self._is_dead and when == "before":
+            raise _Killed
         try:
-            super()._happen(when)
+            super()._happen(number, when)
         except _Killed:
             self._is_dead = True
             raise

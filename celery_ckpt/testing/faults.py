@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Literal, NoReturn
 
 from celery_ckpt.errors import StoreUnavailable
@@ -73,6 +74,7 @@ class FaultyStore:
     def __init__(self, store: CheckpointStore, fault: Fault | None = None) -> None:
         self._store, self._fault = store, fault
         self.writes = 0
+        self._counting = Lock()
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -80,14 +82,20 @@ class FaultyStore:
 
     def _written(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def write(*args: Any, **kwargs: Any) -> Any:
-            self.writes += 1
-            self._happen("before")
+            number = self._next()
+            self._happen(number, "before")
             result = method(*args, **kwargs)
-            self._happen("after")
+            self._happen(number, "after")
             return result
 
         return write
 
-    def _happen(self, when: str) -> None:
-        if self._fault and self._fault.at == self.writes and self._fault.when == when:
+    def _next(self) -> int:
+        """Each write has a number of its own, also where an agent's tools write side by side."""
+        with self._counting:
+            self.writes += 1
+            return self.writes
+
+    def _happen(self, number: int, when: str) -> None:
+        if self._fault and self._fault.at == number and self._fault.when == when:
             self._fault.action()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from acl import as_user, documented_rules, refusals
+from looking import content_of_keys
 from redis_kit import checkpoint, every_verb, run, step, work
 from servers import Valkey
 
@@ -131,7 +132,7 @@ def test_a_dashboard_can_change_nothing_and_is_told_at_once_which_command_it_lac
     strict: Valkey, what: str
 ) -> None:
     with strict.client() as client:
-        before = {key: client.dump(key) for key in client.scan_iter()}
+        before = content_of_keys(client)
         began = time.monotonic()
         with (
             as_role(strict, "dashboard") as store,
@@ -139,7 +140,7 @@ def test_a_dashboard_can_change_nothing_and_is_told_at_once_which_command_it_lac
         ):
             WRITES[what](store)
         assert time.monotonic() - began < 8  # to try again takes ten seconds
-        assert {key: client.dump(key) for key in client.scan_iter()} == before
+        assert content_of_keys(client) == before
 
 
 @pytest.mark.parametrize("role", ["worker", "dashboard"])
