@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.fleet --agents 100000``; without a number, as ``make bench`` does it.
 
-One agent is saved, with 20 checkpoints of a growing conversation, and copied under other names with
-bare commands, to what the store would have written. A sweep keeps two of each.
+A sweep keeps two of each agent's 20 checkpoints. In turn with it, so that both have the same weather,
+the same fields of copies are removed with bare commands (``benchmarks.copies``).
 """
 
 from __future__ import annotations
@@ -14,25 +14,23 @@ import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from time import perf_counter, sleep
 from typing import Any
 
 from celery import Celery
 from redis import Redis, RedisCluster
 
+from benchmarks.copies import CHECKPOINTS, KEEP, bare_removals, fill, names_in_two_copies
 from benchmarks.servers import cluster, valkey
-from celery_ckpt import Checkpoint, Conversation, Message, open_store
-from celery_ckpt.maintenance import PruneReport, Rounds
-from celery_ckpt.names import locator
+from celery_ckpt import open_store
+from celery_ckpt.maintenance import PruneReport
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.sweeping import sweep
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.redis.keys import FIELD, Keys
 
-CHECKPOINTS, KEEP, MESSAGE_BYTES = 20, 2, 100
-#: Of how many agents the same fields are removed with bare commands, and how many at once.
-_BARE_AGENTS, _PIPELINE = 2000, 100
+#: In how many parts it is swept.
+_TURNS = 20
 _EVERYTHING = 10**9
 #: Often enough to notice, and seldom enough not to be what the server is busy with.
 _BETWEEN_PINGS = 0.002
@@ -76,29 +74,55 @@ def measure(url: str, where: str, agents: int) -> Fleet:
         context = _context(store)
         idle_empty = _timed_sweep(context)[0]
         empty = _memory(nodes)
-        _fill(store, url, agents)
+        with _client(url) as client:
+            fill(store, client, agents)
         full = _memory(nodes)
-        # With somebody who looks on, as with the sweep: there are not more than two cores for all.
-        bare_each = _stall(url, lambda: _bare(url, min(agents, _BARE_AGENTS)))[0]
         before = _stall(url, lambda: _busy_nothing())[1]
         for node in nodes:
             node.config_set("slowlog-log-slower-than", 100)
             node.slowlog_reset()
-        cpu = _cpu(nodes)
-        (took, report), stall = _stall(url, lambda: _timed_sweep(context))
-        cpu = _cpu(nodes) - cpu
+        turns, stall = _stall(url, lambda: _in_turn(context, url, nodes, agents))
         longest = max(
             (entry["duration"] for node in nodes for entry in node.slowlog_get(-1)), default=0
         )
         idle = _timed_sweep(context)[0]
         left = _memory(nodes)
-    removed = report.checkpoints
-    per_checkpoint = (full - left) / removed
-    assert (report.agents, removed) == (agents, agents * (CHECKPOINTS - KEEP))
+    removed, twice = turns.report.checkpoints, len(names_in_two_copies(agents))
+    agent_bytes = (full - empty) / (agents + twice)
+    per_checkpoint = (full - left - twice * agent_bytes) / removed
+    assert (turns.report.agents, removed) == (agents, agents * (CHECKPOINTS - KEEP))
     return Fleet(
-        where, agents, took, removed, took / removed, bare_each, idle, idle_empty, stall, before,
-        cpu / agents, longest / 1e6, (full - empty) / agents, per_checkpoint,
+        where, agents, turns.sweep, removed, turns.sweep / removed, turns.bare / turns.bare_removed,
+        idle, idle_empty, stall, before, turns.server / agents, longest / 1e6, agent_bytes,
+        per_checkpoint,
     )  # fmt: skip
+
+
+@dataclass
+class _Turns:
+    """Sweeps and bare removals in turn: how long they took, and what became of it."""
+
+    sweep: float = 0.0
+    #: Time of the servers' processors, for the sweeps.
+    server: float = 0.0
+    bare: float = 0.0
+    bare_removed: int = 0
+    report: PruneReport = field(default_factory=PruneReport)
+
+
+def _in_turn(context: AppContext, url: str, nodes: list[Any], agents: int) -> _Turns:
+    turns = _Turns()
+    with _client(url) as client:
+        for removal in bare_removals(client, agents, _TURNS):
+            start = perf_counter()
+            turns.bare_removed += removal()
+            turns.bare += perf_counter() - start
+            cpu = _cpu(nodes)
+            took, report = _timed_sweep(context, -(-agents // _TURNS))
+            turns.server += _cpu(nodes) - cpu
+            turns.sweep += took
+            turns.report.include(report)
+    return turns
 
 
 def _context(store: CheckpointStore) -> AppContext:
@@ -107,69 +131,14 @@ def _context(store: CheckpointStore) -> AppContext:
     return AppContext(app, store)
 
 
-def _timed_sweep(context: AppContext) -> tuple[float, PruneReport]:
+def _timed_sweep(context: AppContext, limit: int = _EVERYTHING) -> tuple[float, PruneReport]:
     start = perf_counter()
-    report = sweep(context, _EVERYTHING)
+    report = sweep(context, limit)
     return perf_counter() - start, report
 
 
 def _busy_nothing() -> None:
     sleep(2)
-
-
-# -- filling -------------------------------------------------------------------------------------------
-
-
-def _fill(store: CheckpointStore, url: str, agents: int) -> None:
-    conversation = Conversation()
-    for iteration in range(1, CHECKPOINTS + 1):
-        conversation.append(Message.user(f"{iteration}".ljust(MESSAGE_BYTES)))
-        store.save(Checkpoint.new("template", conversation, iteration))
-    with _client(url) as client:
-        keys = Keys("ckpt:")
-        agent, log = keys.of("template", "agent", "log")
-        fields, messages = client.hgetall(agent), client.lrange(log, 0, -1)
-        for first in range(0, agents, _PIPELINE):
-            pipeline = client.pipeline(transaction=False)
-            for number in range(first, min(first + _PIPELINE, agents)):
-                _copy(pipeline, keys, f"agent-{number:07}", fields, messages)
-            pipeline.execute()
-    store.delete("template")
-
-
-def _copy(pipeline: Any, keys: Keys, name: str, fields: Any, messages: list[bytes]) -> None:
-    old, new = FIELD.encode() + locator("template").encode(), FIELD.encode() + locator(name).encode()
-    agent, log = keys.of(name, "agent", "log")
-    mapping = {field.replace(old, new): value.replace(old, new) for field, value in fields.items()}
-    pipeline.zadd(keys.agents(locator(name)[0]), {f"{locator(name)}:{name}": 0})
-    pipeline.zadd(keys.moments_of(name, Rounds.SWEEP), {name: 1})
-    pipeline.hset(agent, mapping=mapping)
-    pipeline.rpush(log, *messages)
-
-
-def _bare(url: str, agents: int) -> float:
-    """For each field, how long a pipelined removal takes."""
-    with _client(url) as client:
-        names = [f"agent-{number:07}" for number in range(agents)]
-        copies: dict[bytes, list[bytes]] = {}
-        for name in names:
-            [key] = Keys("ckpt:").of(name, "agent")
-            fields = client.hgetall(key)
-            client.hset(copy := b"bare:" + key, mapping=fields)
-            copies[copy] = sorted(f for f in fields if f.startswith(FIELD.encode()))[
-                : CHECKPOINTS - KEEP
-            ]
-        start, items = perf_counter(), list(copies.items())
-        for first in range(0, agents, _PIPELINE):
-            pipeline = client.pipeline(transaction=False)
-            for key, fields_of_key in items[first : first + _PIPELINE]:
-                for field in fields_of_key:
-                    pipeline.hdel(key, field)
-            pipeline.execute()
-        took = perf_counter() - start
-        for key in copies:
-            client.delete(key)
-    return took / (agents * (CHECKPOINTS - KEEP))
 
 
 # -- looking on ----------------------------------------------------------------------------------------

@@ -32,3 +32,11 @@ _MICROSECOND = timedelta(microseconds=1)
 def microseconds(moment: datetime) -> int:
     """A point in time as what is stored has it: microseconds since 1970."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment(microseconds: int) -> datetime:
+    """The point in time so many microseconds after 1970. Raises ``ValueError`` if it is no date."""
+    try:
+        return _EPOCH + microseconds * _MICROSECOND
+    except OverflowError:
+        raise ValueError(f"{microseconds} microseconds after 1970 is no date") from None

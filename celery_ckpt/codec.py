@@ -12,9 +12,9 @@ object. Fields that have their default are left out. All of it is data; nothing 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery_ckpt.clock import microseconds, moment
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.errors import NotACheckpoint, SchemaTooNew
 from celery_ckpt.jsonvalues import decode, encode
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: The format of everything written here; see docs/reference/storage-format.md.
 FORMAT_VERSION = 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
@@ -97,7 +95,7 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
     own = checkpoint.__dict__
     conversation: Conversation = own["conversation"]
     fields = {
-        "created_at": (own["created_at"] - _EPOCH) // _MICROSECOND,
+        "created_at": microseconds(own["created_at"]),
         "messages": len(conversation),
         "iteration": own["iteration"],
     }
@@ -142,14 +140,6 @@ def assemble(
         fields["entry"] = _entry(spine, conversation, dict(entry))
     fields["created_at"] = moment(fields["created_at"])
     return cls(id=checkpoint_id, agent_id=agent_id, conversation=conversation, **fields)
-
-
-def moment(microseconds: int) -> datetime:
-    """A point in time, of the microseconds since 1970 that a header holds."""
-    try:
-        return _EPOCH + microseconds * _MICROSECOND
-    except OverflowError:
-        raise ValueError(f"{microseconds} microseconds after 1970 is no date") from None
 
 
 def _over(spine: Spine, count: int, fields: dict[str, Any]) -> Conversation:

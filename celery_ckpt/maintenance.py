@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from celery_ckpt.clock import moment
 from celery_ckpt.jsonvalues import decode, encode
 from celery_ckpt.models import Checkpoint, Value
 from celery_ckpt.records import RunRecord, RunStatus, Step
@@ -43,13 +44,19 @@ class Mark(NamedTuple):
 
     id: str
     seq: int
-    created_at: datetime
+    #: When, in microseconds since 1970: a sweep reads millions, and rarely asks for the date.
+    taken: int
     #: The label that it is pinned by.
     pin: str | None = None
     #: Of its record, in bytes.
     size: int = 0
     #: The smallest offset in the log that it refers to, in stores with a log.
     low: int = 0
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was taken."""
+        return moment(self.taken)
 
 
 class Notes(Value):
@@ -83,8 +90,9 @@ class Notes(Value):
 
     def to_bytes(self) -> bytes:
         """As it is stored; nothing if nothing was decided."""
-        fields = self.model_dump(exclude_defaults=True)
-        return encode(fields) if fields else b""
+        if not (self.pins or self.keep or self.max_age or self.forget_after):
+            return b""
+        return encode(self.model_dump(exclude_defaults=True))
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Notes:

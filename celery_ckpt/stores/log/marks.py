@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from operator import attrgetter
 
-from celery_ckpt.codec import FORMAT_VERSION, moment, refuse_newer
+from celery_ckpt.clock import microseconds, moment
+from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.jsonvalues import decode
 from celery_ckpt.maintenance import PIN, Mark, Notes
 
 #: Of a record that cannot be read: never old, but the first to go if there are too many.
 UNKNOWN = datetime.max.replace(tzinfo=UTC)
+_NEVER_OLD = microseconds(UNKNOWN)
 _CURRENT = b"%d" % FORMAT_VERSION
+#: What nearly every line begins with, up to a date before the year 5000.
+_BEGINNING = re.compile(_CURRENT + rb' (\d+) (\d+) (-|\d+) \S+ \S+ \{"created_at":(\d{1,17})[,}]').match
+_HAS_PIN = b'"%s"' % PIN.encode()
 
 
 def marks(agent_id: str, lines: Iterable[tuple[str, bytes]], notes: Notes) -> list[Mark]:
@@ -21,13 +28,24 @@ def marks(agent_id: str, lines: Iterable[tuple[str, bytes]], notes: Notes) -> li
         SchemaTooNew: a newer version wrote one of them.
     """
     found = [_mark(agent_id, name, line, notes) for name, line in lines]
-    found.sort(key=lambda mark: mark.seq, reverse=True)
+    found.sort(key=attrgetter("seq"), reverse=True)
     return found
 
 
 def _mark(agent_id: str, checkpoint_id: str, line: bytes, notes: Notes) -> Mark:
     # A sweep reads all records of a fleet, and ``Record.parse`` takes five times as long.
-    given, seq, created_at, low = None, 0, UNKNOWN, 0
+    beginning = _BEGINNING(line)
+    if beginning is None or _HAS_PIN in line:
+        return _mark_of_another(agent_id, checkpoint_id, line, notes)
+    seq, base, lowest, taken = beginning.groups()
+    label = notes.label_of(checkpoint_id, None) if notes.pins else None
+    low = int(base if lowest == b"-" else lowest)
+    return Mark(checkpoint_id, int(seq), int(taken), label, len(line), low)
+
+
+def _mark_of_another(agent_id: str, checkpoint_id: str, line: bytes, notes: Notes) -> Mark:
+    """Of a pinned one, or one that was not written by this version."""
+    given, seq, taken, low = None, 0, _NEVER_OLD, 0
     try:
         version, number, base, lowest, _, _, header = line.split(b" ", 6)
         if version != _CURRENT:
@@ -35,7 +53,7 @@ def _mark(agent_id: str, checkpoint_id: str, line: bytes, notes: Notes) -> Mark:
         low = int(base if lowest == b"-" else lowest)
         fields = decode(header)
         given = fields.get("metadata", {}).get(PIN)
-        seq, created_at = int(number), moment(fields["created_at"])
+        seq, taken = int(number), microseconds(moment(fields["created_at"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    return Mark(checkpoint_id, seq, created_at, notes.label_of(checkpoint_id, given), len(line), low)
+    return Mark(checkpoint_id, seq, taken, notes.label_of(checkpoint_id, given), len(line), low)

@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from celery_ckpt.codec import moment, refuse_newer
+from celery_ckpt.clock import moment
+from celery_ckpt.codec import refuse_newer
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.jsonvalues import decode
 from celery_ckpt.maintenance import PIN, Notes

@@ -154,4 +154,4 @@ class _Broom:
 
 def _mark(seq: int, checkpoint: Checkpoint, notes: Notes) -> Mark:
     pin = notes.label_of(checkpoint.id, checkpoint.metadata.get(PIN))
-    return Mark(checkpoint.id, seq, checkpoint.created_at, pin)
+    return Mark(checkpoint.id, seq, microseconds(checkpoint.created_at), pin)
