@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from celery import Celery
 
@@ -33,17 +33,13 @@ class Hold:
     tag: str = ""
     #: Called once, from the keeper's thread, if the lease is lost.
     on_loss: Callable[[], object] | None = None
-    _lost: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def is_lost(self) -> bool:
-        """Does somebody else hold the lease by now?"""
-        return self._lost.is_set()
+    #: Does somebody else hold the lease by now?
+    is_lost: bool = False
 
     def lose(self) -> None:
         """Somebody else holds it."""
-        if not self._lost.is_set():
-            self._lost.set()
+        if not self.is_lost:
+            self.is_lost = True
             if self.on_loss is not None:
                 self.on_loss()
 

@@ -89,9 +89,8 @@ class AgentTask(Task, Generic[P, R]):
 
     def _get_request(self) -> Any:
         """Celery's requests are bound to threads, and an async body has another one than its task."""
-        if self.request_stack.top is None and (request := current_request(self)) is not None:
-            return request
-        return super()._get_request()
+        # Asked for again and again in each task.
+        return self.request_stack.top or current_request(self) or super()._get_request()
 
     request = property(_get_request)
 

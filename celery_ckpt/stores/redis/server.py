@@ -95,13 +95,7 @@ class Server:
         if not calls:
             return []
         plain = {"transaction": False} if isinstance(self.client, Redis) else {}
-        pipeline = self.client.pipeline(**plain)
-        for call in calls:
-            pipeline.execute_command(*call.args, NEVER_DECODE=True)
-        try:
-            replies = pipeline.execute(raise_on_error=False)
-        except DRIVER_ERRORS as error:
-            raise translate(error, self.where) from error
+        replies = self._replies(calls, **plain)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             # The server learns a script with the first call of it; then the others can be sent again.
@@ -110,6 +104,28 @@ class Server:
             for at, reply in zip(unknown[1:], again, strict=True):
                 replies[at] = reply
         return [self._unless_error(reply) for reply in replies]
+
+    def at_once(self, *calls: Call) -> list[Any] | None:
+        """Send several commands and scripts as one atomic step, in one round trip.
+
+        ``None``, and nothing was done: it is a cluster, a client that decodes even what it is not to
+        decode, or a server that does not know a script.
+        """
+        if not isinstance(self.client, Redis) or self.client.get_encoder().decode_responses:
+            return None
+        replies = self._replies(calls, transaction=True)
+        is_unknown = any(isinstance(reply, NoScriptError) for reply in replies)
+        return None if is_unknown else [self._unless_error(reply) for reply in replies]
+
+    def _replies(self, calls: Iterable[Call], **options: bool) -> list[Any]:
+        pipeline = self.client.pipeline(**options)
+        for call in calls:
+            pipeline.execute_command(*call.args, NEVER_DECODE=True)
+        try:
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.where) from error
+        return replies
 
     def _unless_error(self, reply: Any) -> Any:
         if isinstance(reply, DRIVER_ERRORS):

@@ -35,11 +35,14 @@ from celery_ckpt.stores.redis.ledger import fence, refuse
 from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.rewriting import RedisRewriting
 from celery_ckpt.stores.redis.risks import risks_of
+from celery_ckpt.stores.redis.server import Call
 from celery_ckpt.stores.redis.sweeps import AGAIN, DONE
 
 DEFAULT_KEY_PREFIX = "ckpt:"
 #: How often a prune starts over because somebody saved in between; the next prune trims what is left.
 _MAX_TRIM_RACES = 5
+#: So many of a log's newest messages are read with the latest checkpoint, which rarely needs others.
+_NEWEST = 4096
 
 
 class RedisCheckpointStore(RedisRewriting):
@@ -130,8 +133,7 @@ class RedisCheckpointStore(RedisRewriting):
         self._index.register(checkpoint_id, agent_id)
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
-        keys = self._keys.of(agent_id, "agent", "log")
-        status, *found = self._server.run("read", keys, FIELD + checkpoint_id if checkpoint_id else "")
+        (status, *found), newest = self._found(agent_id, checkpoint_id)
         if status == b"none":
             return None
         name = id_of(found[0])
@@ -139,8 +141,21 @@ class RedisCheckpointStore(RedisRewriting):
             raise CheckpointDamaged(
                 agent_id=agent_id, checkpoint_id=name, reason="its record is missing"
             )
+        if status == b"newest":
+            return Stored(agent_id, name, found[1], dict(enumerate(newest, int(found[2]))))
         record = Record.parse(agent_id, name, found[1])
         return Stored(agent_id, name, found[1], _by_offset(record.spans, found[2:]))
+
+    def _found(self, agent_id: str, checkpoint_id: str | None) -> tuple[Any, builtins.list[bytes]]:
+        """What ``read.lua`` says and, if the latest is asked for, the log's newest messages."""
+        keys = self._keys.of(agent_id, "agent", "log")
+        if checkpoint_id is None:
+            read = Call.script("read", keys, "", _NEWEST)
+            newest = Call.command("LRANGE", keys[1], -_NEWEST, -1)
+            if (both := self._server.at_once(read, newest)) is not None:
+                return both[0], both[1]
+        field = FIELD + checkpoint_id if checkpoint_id else ""
+        return self._server.run("read", keys, field, 0), []
 
     def _read_many(
         self, agent_id: str, limit: int | None

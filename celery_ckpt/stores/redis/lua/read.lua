@@ -1,8 +1,11 @@
 --[[ read: one checkpoint with its messages.
   KEYS[1]  hash of the agent    KEYS[2]  the log (see save.lua)
   ARGV[1]  "c:" and the checkpoint's id; "": the latest
-  returns  {"none"} | {"gone", "c:" id} | {"found", "c:" id, line, {messages of a range}, ...}
-           as far as they are there
+  ARGV[2]  so many of the log's newest messages the caller reads himself, in the same transaction: what comes
+           out of a script is copied twice
+  returns  {"none"} | {"gone", "c:" id}
+           | {"newest", "c:" id, line, offset of the first that the caller reads}, if it needs no others
+           | {"found", "c:" id, line, {messages of a range}, ...} as far as they are there
 ]]
 local id = ARGV[1]
 if id == '' then
@@ -12,10 +15,15 @@ if id == '' then
 end
 local line, first = unpack(redis.call('HMGET', KEYS[1], id, 'first'))
 if not line then return {ARGV[1] == '' and 'gone' or 'none', id} end
-local reply = {'found', id, line}
 local base, ranges = string.match(line, '^%d+ %d+ (%d+) %S+ (%S+) ')
+local spans, lowest = {}, math.huge
 for new, start, count in string.gmatch(ranges or '', '(%+?)(%d+):(%d+)') do
   local from = tonumber(start) - (first or 0) + (new == '+' and tonumber(base) or 0)
-  reply[#reply + 1] = from < 0 and {} or messages(from, from + count - 1)
+  spans[#spans + 1] = {from, from + count - 1}
+  lowest = math.min(lowest, from)
 end
+local others = math.max(redis.call('LLEN', KEYS[2]) - ARGV[2], 0)
+if lowest >= others then return {'newest', id, line, others + (first or 0)} end
+local reply = {'found', id, line}
+for _, span in ipairs(spans) do reply[#reply + 1] = span[1] < 0 and {} or messages(span[1], span[2]) end
 return reply
