@@ -170,17 +170,19 @@ def test_a_function_may_be_named() -> None:
 
 
 @pytest.mark.configured(
-    include=(MODULE,), conf={"ckpt_lease_ttl": 2, "ckpt_redact": "celery_workers.redacted:redact"}
+    include=(MODULE,), conf={"ckpt_lease_ttl": 30, "ckpt_redact": "celery_workers.redacted:redact"}
 )
 def test_a_killed_worker_costs_no_recorded_call_and_the_secret_is_nowhere(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker()
+    ledger.hold("tool 2")
     result = redacted.tell_all.delay(4)
     worker.kill_child(ledger.wait_for_call("tool 2", 10).pid)
+    ledger.let_go()
 
     told, calls = (
-        result.get(timeout=20),
+        result.get(timeout=60),
         Counter(note["name"] for note in ledger.calls(run_id=result.id)),
     )
 
@@ -195,6 +197,6 @@ def test_a_killed_worker_costs_no_recorded_call_and_the_secret_is_nowhere(
 
     failed = redacted.tell_all.delay(1, fails=True)
     with pytest.raises(RuntimeError):
-        failed.get(timeout=20)
+        failed.get(timeout=60)
     [run] = agents.runs(failed.id)
     assert (run.status, run.error) == (RunStatus.FAILED, "RuntimeError: about [gone]")

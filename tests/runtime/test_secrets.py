@@ -44,7 +44,7 @@ def test_neither_logs_nor_events_nor_results_have_what_an_agent_says(
     worker = start_worker(options=DEBUG)
     with watching(app) as watcher:
         result = hide.delay(str(tmp_path / "marker"))
-        assert result.get(timeout=20) >= 3
+        assert result.get(timeout=60) >= 3
         until(lambda: "agent-finished" in watcher.kinds("agent", result.id), 10, "it is told")
         events = str(watcher.saw("agent")) + str(watcher.saw("task"))
     app.send_task("celery_ckpt.prune")
@@ -63,9 +63,9 @@ def test_arguments_results_and_errors_are_sealed_in_the_store(
 ) -> None:
     start_worker()
     told, failed = blurt.delay(SECRET, False), blurt.delay(SECRET, True)
-    assert told.get(timeout=20) == SECRET
+    assert told.get(timeout=60) == SECRET
     with pytest.raises(RuntimeError, match=SECRET):
-        failed.get(timeout=20)
+        failed.get(timeout=60)
 
     agents = Agents(celery_app)
     until(lambda: not agents.store.standing(failed.id).open, 10, "it is settled")
@@ -90,5 +90,5 @@ def test_a_worker_without_the_key_leaves_the_run_to_one_that_has_it(
     stranger.term()
     start_worker()
 
-    assert result.get(timeout=30) == "hello"
+    assert result.get(timeout=60) == "hello"
     assert Agents(celery_app).runs(result.id)[0].stalled == 0

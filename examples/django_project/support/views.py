@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from desk.celery import app
 from django.db import transaction
@@ -29,10 +30,15 @@ def tickets(request: HttpRequest) -> JsonResponse:
 def ticket(request: HttpRequest, number: int) -> JsonResponse:
     """A ticket, its answer, and how far its agent is."""
     found = get_object_or_404(Ticket, pk=number)
-    shown = {"question": found.question, "answer": found.answer}
+    progress = _progress(found.agent_id)
+    # Only now: an agent that has ended wrote its answer before.
+    found.refresh_from_db()
+    return JsonResponse({"question": found.question, "answer": found.answer, "agent": progress})
+
+
+def _progress(agent_id: str) -> dict[str, Any] | None:
     try:
-        agent = Agents(app).status(found.agent_id)
+        agent = Agents(app).status(agent_id)
     except AgentNotFound:
-        return JsonResponse({**shown, "agent": None})
-    progress = agent.model_dump(mode="json", include={"status", "iteration", "attempts", "error"})
-    return JsonResponse({**shown, "agent": progress})
+        return None
+    return agent.model_dump(mode="json", include={"status", "iteration", "attempts", "error"})
