@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from celery_ckpt.codec import assemble
 from celery_ckpt.conversation import Spine
+from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.jsonvalues import decode
 from celery_ckpt.messages import Message
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
+
+S = TypeVar("S")
 
 
 class Reading:
@@ -64,6 +68,28 @@ class SharedSpine:
         self._spine.extend_with_stored(lines, _decoded(lines))
         self._ranges = ranges
         return self._spine
+
+
+def all_readable(
+    newest_first: Sequence[S], read: Callable[[S], Checkpoint], damage: CheckpointDamaged | None = None
+) -> list[Checkpoint]:
+    """Read all of these, newest first.
+
+    Raises:
+        CheckpointDamaged: one cannot be read, or there was damage before; it has those that can be.
+    """
+    readable = []
+    # Oldest first: what is damaged in a later one does not concern those before it.
+    for one in reversed(newest_first):
+        try:
+            readable.append(read(one))
+        except CheckpointDamaged as error:
+            damage = error
+    readable.reverse()
+    if damage is not None:
+        damage.readable = readable
+        raise damage
+    return readable
 
 
 def _decoded(lines: list[bytes]) -> list[Message]:

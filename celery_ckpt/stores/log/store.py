@@ -19,7 +19,7 @@ from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
 from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.ranges import Ranges, Span
-from celery_ckpt.stores.log.reading import Reading
+from celery_ckpt.stores.log.reading import Reading, all_readable
 from celery_ckpt.stores.log.record import Record
 
 #: After so many lost races for a basis a save brings all its messages along.
@@ -198,19 +198,12 @@ def listed(
     agent_id: str, lines: Sequence[tuple[str, bytes]], messages: Mapping[int, bytes]
 ) -> list[Checkpoint]:
     """The checkpoints of some lines, newest first, and their messages. Raises ``CheckpointDamaged``."""
-    reading, readable = Reading(), []
-    damage: CheckpointDamaged | None = None
-    for checkpoint_id, line in reversed(lines):
-        try:
-            record = Record.parse(agent_id, checkpoint_id, line)
-            readable.append(reading.checkpoint(record, messages))
-        except CheckpointDamaged as error:
-            damage = error
-    readable.reverse()
-    if damage is not None:
-        damage.readable = readable
-        raise damage
-    return readable
+    reading = Reading()
+
+    def read(named: tuple[str, bytes]) -> Checkpoint:
+        return reading.checkpoint(Record.parse(agent_id, *named), messages)
+
+    return all_readable(lines, read)
 
 
 OLDEST, NEWEST = float("-inf"), float("inf")

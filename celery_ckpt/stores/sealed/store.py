@@ -24,6 +24,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import limits
 from celery_ckpt.stores.around import StoreAround, give_back
 from celery_ckpt.stores.log.drafts import Parts
+from celery_ckpt.stores.log.reading import all_readable
 from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints
 from celery_ckpt.stores.sealed.keys import parse_keys
 from celery_ckpt.stores.sealed.records import SealedRecords
@@ -75,18 +76,8 @@ class SealedStore(StoreAround):
             sealed = self.inner.list(agent_id, limit=limit)
         except CheckpointDamaged as error:
             sealed, damage = builtins.list(error.readable), error
-        spines, readable = self._checkpoints.opening(agent_id), []
-        # Oldest first: what is damaged in a later one does not concern those before it.
-        for one in reversed(sealed):
-            try:
-                readable.append(self._checkpoints.opened(one, spines))
-            except CheckpointDamaged as error:
-                damage = error
-        readable.reverse()
-        if damage is not None:
-            damage.readable = readable
-            raise damage
-        return readable
+        spines = self._checkpoints.opening(agent_id)
+        return all_readable(sealed, lambda one: self._checkpoints.opened(one, spines), damage)
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         """See ``CheckpointStore``."""
