@@ -14,12 +14,11 @@ from celery import Celery
 
 from celery_ckpt.runtime.broker import Unacked
 from celery_ckpt.runtime.envelopes import AGENT_HEADER, RECORDED_HEADER
+from celery_ckpt.runtime.lease import RENEWALS
 from celery_ckpt.runtime.parent import unacknowledged
 
 logger = logging.getLogger(__name__)
 
-#: How often messages are touched within the time of a lease.
-_TOUCHES = 3
 #: A run that had begun is brought back by its lease; that comes first, and drops its message.
 _LATER = 1.0
 #: How far back one is looked for: what is older was seen already, or belongs to other programs.
@@ -38,7 +37,7 @@ class Fetched:
     def look(self, unacked: Unacked) -> None:
         """Touch what this worker has, if it is time, and put back what the dead had."""
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._ttl / _TOUCHES
+            self._next = time.monotonic() + self._ttl / RENEWALS
             unacked.touch(unacknowledged())
         self._put_back(unacked)
 

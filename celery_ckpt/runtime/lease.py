@@ -21,7 +21,7 @@ from celery_ckpt.store import CheckpointStore
 
 logger = logging.getLogger(__name__)
 
-#: How often a lease is renewed within its time.
+#: How often a lease is renewed, and the messages that a worker has are touched, within its time.
 RENEWALS = 3
 
 
