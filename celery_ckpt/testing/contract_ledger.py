@@ -129,6 +129,23 @@ class LedgerContract(ContractFixtures):
 
         assert store.run("agent", "run") == done
 
+    def test_a_run_is_open_until_its_record_says_that_it_is_settled(
+        self, store: CheckpointStore
+    ) -> None:
+        over = {"status": RunStatus.FAILED, "delivered": True}
+        run = make_run("agent", "updated")
+        assert store.add_run(make_run("agent", "imported", **over))
+        assert store.standing("agent").open == []
+        assert not store.sights(["agent"])[0].is_busy
+
+        store.add_run(run)
+        store.update_run(run.model_copy(update={"status": RunStatus.FAILED}))
+        assert len(store.standing("agent").open) == 1
+        store.update_run(run.model_copy(update=over))
+        assert store.standing("agent").open == []
+        store.update_run(run)
+        assert store.standing("agent").open == [run]
+
     def test_a_run_that_was_never_added_cannot_be_updated(self, store: CheckpointStore) -> None:
         with pytest.raises(RunNotFound, match="'agent' has no run 'run'"):
             store.update_run(make_run("agent", "run"))

@@ -9,5 +9,5 @@ if exists then return {'exists', exists} end
 local number = redis.call('HINCRBY', KEYS[1], 'runs', 1)
 redis.call('HSET', KEYS[1], 'last', ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], number .. ' ' .. ARGV[2])
-redis.call('RPUSH', KEYS[3], ARGV[1])
+if not is_settled(run_facts(number .. ' ' .. ARGV[2])) then redis.call('RPUSH', KEYS[3], ARGV[1]) end
 return {'ok', number == 1 and 1 or 0}

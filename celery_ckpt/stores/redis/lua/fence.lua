@@ -25,6 +25,7 @@
   run_facts(line)  of a run's "number status delivered attempts stalled progress delivery record", all
                    but the number as a table by name, and the number
   run_line(number, facts)  puts them together again
+  is_settled(facts)  is there nothing left to do for that run?
   drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
   seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
                                                      how many of its runs are open and fields of it
@@ -126,6 +127,10 @@ end
 local function run_line(number, run)
   return table.concat({number, run.status, run.delivered, run.attempts, run.stalled, run.progress,
     run.delivery, run.record}, ' ')
+end
+
+local function is_settled(run)
+  return run.is_final and run.delivered == '1'
 end
 
 local function drop_steps(prefix, from, to)

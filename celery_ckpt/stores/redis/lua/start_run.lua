@@ -18,7 +18,7 @@ local is_anothers = active ~= '' and active ~= ARGV[1]
 if not stored then return not is_anothers and taking_refusal(agent, ARGV[6]) or {'none'} end
 local run, number = run_facts(stored)
 if not number then return {'damaged', stored} end
-if run.is_final and run.delivered == '1' then return {'settled', stored} end
+if is_settled(run) then return {'settled', stored} end
 if not run.is_final and is_anothers then
   run.status, run.delivery = 'waiting', ARGV[2]
   return {'waiting', keep(run_line(number, run))}

@@ -7,9 +7,11 @@ local stored = redis.call('HGET', KEYS[2], ARGV[2])
 if not stored then return {'none'} end
 local refused = refusal(ARGV[1])
 if refused then return refused end
--- A run that was settled is open again.
-if run_facts(stored).delivered == '1' and run_facts('0 ' .. ARGV[3]).delivered == '0' then
+local was_settled, settled = is_settled(run_facts(stored)), is_settled(run_facts('0 ' .. ARGV[3]))
+if was_settled and not settled then
   redis.call('RPUSH', KEYS[3], ARGV[2])
+elseif settled and not was_settled then
+  redis.call('LREM', KEYS[3], 0, ARGV[2])
 end
 redis.call('HSET', KEYS[2], ARGV[2], string.match(stored, '^%d+ ') .. ARGV[3])
 return {'ok'}
