@@ -152,6 +152,8 @@ class Sight:
     is_named_by_task: bool = False
     #: The run that was added last.
     last_run: LastRun | None = None
+    #: No run that may go, see ``retention.old_runs``, ended before this; ``None``: there is none.
+    oldest_end: datetime | None = None
     #: Where the log begins, and the sequence that the checkpoints stand at, in Redis.
     first: int = 0
     seq: int = 0
@@ -168,6 +170,8 @@ class Verdict:
     moment: int | None = None
     #: The ids of the checkpoints that go.
     drop: list[str] = field(default_factory=list)
+    #: The records of runs go that ended by then (see ``retention.old_runs``); ``None``: none do.
+    runs_before: datetime | None = None
     #: Does all of it go?
     forget: bool = False
     #: In how many seconds to look again, if nothing changes; ``None``: not at all.
@@ -188,11 +192,13 @@ class Pruned(NamedTuple):
     forgotten: bool = False
     #: Of the checkpoints that went.
     ids: tuple[str, ...] = ()
+    #: How many records of old runs went, or would go, of an agent that stays.
+    runs: int = 0
 
     @property
     def is_any(self) -> bool:
         """Did anything go?"""
-        return bool(self.checkpoints or self.forgotten)
+        return bool(self.checkpoints or self.forgotten or self.runs)
 
 
 @dataclass
@@ -206,6 +212,8 @@ class PruneReport:
     #: How many went as a whole.
     forgotten: int = 0
     checkpoints: int = 0
+    #: How many records of old runs went, of agents that stay.
+    runs: int = 0
     bytes: int = 0
     #: Is that only what would go?
     dry_run: bool = False
@@ -216,6 +224,7 @@ class PruneReport:
         self.pruned += one.is_any
         self.forgotten += one.forgotten
         self.checkpoints += one.checkpoints
+        self.runs += one.runs
         self.bytes += one.bytes
 
     def include(self, other: PruneReport) -> None:
@@ -224,13 +233,15 @@ class PruneReport:
         self.pruned += other.pruned
         self.forgotten += other.forgotten
         self.checkpoints += other.checkpoints
+        self.runs += other.runs
         self.bytes += other.bytes
 
     def __str__(self) -> str:
         would = "would go" if self.dry_run else "went"
         return (
             f"{self.checkpoints:,} checkpoints {would} of {self.pruned:,} agents, {self.forgotten:,} "
-            f"agents as a whole, {self.bytes:,} bytes; {self.agents:,} agents were looked at"
+            f"agents as a whole, {self.runs:,} old runs, {self.bytes:,} bytes; "
+            f"{self.agents:,} agents were looked at"
         )
 
 

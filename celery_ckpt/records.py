@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -103,6 +104,11 @@ class RunRecord(Value):
     def has_envelope(self) -> bool:
         """Is it known how to send it again? Unlike ``bool(run.envelope)``, it copies nothing."""
         return bool(self.__dict__["envelope"])
+
+    @property
+    def over_since(self) -> datetime:
+        """When it ended; of a record of an earlier version, which does not say, when it was sent."""
+        return self.ended_at or self.created_at
 
     @property
     def is_settled(self) -> bool:

@@ -6,23 +6,26 @@ beyond the newest ``keep``               goes
 older than ``max_age``                   goes
 an agent named by its task, so long      goes as a whole
 after its last run has ended
+the record of any other run, as long     goes, with what steps are left
+after it has ended
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.maintenance import Sight, Verdict
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import RunRecord, RunStatus
 
 #: An agent that could not be looked at is looked at again after so many seconds.
 _DAMAGED_AGAIN = 86_400.0
-#: Never look again sooner than this.
-_SOONEST = 1.0
+#: Never look again sooner than this, nor later: a moment is kept in microseconds.
+_SOONEST, _LATEST = 1.0, 3e8
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 class Dated(Protocol):
@@ -96,7 +99,8 @@ class Rules:
 
     keep: int | None = 20
     max_age: float | None = None
-    #: Of agents that are named by their task; those with a name of their own are never forgotten.
+    #: Of agents that are named by their task, and of runs; agents with a name of their own are never
+    #: forgotten.
     forget_after: float | None = None
 
     def policy_of(self, sight: Sight) -> RetentionPolicy:
@@ -111,7 +115,36 @@ class Rules:
         after = sight.notes.forget_after or (self.forget_after if sight.is_named_by_task else None)
         if after is None or not _has_ended(sight) or any(mark.pin for mark in sight.marks):
             return None
-        return _end_of(sight) + timedelta(seconds=after)
+        return _later(_end_of(sight), after)
+
+    def judge_runs(self, sight: Sight, now: datetime) -> tuple[datetime | None, datetime | None]:
+        """The runs go that ended by when, and when to look for others; ``None``: none do, never."""
+        after = sight.notes.forget_after or self.forget_after
+        if after is None or sight.oldest_end is None:
+            return None, None
+        first = _later(sight.oldest_end, after)
+        if first > now:
+            return None, first
+        # Which will be the first then is not known yet; but hardly one ends after the last.
+        is_over = sight.last_run is not None and sight.last_run.is_settled
+        last = _later(_end_of(sight), after) if is_over else now
+        return now - timedelta(seconds=after), last if last > now else None
+
+
+def old_runs(agent_id: str, runs: Sequence[RunRecord], before: datetime) -> list[RunRecord]:
+    """Those of all runs of an agent, in order, whose records go: they are settled and ended by then.
+
+    The run that was added last stays, because it says how the agent stands; so does the task that the
+    agent is named after, because by that it is known to be.
+    """
+    others = (run for run in runs[:-1] if run.run_id != agent_id)
+    return [run for run in others if run.is_settled and run.over_since <= before]
+
+
+def oldest_end(agent_id: str, runs: Sequence[RunRecord]) -> datetime | None:
+    """When the first of those ended that may go some time; ``None``: none may."""
+    may_go = old_runs(agent_id, runs, before=_END_OF_TIME)
+    return min((run.over_since for run in may_go), default=None)
 
 
 def judge(
@@ -126,10 +159,13 @@ def judge(
     policy, live = rules.policy_of(sight), is_live(sight)
     gone = {mark.id for mark in policy.expired(sight.marks, now, live=live)}
     staying = [mark for mark in sight.marks if mark.id not in gone]
-    moments = [m for m in (forget_at, policy.next_expiry(staying, live=live)) if m is not None]
-    again = max(_SOONEST, (min(moments) - now).total_seconds()) if moments else None
+    runs_before, next_run = rules.judge_runs(sight, now)
+    coming = forget_at, policy.next_expiry(staying, live=live), next_run
+    moments = [at for at in coming if at is not None]
+    wait = (min(moments) - now).total_seconds() if moments else None
+    again = None if wait is None else max(_SOONEST, min(wait, _LATEST))
     drop = [mark.id for mark in sight.marks if mark.id in gone]
-    return Verdict(sight, moment, drop, again=again, retry=retry)
+    return Verdict(sight, moment, drop, runs_before=runs_before, again=again, retry=retry)
 
 
 def is_live(sight: Sight) -> bool:
@@ -152,3 +188,11 @@ def _end_of(sight: Sight) -> datetime:
     assert run is not None
     # Records of earlier versions do not say when their run ended.
     return run.ended_at or max([run.created_at, *(mark.created_at for mark in sight.marks)])
+
+
+def _later(moment: datetime, after: float) -> datetime:
+    """So many seconds later, or at the end of time."""
+    try:
+        return moment + timedelta(seconds=after)
+    except OverflowError:
+        return _END_OF_TIME

@@ -91,7 +91,8 @@ class Upkeep(ABC):
         """Do what a sweep decided, agent by agent; returns what went of each.
 
         Nothing goes of an agent whose notes have changed since it was seen, and an agent is forgotten
-        only if nothing at all has changed. One that has changed is named by ``due`` again after
+        only if nothing at all has changed. Which runs are old (``retention.old_runs``) is seen in the
+        same atomic step in which they go. One that has changed is named by ``due`` again after
         ``retry`` seconds, any other after ``again`` seconds or when it changes.
         """
 

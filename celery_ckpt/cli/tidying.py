@@ -19,6 +19,7 @@ from celery_ckpt.maintenance import Finding, Pruned, PruneReport
 _PRUNED = (
     Column("agent", whole=True),
     Column("checkpoints", right=True),
+    Column("runs", right=True),
     Column("bytes", right=True),
     Column("forgotten"),
 )
@@ -55,6 +56,8 @@ def prune_(
     ctx: click.Context, agent_ids: tuple[str, ...], keep: int | None, dry_run: bool, as_json: bool
 ) -> None:
     """Drop checkpoints: of all agents, what their limits say; of those named, all but --keep.
+
+    The records of old runs go too, of all agents.
 
     The latest checkpoint of an agent with an open run stays, and so do those that are pinned.
     """
@@ -104,7 +107,8 @@ def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
 
 
 def _row(one: Pruned) -> list[Any]:
-    return [one.agent_id, one.checkpoints, bytes_of(one.bytes), "wholly" if one.forgotten else ""]
+    forgotten = "wholly" if one.forgotten else ""
+    return [one.agent_id, one.checkpoints, one.runs, bytes_of(one.bytes), forgotten]
 
 
 @click.command("doctor")

@@ -26,9 +26,9 @@ agent_finished = Signal(name="agent_finished", providing_args={"run", "record"})
 lease_lost = Signal(name="lease_lost", providing_args={"run"})
 #: A recorded step was not called as it was recorded: the code or its arguments have changed.
 step_changed = Signal(name="step_changed", providing_args={"run", "name"})
-#: Checkpoints of an agent were dropped; ``forgotten``: and everything else of it.
+#: Checkpoints of an agent were dropped, and records of old ``runs``; ``forgotten``: all of it was.
 checkpoints_pruned = Signal(
-    name="checkpoints_pruned", providing_args={"agent_id", "count", "bytes", "forgotten"}
+    name="checkpoints_pruned", providing_args={"agent_id", "count", "bytes", "forgotten", "runs"}
 )
 #: A sweep, or a part of one, has nothing left to do; ``report`` has its totals.
 prune_finished = Signal(name="prune_finished", providing_args={"report"})

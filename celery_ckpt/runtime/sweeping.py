@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from celery_ckpt.clock import system_clock
+from celery_ckpt.errors import CheckpointError, StoreUnavailable
 from celery_ckpt.maintenance import Pruned, PruneReport, Rounds, Verdict
-from celery_ckpt.retention import Rules, judge
+from celery_ckpt.retention import Rules, judge, old_runs
 from celery_ckpt.runtime import signals
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import Settings
@@ -92,7 +93,21 @@ def _would_go(context: AppContext, page: Sequence[str]) -> Iterator[Pruned]:
         sight, gone = verdict.sight, set(verdict.drop)
         marks = [mark for mark in sight.marks if verdict.forget or mark.id in gone]
         size, ids = sum(mark.size for mark in marks), tuple(mark.id for mark in marks)
-        yield Pruned(sight.agent_id, len(ids), size, verdict.forget, ids)
+        runs = _runs_that_would_go(context, verdict)
+        yield Pruned(sight.agent_id, len(ids), size, verdict.forget, ids, runs)
+
+
+def _runs_that_would_go(context: AppContext, verdict: Verdict) -> int:
+    agent_id, before = verdict.sight.agent_id, verdict.runs_before
+    if before is None:
+        return 0
+    try:
+        return len(old_runs(agent_id, context.store.runs(agent_id), before))
+    except StoreUnavailable:
+        raise
+    except CheckpointError as error:
+        logger.error("Old runs of agent %r are not counted: %s", agent_id, error)
+        return 0
 
 
 def tell(context: AppContext, pruned: Pruned) -> None:
@@ -104,4 +119,5 @@ def tell(context: AppContext, pruned: Pruned) -> None:
             count=pruned.checkpoints,
             bytes=pruned.bytes,
             forgotten=pruned.forgotten,
+            runs=pruned.runs,
         )

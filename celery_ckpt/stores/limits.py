@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from celery_ckpt.errors import CheckpointTooLarge, StoreError
@@ -57,6 +58,17 @@ def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
         return RunRecord(agent_id=agent_id, run_id=run_id, **_object(data))
     except (ValueError, TypeError) as error:
         raise damaged(f"The record of run {run_id!r} of agent {agent_id!r}", error) from error
+
+
+def run_end(data: bytes) -> datetime | None:
+    """When the run was over of whose record, as ``encoded`` wrote it, this is the end; ``None``: it
+    cannot be read. What stands before the times can be long, and is of no use here.
+    """
+    try:
+        fields = _object(b"{" + data[data.rindex(b'"created_at":') :])
+        return datetime.fromisoformat(fields.get("ended_at") or fields["created_at"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _object(data: bytes) -> dict[str, Any]:

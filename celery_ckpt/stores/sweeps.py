@@ -6,13 +6,16 @@
     else                                          that, or all of it, goes; look again when time comes,
                                                   or when it changes
 
+Old runs go like checkpoints; which of them are old is decided anew, in the same step.
+
 An agent is *listed* while a sweep is sure to look at it soon; so a save need not say so each time. A
 sweep that is done with an agent takes that away in the same step. ``lua/remove.lua`` and
-``lua/delete.lua`` say the same for Redis.
+``lua/delete.lua`` and ``lua/forget_runs.lua`` say the same for Redis.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Protocol
 
 from celery_ckpt.errors import CheckpointError
@@ -29,6 +32,12 @@ class Broom(Protocol):
 
     def remove(self, checkpoint_ids: list[str]) -> int:
         """Drop checkpoints, what only they needed, and what is said of them; returns the bytes."""
+        ...
+
+    def forget_runs(self, before: datetime) -> tuple[int, int]:
+        """Drop the records of old runs (see ``retention.old_runs``) and the steps that are left of
+        them; how many, and the bytes.
+        """
         ...
 
     def forget(self) -> int:
@@ -57,14 +66,19 @@ def carry_out(broom: Broom, verdict: Verdict) -> Pruned:
     else:
         there = {mark.id for mark in now.marks}
         gone = [name for name in verdict.drop if name in there]
-        # Also if there is none: a crash may have left parts of earlier ones.
-        size = broom.remove(gone) if now.seen and not now.damage else 0
-        pruned = Pruned(agent_id, len(gone), size, ids=tuple(gone))
+        pruned = _dropped(broom, verdict, gone) if now.seen and not now.damage else pruned
     if is_same and not pruned.forgotten:
         broom.unlist()
     if verdict.moment is not None:
         broom.move(verdict.moment, again if is_same else verdict.retry)
     return pruned
+
+
+def _dropped(broom: Broom, verdict: Verdict, gone: list[str]) -> Pruned:
+    # Also if there is none: a crash may have left parts of earlier ones.
+    size, before = broom.remove(gone), verdict.runs_before
+    runs, freed = (0, 0) if before is None else broom.forget_runs(before)
+    return Pruned(verdict.sight.agent_id, len(gone), size + freed, ids=tuple(gone), runs=runs)
 
 
 def seen_of(seq: int, steps: int, runs: int, open_runs: int, lease: LeaseState, notes: Notes) -> str:

@@ -19,6 +19,7 @@ from celery_ckpt.testing.contract_concurrency import ConcurrencyContract
 from celery_ckpt.testing.contract_leases import LeaseContract
 from celery_ckpt.testing.contract_ledger import LedgerContract
 from celery_ckpt.testing.contract_names import NamesContract
+from celery_ckpt.testing.contract_old_runs import OldRunsContract
 from celery_ckpt.testing.contract_pins import PinsContract
 from celery_ckpt.testing.contract_pruning import PruningContract
 from celery_ckpt.testing.contract_rewriting import RewritingContract
@@ -33,6 +34,7 @@ class StoreContract(
     PruningContract,
     RewritingContract,
     SweepingContract,
+    OldRunsContract,
     PinsContract,
     LeaseContract,
     LedgerContract,

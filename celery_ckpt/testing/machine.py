@@ -30,9 +30,9 @@ from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL
 from celery_ckpt.testing.factories import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.machine_rewriting import AGENTS, NAMES, RewritingRules
-from celery_ckpt.testing.sweeping import sweep
+from celery_ckpt.testing.sweeping import SWEEP, sweep
 
-RUNS = st.sampled_from(("run", "other"))
+RUNS = st.sampled_from(("run", "other", "third"))
 ENDINGS = ("release", "update", "save", "settle")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: Few texts, so that equal messages are frequent.
@@ -130,11 +130,13 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
         """Delete an agent."""
         self._same(lambda store: store.delete(agent_id))
 
-    @rule()
-    def sweep(self) -> None:
-        """Let a sweep look at all that it is told of."""
+    @rule(after=st.sampled_from([None, 1.0]))
+    def sweep(self, after: float | None) -> None:
+        """Let a sweep look at all that it is told of; at everything, if runs are to be forgotten."""
         for store in (self.model, self.store):
-            sweep(store, Rules(keep=3))
+            for agent_id in NAMES if after else ():
+                store.watch(agent_id, 0, SWEEP)
+            sweep(store, Rules(keep=3, forget_after=after))
 
     @rule(pick=st.integers(0, 50), label=st.sampled_from(["x", "y"]) | st.none())
     def pin(self, pick: int, label: str | None) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.maintenance import Rounds, Verdict
 from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.retention import Rules, judge
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL
-from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
+from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 
 SWEEP = Rounds.SWEEP
 
@@ -26,6 +28,22 @@ def saved(
         history.append(make_checkpoint(agent_id, conversation))
         store.save(history[-1])
     return history
+
+
+def settled(
+    store: CheckpointStore,
+    agent_id: str,
+    run_id: str,
+    ended_at: datetime | None,
+    status: RunStatus = RunStatus.SUCCEEDED,
+    **fields: Any,
+) -> RunRecord:
+    """Let a run be over since then, whether it was known before or not."""
+    outcome = {"status": status, "ended_at": ended_at, **fields}
+    run = make_run(agent_id, run_id).model_copy(update=outcome)
+    store.add_run(make_run(agent_id, run_id))
+    store.settle_run(run)
+    return run
 
 
 def judged(

@@ -59,20 +59,20 @@ def import_agents(store: CheckpointStore, lines: Iterable[bytes]) -> Iterator[Im
 
 def _imported(store: CheckpointStore, section: Section) -> Imported:
     present = store.history(section.agent_id)[::-1]
-    known_runs = {run.run_id for run in store.runs(section.agent_id)}
-    own_runs = {run.run_id for run in section.runs}
-    is_all_there = {*section.ids} <= {info.id for info in present} and own_runs <= known_runs
+    known_runs = [run.run_id for run in store.runs(section.agent_id)]
+    own_runs = [run.run_id for run in section.runs]
+    is_all_there = {*section.ids} <= {info.id for info in present} and {*own_runs} <= {*known_runs}
     if not is_all_there:
         begins_alike = [info.id for info in present] == [*section.ids][: len(present)]
-        if not begins_alike or not known_runs <= own_runs:
-            # To add what it lacks would make an old checkpoint the latest one.
+        if not begins_alike or known_runs != own_runs[: len(known_runs)]:
+            # To add what it lacks would make an old checkpoint the latest one, or an old run the last.
             raise AlreadyExists(what="Another history", agent_id=section.agent_id)
     _refuse_different(store, section, present)
     open_runs = sum(not run.is_settled for run in section.runs)
     if is_all_there:
         return Imported(section.agent_id, open_runs=open_runs)
     done, error = _write(store, section, skip=len(present))
-    runs = 0 if error else len(own_runs - known_runs)
+    runs = 0 if error else len(own_runs) - len(known_runs)
     return Imported(section.agent_id, done, runs, open_runs, error, in_part=error is not None)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from cli_kit import Commands, commands_for, tell
 
 from celery_ckpt import CheckpointStore, open_store
+from celery_ckpt.testing.sweeping import settled
 
 
 def kept(store: CheckpointStore, agent_id: str = "user-42") -> list[str]:
@@ -54,6 +56,20 @@ def test_all_agents_are_pruned_by_their_limits_and_a_dry_run_only_says_so(
 
     assert "4 checkpoints went" in commands("prune").stdout
     assert (len(kept(any_store, "long")), len(kept(any_store, "short"))) == (2, 1)
+
+
+def test_old_runs_are_counted(any_store: CheckpointStore) -> None:
+    tell(any_store, "user-7", iterations=1)
+    for run_id in ("old", "older", "last"):
+        settled(any_store, "user-7", run_id, datetime(2026, 1, 1, tzinfo=UTC))
+    commands = commands_for(any_store)
+
+    [titles, row, said] = commands("prune", "--dry-run").stdout.splitlines()
+    assert (titles.split()[2], row.split()[:3]) == ("RUNS", ["user-7", "0", "2"])
+    assert "2 old runs" in said
+    told = json.loads(commands("prune", "--json").stdout)
+    assert (told["runs"], told["pruned_agents"][0]["runs"]) == (2, 2)
+    assert any_store.runs("user-7")[-1].run_id == "last"
 
 
 @pytest.mark.parametrize(

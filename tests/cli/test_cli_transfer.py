@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ from celery_ckpt import (
     open_store,
 )
 from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
+from celery_ckpt.maintenance import Verdict
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.testing import Fault, FaultyStore
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
+from celery_ckpt.testing.sweeping import settled
 from celery_ckpt.transfer import export_agents, import_agents
 from celery_ckpt.transfer.lines import Sealer
 
@@ -312,6 +315,22 @@ def test_an_agent_with_another_history_is_refused_by_the_command(
     other = commands_for(MemoryCheckpointStore())
     tell(other.store)
     assert "Another history of agent 'user-42'" in other.fails("import", str(tmp_path / "file"), code=1)
+
+
+def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
+    commands: Commands, tmp_path: Path
+) -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for run_id in ("old", "last"):
+        settled(commands.store, "user-7", run_id, noon)
+    commands("export", "-o", str(tmp_path / "file"))
+    [sight] = commands.store.sights(["user-7"])
+    commands.store.carry_out([Verdict(sight, runs_before=noon)])
+
+    assert "Another history of agent 'user-7'" in commands.fails(
+        "import", str(tmp_path / "file"), code=1
+    )
+    assert [run.run_id for run in commands.store.runs("user-7")] == ["last"]
 
 
 def test_a_file_that_cannot_be_written_is_an_error_in_one_line(

@@ -6,6 +6,7 @@ from typing import Any
 
 from celery_ckpt import Checkpoint, Conversation, Message
 from celery_ckpt.clock import system_clock
+from celery_ckpt.maintenance import Verdict
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 
@@ -68,6 +69,9 @@ def every_verb(store: CheckpointStore, agent_id: str) -> None:
     assert store.runs(agent_id) == [changed]
     assert store.release(lease)
     every_turn(store, agent_id)
+    [sight] = store.sights([agent_id])
+    [pruned] = store.carry_out([Verdict(sight, runs_before=system_clock.now())])
+    assert (pruned.runs, store.run(agent_id, "run-2")) == (1, None)
     assert agent_id in store.agents()
     assert store.remove(agent_id, [first.id]) == 1
     assert store.prune(agent_id, keep=1) == 2

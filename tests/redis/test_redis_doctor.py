@@ -18,7 +18,7 @@ from celery_ckpt.records import RunStatus
 from celery_ckpt.retention import Rules
 from celery_ckpt.stores.redis.server import Call, Server
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_run, make_step
-from celery_ckpt.testing.sweeping import judged
+from celery_ckpt.testing.sweeping import judged, settled
 
 
 class Died(BaseException):
@@ -78,6 +78,9 @@ def fill(store: CheckpointStore) -> list[Checkpoint]:
     now = system_clock.now()
     staying = []
     for agent_id in ("forgotten", "pruned", "stays"):
+        for run_id in ("old", "older") if agent_id == "pruned" else ():
+            settled(store, agent_id, run_id, now, RunStatus.FAILED)
+            store.record_step(make_step(agent_id, run_id, "step"))
         run = make_run(agent_id, agent_id, created_at=now)
         lease = store.start_run(run, "me", 60).lease
         store.record_step(make_step(agent_id, agent_id, "step"), lease)
@@ -133,6 +136,9 @@ def test_after_a_death_at_any_command_a_doctor_leaves_what_a_clean_store_has(
             assert sorted(store.agents()) == ["pruned", "stays"]
             assert [one.id for one in store.list("pruned")][:1] == [pruned.id]
             assert store.load_latest("stays") == stays
+            if act is sweep_away:
+                assert [run.run_id for run in store.runs("pruned")] == ["pruned"]
+                assert client.zrange("ckpt:{pruned}:stepidx", 0, -1) == [b"6:pruned:step"]
             assert not any(b"forgotten" in key for key in content(client))
             names = [b for value in content(client).values() if isinstance(value, list) for b in value]
             assert not any(b"forgotten" in name for name in names)

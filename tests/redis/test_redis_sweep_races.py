@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention import Rules
-from celery_ckpt.testing import make_message, make_run
+from celery_ckpt.testing import make_message, make_run, make_step
 from celery_ckpt.testing.sweeping import judged, sweep
 
 AGENTS, SAVES, KEEP = 4, 30, 2
+RULES = Rules(keep=KEEP, forget_after=60)
 
 
 def write_and_resume(url: str, agent_id: str) -> tuple[str, str]:
@@ -39,8 +41,11 @@ def write_and_resume(url: str, agent_id: str) -> tuple[str, str]:
                 # What was just saved is there, whole, whatever a sweep does.
                 assert store.load(checkpoint.id) == checkpoint
                 saved += 1
-            ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
-            store.settle_run(ended, start.lease)
+            status = RunStatus.SUCCEEDED if saved % 2 else RunStatus.FAILED
+            store.record_step(make_step(agent_id, start.run.run_id), start.lease)
+            ended = {"status": status, "ended_at": start.run.created_at - timedelta(days=1)}
+            assert store.run(agent_id, start.run.run_id) == start.run, "an open run stays"
+            store.settle_run(start.run.model_copy(update=ended), start.lease)
         latest = store.load_latest(agent_id)
         assert latest is not None
         return latest.id, pinned
@@ -50,7 +55,7 @@ def sweep_until(url: str, is_over: Callable[[], bool]) -> int:
     swept = 0
     with RedisCheckpointStore.from_url(url) as store:
         while not is_over():
-            verdicts = judged(store, Rules(keep=KEEP), retry=0)
+            verdicts = judged(store, RULES, retry=0)
             swept += sum(one.checkpoints for one in store.carry_out(verdicts))
     return swept
 
@@ -70,7 +75,7 @@ def test_nothing_that_a_live_agent_needs_is_ever_missing(
     assert swept > 0
     for name in names:  # whoever was still held by a sweep
         store.watch(name, 0, Rounds.SWEEP)
-    sweep(store, Rules(keep=KEEP))
+    sweep(store, RULES)
 
     for name, (latest, pinned) in left.items():
         history = store.history(name)
@@ -78,6 +83,9 @@ def test_nothing_that_a_live_agent_needs_is_ever_missing(
         assert [info.id for info in history if info.pin] == [pinned]
         assert len(history) == KEEP + 1
         assert len(store.list(name)) == len(history)
+        [last] = store.runs(name)
+        assert last.run_id == f"run {SAVES - 3}"
+        assert len(store.steps(name, last.run_id)) == (last.status is RunStatus.FAILED)
     assert list(store.ailments()) == []
 
 

@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_ckpt import Agents, AgentTask, signals
 from celery_ckpt.clock import system_clock
-from celery_ckpt.errors import AgentNotFound, CheckpointNotFound
+from celery_ckpt.errors import AgentNotFound, CheckpointNotFound, StoreError
 from celery_ckpt.maintenance import PruneReport, Rounds
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention import judge
@@ -144,6 +144,58 @@ def test_agents_named_by_their_task_are_forgotten_some_time_after_their_end(
 
     assert sorted(store.agents()) == ["not yet", "open", "pinned", "with a name"]
     assert store.runs("just over") == []
+
+
+@configured(ckpt_forget_finished_after=timedelta(days=7))
+def test_old_runs_of_agents_that_stay_go_and_that_is_told(
+    app: Celery, store: CheckpointStore, agents: Agents, caplog: Any
+) -> None:
+    minute, told = timedelta(minutes=1), list[dict[str, Any]]()
+
+    def on_pruned(**facts: Any) -> None:
+        told.append(facts)
+
+    signals.checkpoints_pruned.connect(on_pruned)
+    for run_id, ago in {"old": 8 * DAY, "over": 7 * DAY + minute, "not yet": 7 * DAY - minute}.items():
+        finished(store, "user-42", run_id, ago)
+    finished(store, "user-42", "last", 6 * DAY)
+    dry = agents.prune_all(dry_run=True)
+    assert (dry.runs, dry.pruned, len(store.runs("user-42"))) == (2, 1, 4)
+    with caplog.at_level("INFO"):
+        sweep(app)
+
+    assert [run.run_id for run in agents.runs("user-42")] == ["not yet", "last"]
+    assert agents.status("user-42").run_id == "last"
+    [facts] = told
+    assert (facts["agent_id"], facts["count"], facts["runs"]) == ("user-42", 0, 2)
+    assert "0 checkpoints went of 1 agents, 0 agents as a whole, 2 old runs" in caplog.text
+    assert agents.prune_all().runs == 0
+
+
+@configured(ckpt_forget_finished_after=None)
+def test_without_a_limit_all_runs_stay_unless_the_agent_has_one(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
+    for agent_id in ("user-1", "user-2"):
+        for run_id, ago in {"old": 800 * DAY, "last": DAY}.items():
+            finished(store, agent_id, run_id, ago)
+    agents.retain("user-2", forget_after=timedelta(days=30))
+    sweep(app)
+
+    assert [len(store.runs(agent_id)) for agent_id in ("user-1", "user-2")] == [2, 1]
+
+
+def test_runs_that_cannot_be_read_do_not_end_a_dry_run(
+    app: Celery, store: CheckpointStore, agents: Agents, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run_id in ("old", "last"):
+        finished(store, "user-42", run_id, 800 * DAY)
+
+    def damaged(_: str) -> None:
+        raise StoreError(reason="The record of a run is damaged.")
+
+    monkeypatch.setattr(store, "runs", damaged)
+    assert (agents.prune_all(dry_run=True).runs, "is damaged" in caplog.text) == (0, True)
 
 
 def test_an_agents_own_limits_beat_its_tasks_which_beat_the_settings(

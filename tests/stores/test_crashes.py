@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from celery_ckpt.records import RunStatus
 from celery_ckpt.retention import Rules
 from celery_ckpt.stores.file import disk, journal
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
-from celery_ckpt.testing.sweeping import sweep
+from celery_ckpt.testing.sweeping import settled, sweep
 
 KILLS = 25
 
@@ -196,12 +197,17 @@ def _finish_all(store: FileCheckpointStore) -> None:
 
 
 def fill(store: FileCheckpointStore) -> None:
-    """An agent to be pruned, with a long journal, and one to be deleted; both with an id of its own."""
+    """An agent to be pruned, with a long journal and an old run, and one to be deleted; both with an id
+    of its own.
+    """
     for agent_id in ("pruned", "deleted"):
         for number in range(4):
             message = make_message(f"{number}".ljust(900))
             plain = make_checkpoint(agent_id, Conversation(messages=[message]))
             store.save(Checkpoint(**{**plain.__dict__, "id": f"{agent_id} {number}"}))
+    for run_id in ("old", "last"):
+        settled(store, "pruned", run_id, datetime(2026, 1, 1, tzinfo=UTC), RunStatus.FAILED)
+        store.record_step(make_step("pruned", run_id))
     store.pin("pruned 0", "mine")
     store.pin("pruned 0", None)
 
@@ -237,7 +243,7 @@ def dropped(store: FileCheckpointStore) -> None:
     """Sweep one agent and delete the other."""
     for name in list(store.agents()):
         store.watch(name, 0, Rounds.SWEEP)
-    sweep(store, Rules(keep=1))
+    sweep(store, Rules(keep=1, forget_after=1))
     store.delete("deleted")
 
 
@@ -274,8 +280,13 @@ def test_a_doctor_leaves_what_a_clean_file_store_has(
         found += len(list(store.ailments(repair=True)))
         assert list(store.ailments()) == []
         assert store.load_latest("pruned") is not None
+        assert store.run("pruned", "old") or not store.steps("pruned", "old"), (
+            "no step outlives its run"
+        )
         # Whoever comes next does what was not done, and nothing else is there.
         dropped(store)
+        assert [run.run_id for run in store.runs("pruned")] == ["last"]
+        assert len(store.steps("pruned", "last")) == 1
         assert paths(directory) == paths(clean)
         at += 1
     assert (at > 10, found > 5) == (True, True)

@@ -123,6 +123,12 @@ class FileDesk:
         if runs:
             self._table.replace({run.run_id: encoded(run, self._limit) for run in runs})
 
+    def forget(self, run_ids: list[str]) -> None:
+        """Drop runs and their steps, which must not outlive them."""
+        self._take_in_end()
+        StepTable(self._agent).drop_all_of(run_ids)
+        self._table.drop(run_ids)
+
     def _take_in_end(self) -> None:
         path = self._agent.directory / "end"
         if not path.exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.records import Step
@@ -56,6 +56,11 @@ class StepTable:
         ]
         self._table.drop(gone)
         return len(gone)
+
+    def drop_all_of(self, run_ids: Iterable[str]) -> None:
+        """Forget all steps of some runs."""
+        gone = set(run_ids)
+        self._table.drop(key for key in self._table.values if _run_of(key) in gone)
 
     def _of(self, run_id: str) -> Iterator[tuple[str, Step]]:
         prefix = _key(run_id, "")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 
 from celery_ckpt.clock import microseconds
 from celery_ckpt.errors import CheckpointError
 from celery_ckpt.maintenance import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.names import checked_name
+from celery_ckpt.retention import old_runs, oldest_end
 from celery_ckpt.stores.file.agents import Agent
 from celery_ckpt.stores.file.ailments import ailments_of
 from celery_ckpt.stores.file.dropping import FileDropping
@@ -131,6 +133,7 @@ class _Broom:
             bool(open_runs) or lease.is_held(self._store._clock.now()),
             any(run.run_id == agent_id for run in runs),
             LastRun.of(runs[-1] if runs else None),
+            oldest_end(agent_id, runs),
         )
 
     def remove(self, checkpoint_ids: builtins.list[str]) -> int:
@@ -139,6 +142,14 @@ class _Broom:
         before = self._size()
         self._store._remove(self._agent, checkpoint_ids)
         return max(0, before - self._size())
+
+    def forget_runs(self, before: datetime) -> tuple[int, int]:
+        """See ``sweeps.Broom``."""
+        assert self._agent is not None
+        size, desk = self._size(), self._store._desk(self._agent)
+        gone = old_runs(self._agent_id, desk.runs(), before)
+        desk.forget([run.run_id for run in gone])
+        return len(gone), max(0, size - self._size())
 
     def forget(self) -> int:
         """See ``sweeps.Broom``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
 from celery_ckpt.clock import microseconds
 from celery_ckpt.maintenance import (
@@ -19,6 +20,7 @@ from celery_ckpt.maintenance import (
 )
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
+from celery_ckpt.retention import old_runs, oldest_end
 from celery_ckpt.stores.ailments import moment_for_nobody
 from celery_ckpt.stores.memory.ledger import MemoryLedger
 from celery_ckpt.stores.sweeps import carry_out, seen_of
@@ -130,12 +132,21 @@ class _Broom:
             is_busy=bool(open_runs) or lease.is_held(self._store._clock.now()),
             is_named_by_task=agent_id in agent.runs,
             last_run=LastRun.of(runs[-1] if runs else None),
+            oldest_end=oldest_end(agent_id, runs),
         )
 
     def remove(self, checkpoint_ids: builtins.list[str]) -> int:
         """See ``sweeps.Broom``."""
         self._store.remove(self._agent_id, checkpoint_ids)
         return 0
+
+    def forget_runs(self, before: datetime) -> tuple[int, int]:
+        """See ``sweeps.Broom``."""
+        gone = old_runs(self._agent_id, list(self._agent.runs.values()), before)
+        for run in gone:
+            self._agent.drop_steps_of(run.run_id)
+            del self._agent.runs[run.run_id]
+        return len(gone), 0
 
     def forget(self) -> int:
         """See ``sweeps.Broom``."""

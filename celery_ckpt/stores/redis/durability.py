@@ -33,6 +33,7 @@ MAY_BE_LOST = frozenset(
         "acquire",
         "drop_steps",
         "due",
+        "forget_runs",
         "move",
         "release",
         "remove",

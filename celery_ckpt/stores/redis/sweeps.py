@@ -15,7 +15,8 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
 from celery_ckpt.stores.redis.keys import FIELD
-from celery_ckpt.stores.redis.reading import LONG, RedisReading, id_of
+from celery_ckpt.stores.redis.old_runs import Forgotten, RedisOldRuns, parsed_end
+from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.server import Call
 
 _FIELD = FIELD.encode()
@@ -23,7 +24,7 @@ _FIELD = FIELD.encode()
 DONE, AGAIN, TRIM, CHANGED = range(4)
 
 
-class RedisSweeps(RedisReading):
+class RedisSweeps(RedisOldRuns):
     """The part of the store that tidies up."""
 
     def notes(self, agent_id: str) -> Notes:
@@ -61,29 +62,34 @@ class RedisSweeps(RedisReading):
     def _sight(self, agent_id: str, reply: builtins.list[Any]) -> Sight:
         if not reply:
             return Sight(agent_id)
-        seen, told, busy, named, run, first, seq, is_long, cut, flat = reply
+        seen, told, busy, named, run, end, first, seq, is_long, cut, flat = reply
         pairs = self._paged(agent_id) if is_long else zip(flat[::2], flat[1::2], strict=True)
         lines = ((id_of(field), line) for field, line in pairs if field.startswith(_FIELD))
         try:
             notes = self._parsed_notes(agent_id, told)
-            found, last = _resized(marks(agent_id, lines, notes), cut), _last_run(run)
+            found = _resized(marks(agent_id, lines, notes), cut)
+            last, oldest_end = _last_run(run), parsed_end(end)
         except (ValueError, StoreDamaged, SchemaTooNew) as error:
             return Sight(agent_id, seen="?", damage=str(error))
         text = seen.decode()
-        places = int(first), int(seq)
-        return Sight(agent_id, text, found, notes, bool(busy), bool(named), last, *places)
+        facts = bool(busy), bool(named), last, oldest_end, int(first), int(seq)
+        return Sight(agent_id, text, found, notes, *facts)
 
     # -- doing ---------------------------------------------------------------------------------------
 
     def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
         """See ``CheckpointStore``."""
         pruned: dict[str, Pruned] = {}
+        # First, with the notes that were seen: what goes with a checkpoint may change them.
+        old_runs = self._forget_runs([v for v in verdicts if v.runs_before and _is_anything(v)])
         calls = {v.sight.agent_id: self._doing(v) for v in verdicts if _is_anything(v)}
         replies = dict(zip(calls, self._server.side_by_side(*calls.values()), strict=True))
         moves: builtins.list[tuple[str, int, float | None]] = []
         for verdict in verdicts:
             name = verdict.sight.agent_id
-            pruned[name], is_done = self._done(verdict, replies.get(name))
+            one, is_done = self._done(verdict, replies.get(name))
+            forgotten = old_runs.get(name, Forgotten())
+            pruned[name] = one._replace(runs=forgotten.runs, bytes=one.bytes + forgotten.bytes)
             if verdict.moment is not None and not pruned[name].forgotten:
                 moves.append((name, verdict.moment, verdict.again if is_done else verdict.retry))
         self._index.remove_all([one.agent_id for one in pruned.values() if one.forgotten])

@@ -85,6 +85,9 @@ DELETE FROM ckpt_steps WHERE agent = ?1
 -- delete_runs (key)
 DELETE FROM ckpt_runs WHERE agent = ?1
 
+-- delete_run (key, run_id)
+DELETE FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
+
 -- step (key, run_id, step)
 SELECT value FROM ckpt_steps WHERE agent = ?1 AND run_id = ?2 AND key = ?3
 
@@ -194,6 +197,11 @@ FROM ckpt_agents WHERE key = ?1
 
 -- last_run (key)
 SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number DESC LIMIT 1
+
+-- may_go (key, agent_id)
+-- The times, and what stands behind them, are shorter than this.
+SELECT run_id, substr(record, -500) FROM ckpt_runs
+WHERE agent = ?1 AND NOT open AND run_id != ?2 AND number < (SELECT max(number) FROM ckpt_runs WHERE agent = ?1)
 
 -- size (low, high)
 SELECT ifnull(sum(ifnull(length(record), 0) + length(messages)), 0) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2

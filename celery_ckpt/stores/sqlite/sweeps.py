@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
 from celery_ckpt.errors import CheckpointError, StoreDamaged
 from celery_ckpt.maintenance import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.names import checked_name
 from celery_ckpt.stores.ailments import moment_for_nobody, overlooked
-from celery_ckpt.stores.limits import decoded_run
+from celery_ckpt.stores.limits import decoded_run, run_end
 from celery_ckpt.stores.log.marks import marks
 from celery_ckpt.stores.log.record import low_of, stamp
 from celery_ckpt.stores.log.store import LogStore
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
-from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
+from celery_ckpt.stores.sqlite.desk import LAST_ITERATION, SEQ_BITS, places
 from celery_ckpt.stores.sqlite.ledger import SqliteLedger
 from celery_ckpt.stores.sweeps import carry_out, damaged, seen_of
 
@@ -169,6 +170,7 @@ class _Broom:
             bool(open_runs) or self._lease.is_held(self._store._clock.now()),
             bool(is_named),
             LastRun.of(decoded_run(self._agent_id, *found) if found else None),
+            min(self._ends().values(), default=None),
         )
 
     def remove(self, checkpoint_ids: builtins.list[str]) -> int:
@@ -176,6 +178,24 @@ class _Broom:
         before = self._size()
         self._store._remove(self._agent_id, self._key, checkpoint_ids)
         return before - self._size()
+
+    def forget_runs(self, before: datetime) -> tuple[int, int]:
+        """See ``sweeps.Broom``."""
+        gone = [run_id for run_id, end in self._ends().items() if end <= before]
+        size = sum(self._forget_run(run_id) for run_id in gone)
+        return len(gone), size
+
+    def _forget_run(self, run_id: str) -> int:
+        [record] = self._database.one("run", self._key, run_id)
+        self._database.run("drop_steps", self._key, run_id, 0, LAST_ITERATION)
+        self._database.run("delete_run", self._key, run_id)
+        return len(record)
+
+    def _ends(self) -> dict[str, datetime]:
+        """When those runs ended that may go (see ``retention.old_runs``)."""
+        rows = self._database.all("may_go", self._key, self._agent_id)
+        ends = ((run_id, run_end(record)) for run_id, record in rows)
+        return {run_id: end for run_id, end in ends if end is not None}
 
     def forget(self) -> int:
         """See ``sweeps.Broom``."""

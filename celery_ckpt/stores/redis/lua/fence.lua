@@ -5,7 +5,8 @@
            first (offset of the log's first message);
            steps, runs (how many were ever added, for their order);
            active (id of the run whose turn it is; empty or missing: none's),
-           last (id of the run that was added last);
+           last (id of the run that was added last),
+           oldest (no run that may go ended before this, see forget_runs.lua; missing: not known);
            notes (what was decided about the agent, see maintenance.py);
            listed (over 0: a sweep is sure to look at the agent soon; its amount grows with each change)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
@@ -26,6 +27,8 @@
                    but the number as a table by name, and the number
   run_line(number, facts)  puts them together again
   is_settled(facts)  is there nothing left to do for that run?
+  run_ending(line)  the end of a run's line, or of its record, from created_at on; or nil
+  run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
   drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
   seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
                                                      how many of its runs are open and fields of it
@@ -131,6 +134,21 @@ end
 
 local function is_settled(run)
   return run.is_final and run.delivered == '1'
+end
+
+local function run_ending(line)
+  -- The envelope and the result can be long, and nobody judges by them.
+  return string.match(line or '', '^.*,("created_at":"[^"]*".*)$')
+end
+
+local function run_end(line)
+  -- Quicker than run_facts: it is asked of thousands, which can be long.
+  local status = string.match(line, '^%d+ (%a+) 1 ')
+  local is_over = status == 'succeeded' or status == 'failed' or status == 'cancelled'
+  local ending = is_over and run_ending(string.sub(line, -500))
+  if not ending then return end
+  -- Records of earlier versions do not say when their run ended.
+  return string.match(ending, '"ended_at":"([^"]*)Z"') or string.match(ending, '^"created_at":"([^"]*)Z"')
 end
 
 local function drop_steps(prefix, from, to)

@@ -3,7 +3,8 @@
   ARGV[1]  agent_id
   ARGV[2]  at most so many fields: of a longer hash none are answered
   returns  {} | {seen, notes, 1 if a run is open or the lease held, 1 if a run has the agent's name,
-           {id, status, delivered, the end of the record} of the last run or {}, first, seq,
+           {id, status, delivered, the end of the record} of the last run or {},
+           oldest, "?" if it is not known, or "" if there is no other run, first, seq,
            1 if it is too long, {field whose value is not answered as it is, its length, ...},
            {field of KEYS[1], value, ...}}
 ]]
@@ -26,9 +27,7 @@ end
 local function last_run(id, line)
   if not line then return {} end
   local run = run_facts(line)
-  -- The envelope and the result can be long, and nobody judges by them.
-  local ending = string.match(run.record or '', '^.*,("created_at":"[^"]*".*)$')
-  return {id, run.status or '', run.delivered or '', '{' .. (ending or '}')}
+  return {id, run.status or '', run.delivered or '', '{' .. (run_ending(run.record) or '}')}
 end
 
 local fields = redis.call('HLEN', KEYS[1])
@@ -38,6 +37,11 @@ local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_m
 local token, nonce, _, _, last_save, steps, runs, notes, first, last = unpack(agent)
 last = last or ARGV[1]
 local named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
+local oldest = ''
+-- Most agents have one run: it costs them nothing.
+if runs and runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
+  oldest = redis.call('HGET', KEYS[1], 'oldest') or '?'
+end
 local open = redis.call('LLEN', KEYS[3])
 local is_busy = open > 0 or lease_refusal(agent, '')
 local is_long = fields > tonumber(ARGV[2])
@@ -50,4 +54,4 @@ for i = 2, #all, 2 do
   end
 end
 return {seen(open, last_save, steps, runs, token, nonce, notes), notes or '', is_busy and 1 or 0, named and 1 or 0,
-  last_run(last, run), first or '0', string.match(last_save or '', '^%d+') or '0', is_long and 1 or 0, cut, all}
+  last_run(last, run), oldest, first or '0', string.match(last_save or '', '^%d+') or '0', is_long and 1 or 0, cut, all}

@@ -1,0 +1,62 @@
+"""How the records of old runs go in Redis: part by part, so that no script keeps others waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from celery_ckpt.maintenance import Verdict
+from celery_ckpt.stores.redis.reading import RedisReading
+from celery_ckpt.stores.redis.server import Call
+
+#: Where the first part of a scan begins, see ``forget_runs.lua``.
+_START = (b"0", b"0", b"")
+
+
+class Forgotten(NamedTuple):
+    """What went of an agent's runs."""
+
+    runs: int = 0
+    bytes: int = 0
+
+
+class RedisOldRuns(RedisReading):
+    """The part of the store that forgets runs."""
+
+    def _forget_runs(self, verdicts: Sequence[Verdict]) -> dict[str, Forgotten]:
+        """Do what the verdicts say of runs; of many agents side by side."""
+        gone: dict[str, Forgotten] = {}
+        left = {verdict.sight.agent_id: (verdict, _START) for verdict in verdicts}
+        while left:
+            replies = self._server.side_by_side(*(self._part(*one) for one in left.values()))
+            for (name, (verdict, _)), reply in zip(list(left.items()), replies, strict=True):
+                is_all, runs, size, *place = reply
+                before = gone.get(name, Forgotten())
+                gone[name] = Forgotten(before.runs + runs, before.bytes + size)
+                left[name] = verdict, (place[0], place[1], place[2])
+                if is_all:
+                    del left[name]
+        return gone
+
+    def _part(self, verdict: Verdict, place: tuple[bytes, bytes, bytes]) -> Call:
+        sight = verdict.sight
+        keys = self._keys.of(sight.agent_id, "agent", "steps", "stepidx", "runs")
+        before = "" if verdict.runs_before is None else _text(verdict.runs_before)
+        notes = sight.notes.to_bytes()
+        return Call.script("forget_runs", keys, sight.agent_id, notes, before, *place)
+
+
+def parsed_end(told: bytes) -> datetime | None:
+    """``Sight.oldest_end`` as ``sight.lua`` tells it; before everything else if it is not known."""
+    if not told:
+        return None
+    try:
+        return datetime.fromisoformat(told.decode()).replace(tzinfo=UTC)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _text(moment: datetime) -> str:
+    # Without the Z, so that the order of texts is that of moments, with a fraction or without.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat()

@@ -1,0 +1,220 @@
+"""The contract: the records of runs that ended long ago."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from celery_ckpt.maintenance import Notes, Verdict
+from celery_ckpt.records import RunStatus
+from celery_ckpt.retention import Rules
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+from celery_ckpt.testing.sweeping import SWEEP, judged, settled, sweep
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MOMENT, SECOND, HOUR = timedelta(microseconds=1), timedelta(seconds=1), timedelta(hours=1)
+HALF = SECOND / 2
+#: Agents of the contract lose runs after an hour.
+RULES = Rules(keep=None, forget_after=HOUR.total_seconds())
+
+
+def ids(store: CheckpointStore, agent_id: str = "agent") -> list[str]:
+    """The runs on record, in order."""
+    return [run.run_id for run in store.runs(agent_id)]
+
+
+def dropped(store: CheckpointStore, before: datetime, agent_id: str = "agent") -> int:
+    """How many runs go that ended by then."""
+    [sight] = store.sights([agent_id])
+    [pruned] = store.carry_out([Verdict(sight, runs_before=before)])
+    return pruned.runs
+
+
+class OldRunsContract(ContractFixtures):
+    """An agent of many tasks keeps the records of those that are not long over, and no others."""
+
+    # -- which go ------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("limit", [NOON, NOON + MOMENT, NOON + HALF, NOON + SECOND - MOMENT])
+    def test_runs_go_that_ended_by_then(self, store: CheckpointStore, limit: datetime) -> None:
+        ends = [NOON - SECOND, NOON - MOMENT, NOON, NOON + MOMENT, NOON + HALF, NOON + SECOND]
+        for number, end in enumerate([*ends, NOON]):
+            settled(store, "agent", f"run {number}", end)
+
+        going = sum(end <= limit for end in ends)
+        assert dropped(store, limit) == going
+        assert ids(store) == [f"run {number}" for number in range(going, len(ends) + 1)]
+        assert dropped(store, limit) == 0
+
+    def test_a_run_that_does_not_say_when_it_ended_counts_from_when_it_was_sent(
+        self, store: CheckpointStore
+    ) -> None:
+        for run_id, sent in {"old": NOON, "new": NOON + MOMENT, "last": NOON}.items():
+            settled(store, "agent", run_id, None, created_at=sent)
+
+        assert dropped(store, NOON) == 1
+        assert ids(store) == ["new", "last"]
+
+    @pytest.mark.parametrize("status", [RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED])
+    def test_however_it_ended(self, store: CheckpointStore, status: RunStatus) -> None:
+        result = {"created_at": "2099-01-01T00:00:00Z", "ended_at": "2099-01-01T00:00:00Z"}
+        settled(store, "agent", "old", NOON, status, result=result, error='"ended_at":"2099Z"')
+        settled(store, "agent", "last", NOON)
+
+        assert dropped(store, NOON) == 1
+        assert (ids(store), store.run("agent", "old")) == (["last"], None)
+
+    def test_the_run_that_was_added_last_stays(self, store: CheckpointStore) -> None:
+        settled(store, "alone", "only", NOON)
+        store.add_run(make_run("agent", "first"))
+        store.add_run(make_run("agent", "last"))
+        settled(store, "agent", "last", NOON - HOUR)
+        settled(store, "agent", "first", NOON)
+
+        assert (dropped(store, NOON, "alone"), dropped(store, NOON)) == (0, 1)
+        assert (ids(store, "alone"), ids(store)) == (["only"], ["last"])
+        [sight] = store.sights(["agent"])
+        assert sight.last_run is not None
+        assert sight.last_run.run_id == "last"
+
+    def test_a_run_that_is_not_settled_stays(self, store: CheckpointStore) -> None:
+        for run_id in ("queued", "ended", "reopened", "last"):
+            sent = {"created_at": NOON - HOUR, "delivered": run_id == "queued"}
+            store.add_run(make_run("agent", run_id, **sent))
+        ended = {"status": RunStatus.FAILED, "ended_at": NOON - HOUR}
+        store.update_run(make_run("agent", "ended").model_copy(update=ended))
+        settled(store, "agent", "reopened", NOON - HOUR, RunStatus.FAILED)
+        settled(store, "agent", "last", NOON - HOUR)
+        store.record_step(make_step("agent", "reopened"))
+        verdict = Verdict(store.sights(["agent"])[0], runs_before=NOON)
+        again = {"status": RunStatus.QUEUED, "ended_at": NOON - HOUR}
+        store.update_run(make_run("agent", "reopened").model_copy(update=again))
+
+        assert store.carry_out([verdict])[0].runs == 0
+        assert ids(store) == ["queued", "ended", "reopened", "last"]
+        assert len(store.steps("agent", "reopened")) == 1
+        assert len(store.standing("agent").open) == 3
+
+    def test_an_agent_that_is_named_by_its_task_is_still_known_to_be(
+        self, store: CheckpointStore
+    ) -> None:
+        for run_id in ("agent", "later", "last"):
+            settled(store, "agent", run_id, NOON)
+
+        assert dropped(store, NOON) == 1
+        assert ids(store) == ["agent", "last"]
+        assert store.sights(["agent"])[0].is_named_by_task
+
+    # -- what goes with them -------------------------------------------------------------------------
+
+    def test_the_steps_of_a_run_go_with_it(self, store: CheckpointStore) -> None:
+        names = ["a", "a:", "é", "é:é", "ab", "a b", "last"]
+        for run_id in names:
+            settled(store, "agent", run_id, NOON, RunStatus.FAILED)
+            for key in ("x", "a:x", "é:x", ":"):
+                store.record_step(make_step("agent", run_id, key))
+        settled(store, "agent", "ab", NOON + MOMENT, RunStatus.FAILED)
+
+        assert dropped(store, NOON) == 5
+        assert ids(store) == ["ab", "last"]
+        for run_id in names:
+            left = 4 if run_id in ("ab", "last") else 0
+            assert len(store.steps("agent", run_id)) == left
+
+    def test_everything_else_stays(self, store: CheckpointStore, other_store: CheckpointStore) -> None:
+        settled(store, "other", "old", NOON)
+        checkpoint = make_checkpoint("agent", run_id="old")
+        store.save(checkpoint)
+        for run_id in ("old", "last"):
+            settled(store, "agent", run_id, NOON)
+        dropped(store, NOON)
+
+        assert (ids(other_store), ids(other_store, "other")) == (["last"], ["old"])
+        assert other_store.list("agent") == [checkpoint]
+        assert list(other_store.ailments()) == []
+        start = other_store.start_run(make_run("agent", "next"), "me", LONG_TTL)
+        assert start.lease is not None
+        assert ids(store) == ["last", "next"]
+
+    def test_a_run_whose_record_is_gone_is_as_good_as_new(self, store: CheckpointStore) -> None:
+        for run_id in ("old", "last"):
+            settled(store, "agent", run_id, NOON)
+        dropped(store, NOON)
+        start = store.start_run(make_run("agent", "old"), "me", LONG_TTL)
+
+        assert (start.run.attempts, start.lease is not None) == (1, True)
+        assert ids(store) == ["last", "old"]
+        assert store.sights(["agent"])[0].is_busy
+
+    # -- when nothing goes ---------------------------------------------------------------------------
+
+    def test_nothing_goes_if_the_notes_are_others_by_now(self, store: CheckpointStore) -> None:
+        for run_id in ("old", "last"):
+            settled(store, "agent", run_id, NOON)
+        verdict = Verdict(store.sights(["agent"])[0], runs_before=NOON)
+        store.set_notes("agent", Notes(), Notes(forget_after=1e9))
+
+        assert store.carry_out([verdict])[0].runs == 0
+        assert ids(store) == ["old", "last"]
+
+    def test_an_agent_that_was_deleted_meanwhile_does_not_come_back(
+        self, store: CheckpointStore
+    ) -> None:
+        for run_id in ("old", "last"):
+            settled(store, "agent", run_id, NOON)
+        verdict = Verdict(store.sights(["agent"])[0], runs_before=NOON)
+        store.delete("agent")
+
+        assert store.carry_out([verdict])[0].runs == 0
+        assert list(store.agents()) == []
+        assert store.sights(["agent"])[0].seen == ""
+
+    # -- when a sweep looks --------------------------------------------------------------------------
+
+    def test_a_sight_tells_when_the_first_of_those_ended_that_may_go(
+        self, store: CheckpointStore
+    ) -> None:
+        settled(store, "agent", "agent", NOON - HOUR)
+        settled(store, "agent", "only", NOON - HOUR)
+        dropped(store, NOON - 2 * HOUR)
+        ends = [NOON + HALF, NOON + MOMENT, *[NOON + SECOND] * 6, NOON]
+        for number, end in enumerate(ends):
+            settled(store, "agent", f"run {number}", end)
+        dropped(store, NOON)
+
+        assert store.sights(["agent"])[0].oldest_end == NOON + MOMENT
+        assert ids(store) == ["agent", *(f"run {number}" for number in range(len(ends)))]
+
+    def test_an_agent_with_one_run_has_none_to_lose(self, store: CheckpointStore) -> None:
+        settled(store, "agent", "only", NOON)
+        store.acquire("leased", "me", LONG_TTL)
+
+        assert [sight.oldest_end for sight in store.sights(["agent", "leased"])] == [None, None]
+
+    def test_an_agent_at_rest_loses_them_when_their_time_comes(self, store: CheckpointStore) -> None:
+        now = datetime.now(UTC)
+        for run_id, ago in {"old": 2 * HOUR, "young": HOUR / 2, "last": HOUR / 4}.items():
+            settled(store, "agent", run_id, now - ago)
+
+        later, looks = timedelta(0), []
+        while verdicts := judged(store, RULES, later=later):
+            [verdict] = verdicts
+            [pruned] = store.carry_out([replace(verdict, again=verdict.again and -1)])
+            looks.append(pruned.runs)
+            later += timedelta(seconds=verdict.again or 0)
+        assert looks == [1, 1]
+        assert ids(store) == ["last"]
+        assert store.count_due(SWEEP) == 0
+
+    def test_an_agent_at_work_loses_them_too(self, store: CheckpointStore) -> None:
+        now = datetime.now(UTC)
+        for run_id, ago in {"old": 2 * HOUR, "young": HOUR / 2}.items():
+            settled(store, "agent", run_id, now - ago)
+        store.start_run(make_run("agent", "at work"), "me", LONG_TTL)
+        sweep(store, RULES)
+
+        assert ids(store) == ["young", "at work"]

@@ -1,0 +1,158 @@
+"""Thousands of old runs of one agent: they go in short scripts, and nobody reads them for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_ckpt import RedisCheckpointStore
+from celery_ckpt.maintenance import Rounds, Verdict
+from celery_ckpt.records import RunStatus
+from celery_ckpt.retention import Rules
+from celery_ckpt.stores.redis.runs import run_line
+from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.testing import make_run, make_step
+from celery_ckpt.testing.sweeping import judged, settled, sweep
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+AGENT, RUNS = "ckpt:{agent}:agent", "ckpt:{agent}:runs"
+#: See forget_runs.lua. A server reads more than it is asked for while it makes its table smaller.
+RUNS_AT_ONCE, BYTES_AT_ONCE, STEPS_AT_ONCE = 100 + 400, 100_000, 500
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        yield client
+
+
+def fill(client: Redis, count: int, **fields: Any) -> None:
+    """Put so many old runs beside the one that is there, as the store would have."""
+    pipeline = client.pipeline(transaction=False)
+    for number in range(count):
+        facts = {"status": RunStatus.SUCCEEDED, "delivered": True, "ended_at": NOON, **fields}
+        line = run_line(make_run("agent", f"old {number}", **facts), 10**9)
+        pipeline.hset(RUNS, f"old {number}", f"{number + 2} ".encode() + line)
+    pipeline.hset(AGENT, "runs", count + 1)
+    pipeline.execute()
+
+
+def parts(store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """What each ``forget_runs`` answers from now on."""
+    replies, send = [], store._server.side_by_side
+
+    def sent(*calls: Call) -> list[Any]:
+        answered = send(*calls)
+        replies.extend(
+            reply for call, reply in zip(calls, answered, strict=True) if call.name == "forget_runs"
+        )
+        return answered
+
+    monkeypatch.setattr(store._server, "side_by_side", sent)
+    return replies
+
+
+def test_thousands_of_runs_go_a_part_at_a_time(
+    store: RedisCheckpointStore, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(store, "agent", "last", NOON)
+    fill(client, 5000)
+    replies = parts(store, monkeypatch)
+    [pruned] = store.carry_out(judged(store, Rules(keep=None, forget_after=1)))
+
+    assert (pruned.runs, client.hlen(RUNS)) == (5000, 1)
+    assert pruned.bytes > 5000 * 100
+    assert max(count for _, count, *_ in replies) <= RUNS_AT_ONCE
+    assert len(replies) >= 5000 / RUNS_AT_ONCE
+    assert [run.run_id for run in store.runs("agent")] == ["last"]
+    assert list(store.ailments()) == []
+
+
+def test_fewer_at_a_time_if_they_are_long(
+    store: RedisCheckpointStore, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(store, "agent", "last", NOON)
+    fill(client, 100, result="x" * 50_000)
+    replies = parts(store, monkeypatch)
+    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+
+    assert client.hlen(RUNS) == 1
+    # The first page that is over the limit is the last one of its part.
+    assert max(size for _, _, size, *_ in replies) < BYTES_AT_ONCE + 40 * 50_000
+
+
+def test_no_run_goes_before_all_its_steps(
+    store: RedisCheckpointStore, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["first", "second", "young", "last"]
+    steps = STEPS_AT_ONCE * 3 // 4
+    for run_id in names:
+        end = NOON + HOUR if run_id == "young" else NOON
+        settled(store, "agent", run_id, end, RunStatus.FAILED)
+        step = make_step("agent", run_id, "template")
+        store.record_step(step)
+        values = client.hgetall("ckpt:{agent}:steps")
+        [value] = [line for field, line in values.items() if field.endswith(b"template")]
+        fields = [f"{len(run_id)}:{run_id}:{number}" for number in range(steps)]
+        client.hset("ckpt:{agent}:steps", mapping=dict.fromkeys(fields, value))
+        client.zadd("ckpt:{agent}:stepidx", {field: 1 for field in fields})
+        client.hdel("ckpt:{agent}:steps", f"{len(run_id)}:{run_id}:template")
+        client.zrem("ckpt:{agent}:stepidx", f"{len(run_id)}:{run_id}:template")
+    replies = parts(store, monkeypatch)
+    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+
+    assert [count for _, count, *_ in replies][-1] == 2
+    assert [count for _, count, *_ in replies][:-1] == [0] * (len(replies) - 1)
+    assert len(replies) > 1
+    assert [run.run_id for run in store.runs("agent")] == ["young", "last"]
+    assert client.hlen("ckpt:{agent}:steps") == client.zcard("ckpt:{agent}:stepidx") == 2 * steps
+    assert [len(store.steps("agent", run_id)) for run_id in names] == [0, 0, steps, steps]
+
+
+def test_runs_are_read_again_only_when_one_of_them_has_come_of_age(
+    store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    rules = Rules(keep=None, forget_after=HOUR.total_seconds())
+    replies = parts(store, monkeypatch)
+    settled(store, "agent", "old", now - HOUR * 0.6)
+    sweep(store, rules)
+    assert replies == []
+    for run_id, ago in {"young": HOUR * 0.5, "younger": HOUR / 4, "last": HOUR / 5}.items():
+        settled(store, "agent", run_id, now - ago)
+        sweep(store, rules)
+    assert len(replies) == 1, "only before it was known when they had ended"
+
+    store.watch("agent", 0, Rounds.SWEEP)
+    [verdict] = judged(store, rules, later=HOUR * 0.45)
+    assert [one.runs for one in store.carry_out([verdict])] == [1]
+    assert len(replies) == 2
+    assert [run.run_id for run in store.runs("agent")] == ["young", "younger", "last"]
+
+
+def test_a_line_that_cannot_be_read_stays_and_does_no_harm(
+    store: RedisCheckpointStore, client: Redis
+) -> None:
+    for run_id in ("old", "last"):
+        settled(store, "agent", run_id, NOON)
+    strange = [b"", b"x", b"9 succeeded 1 1 0 - - {}", b'9 failed 1 1 0 - - {"task":1,"created_at":3}']
+    client.hset(RUNS, mapping={f"strange {n}": line for n, line in enumerate(strange)})
+    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+
+    assert sorted(client.hkeys(RUNS)) == [b"last", *(f"strange {n}".encode() for n in range(4))]
+
+
+def test_an_agent_that_does_not_say_which_run_was_added_last_loses_none(
+    store: RedisCheckpointStore, client: Redis
+) -> None:
+    for run_id in ("old", "last"):
+        settled(store, "agent", run_id, NOON)
+    client.hdel(AGENT, "last")
+    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+
+    assert client.hlen(RUNS) == 2

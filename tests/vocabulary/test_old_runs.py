@@ -1,0 +1,145 @@
+"""Which records of runs may go, and when a sweep looks for them, on both sides of every limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_ckpt.maintenance import LastRun, Notes, Sight, Verdict
+from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.retention import Rules, judge, old_runs, oldest_end
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
+RULES = Rules(keep=None, forget_after=HOUR.total_seconds())
+
+
+def run(run_id: str, ago: timedelta, **fields: Any) -> RunRecord:
+    facts = {"status": RunStatus.SUCCEEDED, "delivered": True, "ended_at": NOW - ago, **fields}
+    return RunRecord(agent_id="agent", run_id=run_id, created_at=NOW - 9 * HOUR, **facts)
+
+
+def sight(*runs: RunRecord, notes: Notes | None = None, is_busy: bool = False) -> Sight:
+    return Sight(
+        "agent",
+        "seen",
+        notes=notes or Notes(),
+        is_busy=is_busy,
+        last_run=LastRun.of(runs[-1]),
+        oldest_end=oldest_end("agent", runs),
+    )
+
+
+def judged(*runs: RunRecord, rules: Rules = RULES, now: datetime = NOW, **facts: Any) -> Verdict:
+    return judge(sight(*runs, **facts), rules, now)
+
+
+LAST = run("last", timedelta(0))
+
+
+@pytest.mark.parametrize("ago", [HOUR - MOMENT, HOUR, HOUR + MOMENT], ids=str)
+def test_what_ended_as_long_ago_as_the_limit_says_goes(ago: timedelta) -> None:
+    verdict = judged(run("old", ago), LAST)
+    before = verdict.runs_before
+    gone = [] if before is None else old_runs("agent", [run("old", ago), LAST], before)
+    assert [one.run_id for one in gone] == (["old"] if ago >= HOUR else [])
+    assert before is None or before == NOW - HOUR
+
+
+def test_open_runs_the_last_one_and_the_one_of_the_agents_name_stay() -> None:
+    runs = [
+        run("agent", 9 * HOUR),
+        run("old", 9 * HOUR),
+        run("not told", 9 * HOUR, delivered=False),
+        run("at work", 9 * HOUR, status=RunStatus.RUNNING),
+        run("no end", 9 * HOUR, ended_at=None),
+        run("last", 9 * HOUR),
+    ]
+    assert [one.run_id for one in old_runs("agent", runs, NOW - 9 * HOUR)] == ["old", "no end"]
+    assert oldest_end("agent", runs) == NOW - 9 * HOUR
+    assert oldest_end("agent", [runs[0], *runs[2:4], runs[5]]) is None
+    assert old_runs("agent", [], NOW) == []
+
+
+def test_an_agents_own_limit_beats_the_setting() -> None:
+    old = run("old", HOUR)
+    assert judged(old, LAST, notes=Notes(forget_after=3601.0)).runs_before is None
+    assert judged(old, LAST, rules=Rules(forget_after=3601.0)).runs_before is None
+    own = judged(old, LAST, notes=Notes(forget_after=3599.0), rules=Rules(forget_after=9e9))
+    assert own.runs_before == NOW - timedelta(seconds=3599)
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_without_a_limit_no_run_ever_goes(is_busy: bool) -> None:
+    verdict = judged(run("old", 999 * HOUR), LAST, rules=Rules(), is_busy=is_busy)
+    assert (verdict.runs_before, verdict.again) == (None, None)
+
+
+@pytest.mark.parametrize("limit", [9e10, 9e15, float("inf")])
+def test_a_limit_of_many_lives_is_a_limit(limit: float) -> None:
+    rules = Rules(forget_after=limit)
+    verdict = judged(run("old", HOUR), LAST, rules=rules)
+    assert (verdict.runs_before, verdict.again) == (None, 3e8)
+    whole = replace(sight(LAST), is_named_by_task=True)
+    assert not judge(whole, rules, NOW).forget
+
+
+def test_a_run_that_ends_at_the_end_of_time_has_not_ended() -> None:
+    last = replace(sight(LAST), is_named_by_task=True)
+    assert last.last_run is not None
+    unknown = last.last_run._replace(ended_at=None, created_at=datetime.max.replace(tzinfo=UTC))
+    assert not judge(replace(last, last_run=unknown), RULES, NOW).forget
+
+
+def test_an_agent_with_one_run_costs_no_look() -> None:
+    verdict = judged(LAST)
+    assert (verdict.runs_before, verdict.again) == (None, None)
+
+
+def test_a_sweep_comes_again_when_the_next_one_comes_of_age() -> None:
+    assert judged(run("young", HOUR / 4), LAST).again == 0.75 * 3600
+    # What else there is than the one that goes now is not known; all are old when the last one is.
+    assert judged(run("old", 2 * HOUR), LAST).again == 3600
+    assert judged(run("old", 2 * HOUR), run("last", HOUR / 4), is_busy=True).again == 0.75 * 3600
+
+
+def test_a_sweep_does_not_come_again_for_what_is_past() -> None:
+    runs = run("old", 3 * HOUR), run("last", 2 * HOUR)
+    assert (judged(*runs).runs_before, judged(*runs).again) == (NOW - HOUR, None)
+    at_work = run("last", HOUR, status=RunStatus.RUNNING, ended_at=None)
+    assert judged(run("old", 3 * HOUR), at_work, is_busy=True).again is None
+
+
+def test_runs_that_nobody_has_looked_at_are_looked_at() -> None:
+    unknown = replace(sight(LAST), oldest_end=datetime.min.replace(tzinfo=UTC))
+    assert judge(unknown, RULES, NOW).runs_before == NOW - HOUR
+
+
+def test_an_agent_that_goes_as_a_whole_loses_its_runs_with_it() -> None:
+    whole = replace(sight(run("old", 3 * HOUR), run("last", 2 * HOUR)), is_named_by_task=True)
+    verdict = judge(whole, RULES, NOW)
+    assert (verdict.forget, verdict.runs_before) == (True, None)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.integers(0, 300))
+def test_every_agent_at_rest_is_left_with_one_run_after_few_looks(ago: list[int], last: int) -> None:
+    """Whatever ended when: each look comes later than the one before, and drops something."""
+    minutes = [timedelta(minutes=each) for each in [*sorted(ago, reverse=True), min(last, min(ago))]]
+    runs = [run(str(number), each) for number, each in enumerate(minutes)]
+    now, looks = NOW, 0
+    while True:
+        verdict = judged(*runs, now=now)
+        if verdict.runs_before is not None:
+            gone = old_runs("agent", runs, verdict.runs_before)
+            assert gone
+            runs = [one for one in runs if one not in gone]
+        if verdict.again is None:
+            break
+        now, looks = now + timedelta(seconds=verdict.again), looks + 1
+    assert [one.run_id for one in runs] == [str(len(ago))]
+    assert looks <= 2
