@@ -22,6 +22,7 @@ from celery_ckpt.answers import Answers
 from celery_ckpt.bridge import Bridge
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.hosting import RunHost
 from celery_ckpt.jsonvalues import encode
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.position import Position
@@ -33,7 +34,7 @@ from celery_ckpt.steps import BY_HAND, StepBook, call_key, fingerprint, step_key
 
 if TYPE_CHECKING:
     from celery_ckpt.conversation import Conversation
-    from celery_ckpt.run import AgentRun, RunHost
+    from celery_ckpt.run import AgentRun
 
 #: How far back a conversation is looked at for what a recorded call was given.
 _LOOK_BACK = 64

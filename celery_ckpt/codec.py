@@ -105,6 +105,8 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
         fields["run_id"] = own["run_id"]
     if own["metadata"]:
         fields["metadata"] = own["metadata"]
+    if own["run_metadata"] is not None:
+        fields["run_metadata"] = own["run_metadata"]
     if own["state"]:
         fields["state"] = own["state"]
     if conversation.max_tokens != DEFAULT_MAX_TOKENS:

@@ -116,6 +116,8 @@ class Checkpoint(Value):
     run_id: RunId | None = None
     #: Set in a checkpoint taken inside an iteration: how that iteration began.
     entry: Entry | None = None
+    #: The metadata that its run goes on with; ``None``: ``metadata``, without a pin.
+    run_metadata: Metadata | None = None
 
     @classmethod
     def new(
@@ -165,4 +167,4 @@ def is_alike(one: Checkpoint, other: Checkpoint) -> bool:
 
 
 hand_out_copies(Entry, "conversation", "state")
-hand_out_copies(Checkpoint, "conversation", "state", "metadata")
+hand_out_copies(Checkpoint, "conversation", "state", "metadata", "run_metadata")

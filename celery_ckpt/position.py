@@ -35,6 +35,8 @@ class Position:
         #: The iteration that steps made now belong to.
         self.steps = self.stands if self.by_hand else 0
         self.entry = Entry(conversation=begin.conversation, state=begin.state)
+        #: The run's metadata at that entry.
+        self.metadata = dict(begin.metadata)
         #: Has the body done by hand what only an exact checkpoint can hold? Before the loop that holds
         #: from the start, if it did so in an earlier attempt: an entry there would mean "not resumed".
         self.is_own_hand = self.by_hand or (begin.exact and begin.enters == 0)
@@ -87,12 +89,17 @@ class Position:
                 self.asked.setdefault(call.id, []).append(message)
 
     def advance(
-        self, limit: int | None, conversation: Conversation, state: dict[str, Any]
+        self,
+        limit: int | None,
+        conversation: Conversation,
+        state: dict[str, Any],
+        metadata: dict[str, str],
     ) -> int | None:
         """Enter the next iteration, or what comes after the last."""
         entry = Entry(conversation=conversation, state=state)
         is_over = limit is not None and self._next > limit
         self._enter(self._next, entry)
+        self.metadata = dict(metadata)
         self.iteration = self._next - 1 if is_over else self._next
         self._is_turning, self._is_exhausted = not is_over, is_over
         if is_over:
@@ -124,18 +131,25 @@ class Position:
         self.by_hand = self.is_own_hand = True
 
     def of_snapshot(
-        self, conversation: Conversation, state: dict[str, Any], event: CheckpointEvent | None
+        self,
+        conversation: Conversation,
+        state: dict[str, Any],
+        metadata: dict[str, str],
+        event: CheckpointEvent | None,
     ) -> dict[str, Any]:
         """What a checkpoint says of where it was taken."""
         if self.ended:
             return {"iteration": self.stands, "event": event or CheckpointEvent.ITERATION}
-        if event is None and self._is_still_at_the_end(conversation, state):
+        if event is None and self._is_still_at_the_end(conversation, state, metadata):
             return {"iteration": self.iteration, "event": CheckpointEvent.ITERATION}
         entry = None if self.is_own_hand else self.entry
         return {"iteration": self.stands, "event": event, "entry": entry}
 
-    def _is_still_at_the_end(self, conversation: Conversation, state: dict[str, Any]) -> bool:
+    def _is_still_at_the_end(
+        self, conversation: Conversation, state: dict[str, Any], metadata: dict[str, str]
+    ) -> bool:
         """Has the loop run to its end, and nothing changed since? Then the last iteration says all."""
         if not self._is_exhausted or self.is_own_hand:
             return False
-        return conversation.extent == self.entry.conversation.extent and state == self.entry.state
+        is_same_talk = conversation.extent == self.entry.conversation.extent
+        return is_same_talk and (state, metadata) == (self.entry.state, self.metadata)

@@ -41,6 +41,13 @@ class Redaction:
         """A JSON value as it is kept: a state and metadata stay objects."""
         return value if self._function is None else self._asked(plain(value, what), what)
 
+    def in_place(self, value: dict[str, Any], what: What) -> None:
+        """Make of an object what is kept of it."""
+        kept = self.json(value, what)
+        if kept is not value:
+            value.clear()
+            value.update(kept)
+
     def value(self, value: Any, what: What) -> Any:
         """Any value as it is kept."""
         return value if self._function is None else self._call(value, what)

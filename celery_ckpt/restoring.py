@@ -9,7 +9,8 @@
       else (taken by the body's own hand)   all of it           i           yes
 
 An entry is where an iteration began: its recorded steps replay from there and add again what they
-added. Without one the checkpoint is exact, and steps find there what they have added.
+added. Without one the checkpoint is exact, and steps find there what they have added. The run's
+metadata goes with the state; what was given to one checkpoint stays with that one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def restored(latest: Checkpoint | None, run_id: str, max_tokens: int) -> Restore
         return _exact(latest)
     i = latest.iteration
     entry = latest.entry
-    return Restored(entry.conversation, entry.state, without_pin(latest.metadata), i > 0, i, i)
+    return Restored(entry.conversation, entry.state, metadata_of_run(latest), i > 0, i, i)
 
 
 def _exact(latest: Checkpoint) -> Restored:
@@ -59,12 +60,18 @@ def _exact(latest: Checkpoint) -> Restored:
     return Restored(
         latest.conversation,
         latest.state,
-        without_pin(latest.metadata),
+        metadata_of_run(latest),
         resumed=True,
         iteration=i,
         enters=i + 1 if ended else i,
         exact=not ended,
     )
+
+
+def metadata_of_run(checkpoint: Checkpoint) -> dict[str, str]:
+    """The metadata that its run goes on with."""
+    own = checkpoint.run_metadata
+    return without_pin(checkpoint.metadata) if own is None else own
 
 
 def is_end_of_iteration(checkpoint: Checkpoint) -> bool:

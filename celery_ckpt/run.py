@@ -19,7 +19,8 @@ from celery_ckpt.calls import Calls
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.maintenance import PIN
+from celery_ckpt.hosting import RunHost
+from celery_ckpt.maintenance import PIN, without_pin
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
@@ -43,34 +44,6 @@ class HasDict(Protocol):
 
 #: What a model's client returns. Not ``Any``: to type checkers a coroutine would be one too.
 Answer: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
-
-
-class RunHost(Protocol):
-    """What a run needs from the world. Each may raise ``Fenced`` or ``HandOff``."""
-
-    def record(self, step: Step) -> None:
-        """Keep a step. Blocking I/O."""
-        ...
-
-    def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
-        """Tell the world; the strategy decides whether ``run.snapshot(event)`` is saved. Blocking."""
-        ...
-
-    def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
-        """Save this now. Blocking I/O."""
-        ...
-
-    def check(self, run: AgentRun) -> None:
-        """Raise if the run must stop now. Cheap: no I/O."""
-        ...
-
-    def iteration_ended(self, run: AgentRun) -> None:
-        """An iteration is over and its event was told; the run may be handed off here. Blocking."""
-        ...
-
-    def changed(self, run: AgentRun, name: str) -> None:
-        """A step of that name no longer matches what was recorded. Blocking; may raise."""
-        ...
 
 
 class Iterations(Protocol):
@@ -116,7 +89,7 @@ class AgentRun:
         redaction.adopt(self._conversation)
         #: What the agent keeps besides its conversation: any JSON object.
         self.state: dict[str, Any] = begin.state
-        #: Goes into every checkpoint of the run.
+        #: Goes into every checkpoint of the run; kept like the state.
         self.metadata: dict[str, str] = begin.metadata
         self._host, self._bridge, self._clock = host, bridge, clock
         self._at = Position(begin, book.by_hand)
@@ -236,8 +209,8 @@ class AgentRun:
                 await self._calls.tell(self._host.emit, CheckpointEvent.ITERATION)
                 self._host.check(self)
                 await self._bridge.io(self._host.iteration_ended, self)
-        self._redact_state()
-        return self._at.advance(limit, self.conversation, self.state)
+        self._redact()
+        return self._at.advance(limit, self.conversation, self.state, self.metadata)
 
     async def _emit(self, event: CheckpointEvent) -> None:
         is_end = event is CheckpointEvent.ITERATION
@@ -263,29 +236,32 @@ class AgentRun:
         """Has the body done by hand, in this iteration, what only an exact checkpoint can hold?"""
         return self._at.is_own_hand
 
-    def _redact_state(self) -> None:
+    def _redact(self) -> None:
         """What the next iteration, or an exact checkpoint, begins with is what is kept."""
-        kept = self._redaction.json(self.state, "state")
-        if kept is not self.state:
-            self.state.clear()
-            self.state.update(kept)
+        self._redaction.in_place(self.state, "state")
+        self._redaction.in_place(self.metadata, "metadata")
 
     def snapshot(
         self, event: CheckpointEvent | None = None, metadata: dict[str, str] | None = None
     ) -> Checkpoint:
         """A checkpoint of this moment, from which a later attempt can go on."""
         if self.is_own_hand:
-            self._redact_state()
+            self._redact()
         # Else not in its place: a replay takes no snapshots, and must find the state as it was.
         state, conversation = self._redaction.json(self.state, "state"), self.conversation.copy()
+        own = self._redaction.json(self.metadata, "metadata")
+        given = self._redaction.json({**own, **metadata}, "metadata") if metadata else own
+        at = self._at.of_snapshot(conversation, self.state, self.metadata, event)
+        of_run = own if at.get("entry") is None else self._at.metadata
         return Checkpoint.new(
             self.agent_id,
             conversation,
             clock=self._clock,
             run_id=self.run_id,
             state=state,
-            metadata=self._redaction.json({**self.metadata, **(metadata or {})}, "metadata"),
-            **self._at.of_snapshot(conversation, self.state, event),
+            metadata=given,
+            run_metadata=None if of_run == without_pin(given) else of_run,
+            **at,
         )
 
     def settle(self) -> None:

@@ -35,7 +35,7 @@ _DROP_STEPS_EVERY = 16
 
 
 class Attempt:
-    """The host of a run (see ``celery_ckpt.run.RunHost``)."""
+    """The host of a run (see ``celery_ckpt.hosting.RunHost``)."""
 
     def __init__(
         self, context: AppContext, task: Any, of_run: RunRecord, hold: Hold, moment: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import RunOver
-from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.repairing import repaired
+from celery_ckpt.restoring import metadata_of_run
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settling import send_next
 from celery_ckpt.runtime.states import CANCELLED, tell_cancelled
@@ -48,6 +48,7 @@ def _tidy(context: AppContext, run: RunRecord, lease: Lease) -> None:
         latest.iteration,
         state=latest.entry.state if latest.entry else latest.state,
         run_id=run.run_id,
-        metadata={**without_pin(latest.metadata), "reason": CANCELLED},
+        metadata={**metadata_of_run(latest), "reason": CANCELLED},
+        run_metadata=metadata_of_run(latest),
     )
     context.store.save(whole, lease)

@@ -47,6 +47,7 @@ class CheckpointContract(ContractFixtures):
             event=CheckpointEvent.LLM_RESPONSE,
             run_id="run-1",
             metadata={"phase": "execute", "ключ": "é\n"},
+            run_metadata={"ключ": "e"},
         )
 
         store.save(saved)

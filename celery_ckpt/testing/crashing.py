@@ -4,9 +4,9 @@
         crash_everywhere(research, ("why is the sky blue?",))
 
 The agent runs once undisturbed, then once for every write that it makes to its store, killed just
-before that write and just after it, and resumed. Conversation, state and result must be the same each
-time. What the agent calls must answer the same to the same; no broker, no worker and no server are
-needed.
+before that write and just after it, and resumed. Conversation, state, metadata and result must be the
+same each time. What the agent calls must answer the same to the same; no broker, no worker and no
+server are needed.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class _Life:
         return {
             "conversation": latest and latest.conversation.messages,
             "state": latest and latest.state,
+            "metadata": latest and latest.metadata,
             "iteration": latest and latest.iteration,
             "result": run and run.result,
             "status": run and run.status,

@@ -62,6 +62,7 @@ def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedS
         3,
         state={"s": 1.5},
         metadata={"m": "x", "pin": "p"},
+        run_metadata={"m": "y"},
         run_id="run",
         event=CheckpointEvent.ITERATION,
         entry=Entry(conversation=entered, state={"e": None}),
@@ -82,8 +83,8 @@ def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedS
         *("checkpoint", AGENT, saved.id, microseconds(saved), 3, "iteration", "run", found.metadata),
         *(2, digest(messages), 7000, [1, digest(rest), 100_000]),
     )
-    assert states == [{"s": 1.5}, {"e": None}]
-    assert found.entry.state == {}
+    assert states == [{"s": 1.5}, {"e": None}, {"m": "y"}]
+    assert (found.entry.state, found.run_metadata) == ({}, None)
 
 
 def microseconds(checkpoint: Checkpoint) -> int:

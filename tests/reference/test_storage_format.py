@@ -649,7 +649,7 @@ def _with_every_field() -> Checkpoint:
     entry = Entry(conversation=talk, state={"a": 1})
     event = CheckpointEvent.ITERATION
     given = {"metadata": {"a": "b"}, "state": {"a": 1}, "event": event, "run_id": "r", "entry": entry}
-    return make_checkpoint(conversation=talk, **given)
+    return make_checkpoint(conversation=talk, run_metadata={}, **given)
 
 
 def test_the_page_names_every_field_of_the_header() -> None:

@@ -34,7 +34,7 @@ def test_a_pin_is_not_inherited_by_what_follows_a_resume() -> None:
     _, run = attempts.go()
 
     assert run.resumed
-    assert run.metadata == {"of": "the run", "note": "once"}
+    assert run.metadata == {"of": "the run"}
     labels = [info.pin for info in attempts.store.history("a") if info.iteration > 2]
     assert labels == [None] * len(labels)
     assert len(labels) >= 2

@@ -106,6 +106,31 @@ def test_an_agent_that_keeps_its_state_elsewhere_is_found_out() -> None:
         crash_everywhere(forgetful)
 
 
+@agent_task(app=app, strategy=EveryN(1))
+def noting(run: AgentRun) -> None:
+    """Says something in one checkpoint, and something else in all that follow."""
+    for iteration in run.iterations(limit=3):
+        run.metadata["turns"] = str(int(run.metadata.get("turns", 0)) + (iteration != 2))
+        run.step("count", int, iteration)
+        if iteration == 2:
+            run.checkpoint(note="half way", turns="many", pin="before-deploy")
+
+
+def test_what_was_said_in_one_checkpoint_is_not_said_in_later_ones() -> None:
+    assert crash_everywhere(noting).kills > 10
+
+
+@agent_task(app=app, strategy=EveryN(1))
+def boasting(run: AgentRun) -> None:
+    run.metadata["attempts"] = str(run.attempt)
+    run.step("count", int, 1)
+
+
+def test_an_agent_whose_metadata_depend_on_its_attempts_is_found_out() -> None:
+    with pytest.raises(AssertionError, match=r"the metadata is \{'attempts': '2'\} instead of"):
+        crash_everywhere(boasting)
+
+
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are dropped soon: an agent of many turns is killed at many places."""

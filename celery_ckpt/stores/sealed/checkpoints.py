@@ -1,8 +1,9 @@
 """A checkpoint and the sealed one that stands for it.
 
     messages   each sealed by itself, for its agent
-    state      with the entry's state, sealed as that of this very checkpoint: its agent, id, iteration,
-               event, run, time, metadata, and the digest of all its sealed messages in their order
+    state      with the entry's state, and the run's metadata if they are others, sealed as that of
+               this very checkpoint: its agent, id, iteration, event, run, time, metadata, and the
+               digest of all its sealed messages in their order
     metadata   sealed by itself, since a history shows it without messages; a pin stays readable, for
                sweeps go by it
 
@@ -49,11 +50,14 @@ class SealedCheckpoints:
             "conversation": self._spines.sealed(agent_id, own["conversation"]),
             "metadata": self._sealed_metadata(checkpoint),
             "entry": entry and Entry(conversation=self._spines.sealed(agent_id, entry.conversation)),
+            "run_metadata": None,
         }
         # Every save comes here, and there is nothing in it that has not been looked at before.
         sealed = Checkpoint.model_construct(**{**own, **changes})
-        states = encode([own["state"], entry and entry.__dict__["state"]])
-        sealed.__dict__["state"] = {MARK: self._seals.seal(agent_id, states, _bound(sealed))}
+        states = [own["state"], entry and entry.__dict__["state"]]
+        of_run = own["run_metadata"]
+        kept = encode(states if of_run is None else [*states, of_run])
+        sealed.__dict__["state"] = {MARK: self._seals.seal(agent_id, kept, _bound(sealed))}
         return sealed
 
     def _sealed_metadata(self, checkpoint: Checkpoint) -> dict[str, str]:
@@ -93,9 +97,10 @@ class SealedCheckpoints:
         text = sealed_text(own["state"])
         if text is None:
             raise _Named(agent_id, sealed.id).plain("Checkpoint")
-        state, entered = decode(self._seals.open(agent_id, text, _bound(sealed)))
+        state, entered, *of_run = decode(self._seals.open(agent_id, text, _bound(sealed)))
         changes: dict[str, Any] = {
             "state": state,
+            "run_metadata": of_run[0] if of_run else None,
             "conversation": spines.opened(own["conversation"]),
             "metadata": self._opened_metadata(agent_id, sealed.id, own["metadata"]),
         }

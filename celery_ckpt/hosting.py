@@ -1,0 +1,40 @@
+"""What a run needs from the world around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import Step
+
+if TYPE_CHECKING:
+    from celery_ckpt.run import AgentRun
+
+
+class RunHost(Protocol):
+    """What a run needs from the world. Each may raise ``Fenced`` or ``HandOff``."""
+
+    def record(self, step: Step) -> None:
+        """Keep a step. Blocking I/O."""
+        ...
+
+    def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
+        """Tell the world; the strategy decides whether ``run.snapshot(event)`` is saved. Blocking."""
+        ...
+
+    def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        """Save this now. Blocking I/O."""
+        ...
+
+    def check(self, run: AgentRun) -> None:
+        """Raise if the run must stop now. Cheap: no I/O."""
+        ...
+
+    def iteration_ended(self, run: AgentRun) -> None:
+        """An iteration is over and its event was told; the run may be handed off here. Blocking."""
+        ...
+
+    def changed(self, run: AgentRun, name: str) -> None:
+        """A step of that name no longer matches what was recorded. Blocking; may raise."""
+        ...
