@@ -25,7 +25,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_ckpt.clock import system_clock
 from celery_ckpt.control import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.errors import (
-    EncryptionKeyMissing,
+    CheckpointError,
     RedactionFailed,
     RunFailed,
     RunStalled,
@@ -41,7 +41,7 @@ from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.envelopes import send_later
 from celery_ckpt.runtime.opening import opened_run
 from celery_ckpt.runtime.results import as_record, from_record
-from celery_ckpt.runtime.starting import LATER_SECONDS, start
+from celery_ckpt.runtime.starting import LATER_SECONDS, UNREADABLE_HERE, start
 from celery_ckpt.runtime.states import tell_cancelled, tell_started
 from celery_ckpt.runtime.telling import tell
 from celery_ckpt.strategies import Never
@@ -120,7 +120,7 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
         return _interrupted(attempt, error)
     if isinstance(error, Ignore | Reject):
         return _left(attempt, run, error)
-    if isinstance(error, EncryptionKeyMissing):
+    if isinstance(error, UNREADABLE_HERE):
         return _put_back(attempt, error)
     if isinstance(error, Exception):
         return _failed(attempt, run, error)
@@ -223,15 +223,15 @@ def _unrecorded(attempt: Attempt, away: BaseException) -> BaseException:
     return Ignore("the store is away")
 
 
-def _put_back(attempt: Attempt, error: EncryptionKeyMissing) -> BaseException:
-    """Another worker may have the key, and this one after the next deploy: a watchdog sends it."""
+def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:
+    """Another worker may be able to read it, and this one after a deploy: a watchdog sends it."""
     logger.error("Run %s cannot go on here: %s", attempt.of_run.run_id, error)
     try:
         queued = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
         attempt.release(queued, _UNCLAIMED_SECONDS)
     except Fenced:
         return _fenced(attempt, None)
-    return Ignore("a key is missing")
+    return Ignore("it cannot be read here")
 
 
 def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:

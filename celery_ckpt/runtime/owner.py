@@ -22,12 +22,16 @@ def this_process() -> str:
     return "/".join((_hostname(), *_place(), str(pid), _start_time(pid)))
 
 
+def is_process(owner: str) -> bool:
+    """Is that the name of a process, and not that of a tool?"""
+    return len(owner.rsplit("/", 4)) == 5
+
+
 def is_known_dead(owner: str) -> bool:
     """Was that owner a process that would be here, and is not?"""
-    parts = owner.rsplit("/", 4)
-    if len(parts) != 5:
+    if not is_process(owner):
         return False
-    host, boot, namespace, pid, started = parts
+    host, boot, namespace, pid, started = owner.rsplit("/", 4)
     if host != _hostname() or (boot, namespace) != _place():
         return False
     if _UNKNOWN in (boot, namespace, started) or not pid.isdigit():

@@ -9,7 +9,13 @@ from typing import Any
 from celery.exceptions import Ignore
 
 from celery_ckpt.clock import system_clock
-from celery_ckpt.errors import EncryptionKeyMissing, LeaseHeld, LeaseLost, StoreUnavailable
+from celery_ckpt.errors import (
+    EncryptionKeyMissing,
+    LeaseHeld,
+    LeaseLost,
+    NotEncrypted,
+    StoreUnavailable,
+)
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
@@ -22,7 +28,7 @@ from celery_ckpt.runtime.envelopes import (
 )
 from celery_ckpt.runtime.lease import RENEWALS, Hold
 from celery_ckpt.runtime.options import limits_of
-from celery_ckpt.runtime.owner import is_known_dead
+from celery_ckpt.runtime.owner import is_known_dead, is_process
 from celery_ckpt.runtime.settling import settle
 from celery_ckpt.runtime.states import is_revoked
 
@@ -30,10 +36,18 @@ logger = logging.getLogger(__name__)
 
 #: A delivery that finds the store away, or cannot even be recorded, comes back after so long.
 LATER_SECONDS = 5.0
+#: One that finds its agent in the hands of a tool.
+_SOON_SECONDS = 1.0
+#: What another worker may be able to read, and this one after a deploy or a ``rekey``.
+UNREADABLE_HERE = (EncryptionKeyMissing, NotEncrypted)
 
 
 class _Busy(Exception):
     """Somebody works for the agent now."""
+
+
+class _InRepair(_Busy):
+    """Somebody has the agent who works on none of its runs: an import, a ``rekey``."""
 
 
 def start(task: Any) -> Attempt:
@@ -44,18 +58,25 @@ def start(task: Any) -> Attempt:
     """
     context = AppContext.of(task.app)
     try:
-        return _started(context, task)
-    except (StoreUnavailable, EncryptionKeyMissing) as error:
+        return _started_unless_busy(context, task)
+    except (StoreUnavailable, *UNREADABLE_HERE) as error:
         logger.error("Run %s cannot begin yet: %s", task.request.id, error)
         send_later(task, LATER_SECONDS)
-        raise Ignore("the store is away, or a key") from error
+        raise Ignore("the store is away, or it cannot be read here") from error
+
+
+def _started_unless_busy(context: AppContext, task: Any) -> Attempt:
+    try:
+        return _started(context, task)
     except _Busy as busy:
         raise _duplicate(context, task, busy) from busy
 
 
 def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore:
     """Drop what is on record: that and the watchdog protect it. Else it is only in this message."""
-    if context.store.run(agent_id_of(task.request), task.request.id) is None:
+    if isinstance(busy, _InRepair):
+        send_later(task, _SOON_SECONDS)
+    elif context.store.run(agent_id_of(task.request), task.request.id) is None:
         send_later(task, LATER_SECONDS)
     return Ignore(f"{busy} works for the agent")
 
@@ -115,12 +136,16 @@ def _begun(context: AppContext, run: RunRecord) -> Start:
         return _leased(context, run, None)
     except LeaseHeld as held:
         if not is_known_dead(held.owner):
-            raise _Busy(held.owner) from held
+            raise _busy(held) from held
         over = held
     try:
         return _leased(context, run, _lease(over))
     except LeaseHeld as held:
-        raise _Busy(held.owner) from held
+        raise _busy(held) from held
+
+
+def _busy(held: LeaseHeld) -> _Busy:
+    return _Busy(held.owner) if is_process(held.owner) else _InRepair(held.owner)
 
 
 def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> Start:

@@ -102,7 +102,7 @@ class Process:
         self.app.conf.update(ckpt_store_url="memory://", ckpt_lease_ttl=LEASE)
         self.app.producer_or_acquire = self._producer
         self.context = AppContext(self.app, store=self.store)  # type: ignore[arg-type]
-        self.context.owner = name
+        self.context.owner = f"{name}/-/-/-/-"  # as a process is named that nobody can see
         self.context.keeper = _Keeper()  # type: ignore[assignment]
         self.context.aside = _Aside()  # type: ignore[assignment]
         contexts._contexts[self.app] = self.context

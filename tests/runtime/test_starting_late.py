@@ -1,16 +1,19 @@
-"""A store that answers late: what an attempt was given is checked before it is relied on."""
+"""A store that answers late, and agents that somebody has: what a delivery relies on is checked."""
 
 from __future__ import annotations
 
+import base64
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.exceptions import Ignore
 
-from celery_ckpt import MemoryCheckpointStore
+from celery_ckpt import CheckpointStore, MemoryCheckpointStore
 from celery_ckpt.records import RunRecord, Start
 from celery_ckpt.runtime import starting
-from celery_ckpt.testing import FakeClock
+from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.testing import FakeClock, make_run
 
 TTL = 30.0
 
@@ -57,3 +60,46 @@ def test_an_attempt_whose_lease_was_taken_meanwhile_does_not_begin(clock: FakeCl
 
     with pytest.raises(starting._Busy):
         begun(Overtaken(clock, 1.1 * TTL), clock)
+
+
+@pytest.fixture
+def sent_later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """After how many seconds a message is sent again."""
+    seconds: list[float] = []
+    monkeypatch.setattr(starting, "send_later", lambda task, after: seconds.append(after))
+    return seconds
+
+
+def delivered(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliver a run whose agent somebody has the lease of."""
+    context = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
+    monkeypatch.setattr(starting.AppContext, "of", lambda app: context)
+    request = SimpleNamespace(id="r", headers={"ckpt_agent_id": "a"}, properties={}, ckpt_recorded=True)
+    task = SimpleNamespace(app=None, name="t", request=request, keep=None, max_age=None)
+    with pytest.raises(Ignore):
+        starting.start(task)
+
+
+@pytest.mark.parametrize(
+    ("is_recorded", "owner", "seconds"),
+    [(True, "rekey", [1.0]), (True, "host/boot/1/2/3", []), (False, "host/boot/1/2/3", [5.0])],
+)
+def test_a_delivery_that_finds_its_agent_busy_is_dropped_only_if_the_run_is_worked_on(
+    is_recorded: bool, owner: str, seconds: list[float], sent_later: list[float], monkeypatch
+) -> None:
+    store = MemoryCheckpointStore()
+    if is_recorded:
+        store.add_run(make_run("a", "r"))
+    store.acquire("a", owner, TTL)
+    delivered(store, monkeypatch)
+    assert sent_later == seconds
+
+
+def test_a_delivery_that_cannot_even_be_read_while_its_agent_is_busy_comes_back(
+    sent_later: list[float], monkeypatch
+) -> None:
+    store = MemoryCheckpointStore()
+    store.add_run(make_run("a", "r", envelope={"text": "plain"}))
+    store.acquire("a", "host/boot/1/2/3", TTL)
+    delivered(SealedStore(store, base64.b64encode(bytes(32)).decode()), monkeypatch)
+    assert sent_later == [5.0]
