@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from sealed_kit import NEW, OLD, sealed
 
-from celery_ckpt import open_store
+from celery_ckpt import FileCheckpointStore, SqliteCheckpointStore, open_store
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.around import StoreAround
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.stores.sealed import UnsealedStore
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
+from celery_ckpt.testing.contract_checkpoints import CheckpointContract
+from celery_ckpt.testing.contract_concurrency import ConcurrencyContract
+from celery_ckpt.testing.contract_ledger import LedgerContract
+from celery_ckpt.testing.contract_pins import PinsContract
+from celery_ckpt.testing.contract_pruning import PruningContract
+from celery_ckpt.testing.contract_rewriting import RewritingContract
+from celery_ckpt.testing.contract_turns import TurnsContract
 from celery_ckpt.upkeep import Upkeep
 
 SETTINGS = settings(
@@ -39,6 +48,64 @@ class TestSealedStore(OnMemory):
     @pytest.fixture
     def other_store(self, inner: CheckpointStore) -> CheckpointStore:
         return sealed(inner)
+
+
+class WhatIsSealed(
+    CheckpointContract,
+    PruningContract,
+    RewritingContract,
+    PinsContract,
+    LedgerContract,
+    TurnsContract,
+    ConcurrencyContract,
+):
+    """The parts of the contract about what is sealed. Names, leases, moments and sweeps a sealed store
+    passes on as they are: on memory, which is quick, it is held to those too.
+    """
+
+
+class TestSealedFileStore(WhatIsSealed):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, clock: FakeClock, tmp_path: Path) -> CheckpointStore:
+        return sealed(FileCheckpointStore(tmp_path / "store", clock=clock))
+
+    @pytest.fixture
+    def other_store(self, clock: FakeClock, tmp_path: Path) -> CheckpointStore:
+        return sealed(FileCheckpointStore(tmp_path / "store", clock=clock))
+
+
+class TestSealedSqliteStore(WhatIsSealed):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, clock: FakeClock, tmp_path: Path) -> Iterator[CheckpointStore]:
+        with SqliteCheckpointStore.open(tmp_path / "store.db", clock=clock) as inner:
+            yield sealed(inner)
+
+    @pytest.fixture
+    def other_store(
+        self, store: CheckpointStore, clock: FakeClock, tmp_path: Path
+    ) -> Iterator[CheckpointStore]:
+        with SqliteCheckpointStore.open(tmp_path / "store.db", clock=clock) as inner:
+            yield sealed(inner)
+
+
+class TestSealedRedisStore(WhatIsSealed):
+    @pytest.fixture
+    def store(self, redis_url: str) -> Iterator[CheckpointStore]:
+        with open_store(redis_url) as inner:
+            yield sealed(inner)
+
+    @pytest.fixture
+    def other_store(self, store: CheckpointStore, redis_url: str) -> Iterator[CheckpointStore]:
+        with open_store(redis_url) as inner:
+            yield sealed(inner)
 
 
 class TestAfterARotation(OnMemory):
