@@ -23,6 +23,11 @@ def overlooked(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
     return Finding("not listed", agent_id, what, "Have one look at it.", True, repaired)
 
 
+def damaged(agent_id: str, what: str) -> Finding:
+    """Something of an agent cannot be read."""
+    return Finding("damaged", agent_id, what, "Delete it, or restore a backup.")
+
+
 def unneeded(subject: str, what: str, repaired: bool) -> Finding:
     """Something that was to be removed."""
     return Finding("left over", subject, what, "It can go.", True, repaired)

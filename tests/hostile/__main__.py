@@ -11,11 +11,15 @@ import sys
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 from random import SystemRandom
 
-from checks import CHECKS, run_case
 from rich.console import Console
 from rich.progress import Progress
+
+# Also what other tests share: real servers.
+sys.path.append(str(Path(__file__).parents[1]))
+from checks import CHECKS, run_case
 
 #: How many cases a process is given at once.
 _BATCH = 500

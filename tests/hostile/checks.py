@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
+import commanding
 import decoding
 import importing
 import stored
+import tampering
 
 Check = Callable[[Random], None]
 CHECKS: dict[str, Check] = {
     name.removeprefix("check_"): check
-    for module in (decoding, importing, stored)
+    for module in (decoding, importing, commanding, stored, tampering)
     for name, check in vars(module).items()
     if name.startswith("check_")
 }

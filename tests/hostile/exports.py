@@ -20,7 +20,7 @@ BYSTANDER = "bystander"
 Line = tuple[str, dict[str, Any]]
 
 
-def fill(store: CheckpointStore, agent_id: str, says: str = "hello") -> None:
+def fill(store: CheckpointStore, agent_id: str, says: str = "hello", **more: Any) -> None:
     """Give an agent some of everything."""
     conversation = Conversation(messages=[Message.user(says)])
     run = make_run(agent_id, f"run of {agent_id}", status=RunStatus.FAILED, delivered=True, error="e")
@@ -29,7 +29,9 @@ def fill(store: CheckpointStore, agent_id: str, says: str = "hello") -> None:
         conversation.append(Message.assistant(None, tool_calls=[{"id": f"c{iteration}"}]))
         conversation.append(Message.tool("result", f"c{iteration}"))
         facts = {"event": CheckpointEvent.ITERATION, "run_id": run.run_id, "state": {"n": iteration}}
-        checkpoint = make_checkpoint(agent_id, conversation, iteration, clock=FakeClock(), **facts)
+        checkpoint = make_checkpoint(
+            agent_id, conversation, iteration, clock=FakeClock(), **facts, **more
+        )
         store.save(checkpoint.model_copy(update={"id": id_of(agent_id, iteration)}))
     store.record_step(make_step(agent_id, run.run_id, "3:call:c3", iteration=3))
     store.pin(id_of(agent_id, 3), "last")

@@ -29,8 +29,8 @@ ENVELOPE = envelope(
 )
 
 
-#: Those that write files for each case.
-SLOW = {"files", "names", "tables"}
+#: Those that write files, or the keys of a server, for each case.
+SLOW = {"files", "import_command", "names", "redis", "sealed_redis", "tables"}
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS.keys() - SLOW))

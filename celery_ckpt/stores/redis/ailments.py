@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from typing import TypeVar
 
 from celery_ckpt.maintenance import Finding, Rounds, Sight
 from celery_ckpt.stores.ailments import (
     PATIENCE,
+    damaged,
     moment_for_nobody,
     overlooked,
     unneeded,
     unnoticed,
 )
-from celery_ckpt.stores.redis.keys import FIELD, SHARDS
+from celery_ckpt.stores.redis.keys import FIELD, SHARDS, agent_named, shown
 from celery_ckpt.stores.redis.server import Call
 from celery_ckpt.stores.redis.sweeps import RedisSweeps
 
@@ -57,8 +59,7 @@ def _of_agents(store: RedisSweeps, agent_ids: list[str], repair: bool) -> Iterat
                 store._index.remove(sight.agent_id)
             yield unneeded(sight.agent_id, "an entry for an agent that is gone", repair)
         elif sight.damage:
-            remedy = "Delete it, or restore a backup."
-            yield Finding("damaged", sight.agent_id, sight.damage, remedy)
+            yield damaged(sight.agent_id, sight.damage)
         else:
             yield from _of_agent(store, sight, repair)
 
@@ -81,14 +82,15 @@ def _of_agent(store: RedisSweeps, sight: Sight, repair: bool) -> Iterator[Findin
 def _waiting(store: RedisSweeps, agent_id: str) -> Iterator[Rounds]:
     """Those who should look at the agent, and will not."""
     keys, (hash_key, open_key) = store._keys, store._keys.of(agent_id, "agent", "open")
-    open_runs, listed, due, sweep = store._server.side_by_side(
+    open_runs, listed, due, sweep = store._server.each(
         Call.command("LLEN", open_key),
         Call.command("HGET", hash_key, "listed"),
         *(Call.command("ZSCORE", keys.moments_of(agent_id, rounds), agent_id) for rounds in Rounds),
     )
     if open_runs and due is None:
         yield Rounds.WATCHDOG
-    if int(listed or 0) > 0 and sweep is None:
+    is_listed = isinstance(listed, bytes) and listed.isdigit() and int(listed) > 0
+    if is_listed and sweep is None:
         yield Rounds.SWEEP
 
 
@@ -99,27 +101,31 @@ def _foreign_ids(store: RedisSweeps, shard: str, repair: bool) -> Iterator[Findi
         if gone:
             time.sleep(PATIENCE)  # somebody may be about to save it
         for checkpoint_id, agent_id in _without_checkpoint(store, gone):
-            name = checkpoint_id.decode()
             if repair:
-                store._index.unregister(agent_id.decode(), [name])
-            what = f"an entry for checkpoint {name}, which is gone"
-            yield unneeded(agent_id.decode(), what, repair)
+                store._server.command("HDEL", key, checkpoint_id)
+            what = f"an entry for checkpoint {shown(checkpoint_id)}, which is gone"
+            yield unneeded(shown(agent_id), what, repair)
 
 
 def _without_checkpoint(
     store: RedisSweeps, entries: list[tuple[bytes, bytes]]
 ) -> list[tuple[bytes, bytes]]:
     calls = [
-        Call.command("HEXISTS", store._keys.of(agent_id.decode(), "agent")[0], FIELD.encode() + name)
+        Call.command("HEXISTS", store._keys.of(shown(agent_id), "agent")[0], FIELD.encode() + name)
         for name, agent_id in entries
     ]
-    there = store._server.side_by_side(*calls)
+    # An error is not "it is gone": it is told where the agent itself is looked at.
+    there = store._server.each(*calls)
     return [entry for entry, is_there in zip(entries, there, strict=True) if not is_there]
 
 
 def _moments(store: RedisSweeps, rounds: Rounds, key: bytes, repair: bool) -> Iterator[Finding]:
     for page in _paged(store._server.scored(key)):
-        given = {name.decode(): int(moment) for name, moment in page}
+        given = {name: moment for name, moment in _named(page)}
+        for name in (name for name, _ in page if agent_named(name) is None):
+            if repair:
+                store._server.command("ZREM", key, name)
+            yield unneeded(shown(name), "a moment for what can be no agent's name", repair)
         suspects = given.keys() - store._index.with_data(list(given))
         if suspects:
             time.sleep(PATIENCE)  # somebody may be about to write the agent
@@ -128,6 +134,13 @@ def _moments(store: RedisSweeps, rounds: Rounds, key: bytes, repair: bool) -> It
             if is_removed and store._index.with_data([agent_id]):
                 store.watch(agent_id, 0, rounds)
             yield moment_for_nobody(agent_id, rounds, repair)
+
+
+def _named(page: list[tuple[bytes, float]]) -> Iterator[tuple[str, int]]:
+    for name, moment in page:
+        agent_id = agent_named(name)
+        if agent_id is not None:
+            yield agent_id, int(moment) if isfinite(moment) else 0
 
 
 def _paged(items: Iterable[T]) -> Iterator[list[T]]:

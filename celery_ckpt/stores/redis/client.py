@@ -198,8 +198,8 @@ def translated(where: str) -> Iterator[None]:
         raise translate(error, where) from error
 
 
-def translate(error: Exception, where: str) -> CheckpointError:
-    """The error of ours that says what one of the driver's means."""
+def translate(error: Exception, where: str, key: bytes | str = "") -> CheckpointError:
+    """The error of ours that says what one of the driver's means; ``key``: what was asked about."""
     # What follows in the answer of Sentinel's client are all its clients with all their options.
     reason = str(error).partition(" : <redis")[0].rstrip(".") or type(error).__name__
     in_script = any(text in reason for text in _NOT_ALLOWED_IN_SCRIPT)
@@ -216,4 +216,6 @@ def translate(error: Exception, where: str) -> CheckpointError:
         return StoreUnavailable(where=where, reason=reason)
     if "unknown command" in reason:
         return ConfigurationError(reason=f"The Redis server at {where} is too old: {reason}.")
-    return StoreError(reason=f"The Redis store at {where} answered: {reason}.")
+    name = key if isinstance(key, str) else key.decode(errors="replace")
+    about = f" about {name}" if name else ""
+    return StoreError(reason=f"The Redis store at {where} answered{about}: {reason}.")

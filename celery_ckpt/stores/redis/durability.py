@@ -87,7 +87,7 @@ class AwaitingServer(Server):
         try:
             replies, are_kept = self._awaited(calls)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, calls[-1].key) from error
         if not are_kept and any(call.name in MUST_BE_KEPT for call in calls):
             reason = f"a write was not confirmed by {self._by} within {self._seconds:g} s"
             raise StoreUnavailable(where=self.where, reason=reason)

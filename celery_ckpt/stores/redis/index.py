@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import id_prefix, locator
-from celery_ckpt.stores.redis.keys import SHARDS, Keys
+from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
 
 _PAGE = 500
@@ -100,7 +100,7 @@ class AgentIndex:
         """The agents of a part that have an entry, page by page."""
         start = b"-"
         while page := self._page(shard, start):
-            yield [_agent_of(member) for member in page]
+            yield [name for name in map(_agent_of, page) if name is not None]
             start = b"(" + page[-1]
 
     def _page(self, shard: str, start: bytes, end: bytes = b"+") -> list[bytes]:
@@ -113,11 +113,11 @@ class AgentIndex:
         place, dash, _ = checkpoint_id.partition("-")
         if dash and place and place[0] in SHARDS:
             prefix = f"{place}:".encode()
-            for member in self._page(place[0], b"[" + prefix, b"(" + prefix[:-1] + b";"):
-                yield _agent_of(member)
+            members = self._page(place[0], b"[" + prefix, b"(" + prefix[:-1] + b";")
+            yield from (name for name in map(_agent_of, members) if name is not None)
         owner = self._server.command("HGET", self._keys.foreign_ids(checkpoint_id), checkpoint_id)
-        if owner is not None:
-            yield owner.decode()
+        if owner is not None and (name := agent_named(owner)) is not None:
+            yield name
 
     def register(self, checkpoint_id: str, agent_id: str) -> None:
         """Make an id findable that does not name its agent.
@@ -142,5 +142,5 @@ class AgentIndex:
                 self._server.command("HDEL", key, checkpoint_id)
 
 
-def _agent_of(member: bytes) -> str:
-    return member.partition(b":")[2].decode()
+def _agent_of(member: bytes) -> str | None:
+    return agent_named(member.partition(b":")[2])

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.maintenance import Rounds
-from celery_ckpt.names import locator
+from celery_ckpt.names import checked_name, locator
 
 #: What stands before a checkpoint's id in the hash of its agent.
 FIELD = "c:"
@@ -16,6 +16,19 @@ SHARDS = "abcdefghijklmnopqrstuvwxyz234567"
 
 #: How many parts those have that somebody looks at; each watchdog looks at all of its own every second.
 ROUNDS_SHARDS = {Rounds.WATCHDOG: 4, Rounds.SWEEP: len(SHARDS)}
+
+
+def shown(name: bytes) -> str:
+    """A name that the server has. What is no text was put there by somebody else: it is escaped."""
+    return name.decode(errors="backslashreplace")
+
+
+def agent_named(name: bytes) -> str | None:
+    """The agent of that name; ``None``: nobody can be called that."""
+    try:
+        return checked_name(name.decode())
+    except ValueError:
+        return None
 
 
 class Keys:

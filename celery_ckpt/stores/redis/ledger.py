@@ -40,8 +40,9 @@ def fence(agent_id: str, lease: Lease | None) -> str:
     return f"{lease.token}:{lease.nonce}" if lease.agent_id == agent_id else "0:"
 
 
-def _text(fact: bytes | int) -> str:
-    return str(fact) if isinstance(fact, int) else fact.decode(errors="replace")
+def _text(fact: bytes | int | None) -> str:
+    # Nothing: somebody has taken it away.
+    return fact.decode(errors="replace") if isinstance(fact, bytes) else str(fact or 0)
 
 
 def _moment(milliseconds: bytes) -> datetime:
@@ -105,7 +106,7 @@ class RedisLedger(RedisMoments):
                 nonce=nonce.decode(),
                 expires_at=_moment(expires_ms),
             )
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, AttributeError, TypeError) as error:
             where = f"{self._server.where}, lease of agent {agent_id!r}"
             raise StoreDamaged(where=where, reason=str(error)) from error
 
@@ -190,7 +191,7 @@ def run_prefix(run_id: str) -> str:
 def number_of(stored: bytes) -> int:
     """The number that a stored step or run begins with: their order."""
     number = stored.partition(b" ")[0]
-    return int(number) if number.isdigit() else 0
+    return int(number[:20]) if number.isdigit() else 0
 
 
 def _content(stored: bytes) -> bytes:

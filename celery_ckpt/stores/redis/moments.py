@@ -9,7 +9,7 @@ from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.index import AgentIndex
-from celery_ckpt.stores.redis.keys import SHARDS, Keys
+from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
 
 
@@ -55,7 +55,9 @@ class RedisMoments(CheckpointStore):
         put_off, share = round(hold * 1_000_000), -(-limit // len(keys))
         calls = [Call.script("due", [key], share, put_off) for key in keys]
         for flat in self._server.side_by_side(*calls):
-            found += [(name.decode(), int(at)) for name, at in zip(flat[::2], flat[1::2], strict=True)]
+            pairs = zip(map(agent_named, flat[::2]), flat[1::2], strict=True)
+            # Who has a name that nobody can have is passed over: others are not to wait for him.
+            found += [(name, int(at)) for name, at in pairs if name is not None]
         return found
 
     def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:

@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from celery_ckpt.stores.redis.keys import FIELD
+from celery_ckpt.stores.redis.keys import FIELD, shown
 from celery_ckpt.stores.redis.turns import RedisTurns
 
 #: A script that reads more fields of a hash than this would keep others waiting.
@@ -45,4 +45,4 @@ class RedisReading(RedisTurns):
 
 def id_of(field: bytes) -> str:
     """The id in the name of a field."""
-    return field[len(FIELD) :].decode()
+    return shown(field[len(FIELD) :])

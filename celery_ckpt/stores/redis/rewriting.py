@@ -11,10 +11,10 @@ import builtins
 from celery_ckpt.maintenance import Change, Contents
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
-from celery_ckpt.stores.limits import decoded_step, encoded
+from celery_ckpt.stores.limits import damaged, decoded_step, encoded
 from celery_ckpt.stores.log.rewriting import rewritten
 from celery_ckpt.stores.log.store import LogStore
-from celery_ckpt.stores.redis.keys import FIELD
+from celery_ckpt.stores.redis.keys import FIELD, shown
 from celery_ckpt.stores.redis.ledger import fence, number_of, refuse, run_prefix
 from celery_ckpt.stores.redis.runs import parsed_run
 from celery_ckpt.stores.redis.sweeps import RedisSweeps
@@ -61,7 +61,10 @@ class RedisRewriting(RedisSweeps, LogStore):
         """All steps, of whichever run, each with its number, in order."""
         flat = self._server.run("all", self._keys.of(agent_id, "steps"))
         found = [
-            (number_of(value), decoded_step(agent_id, _run_of(field), value.partition(b" ")[2]))
+            (
+                number_of(value),
+                decoded_step(agent_id, _run_of(agent_id, field), value.partition(b" ")[2]),
+            )
             for field, value in zip(flat[::2], flat[1::2], strict=True)
         ]
         return sorted(found, key=lambda numbered: numbered[0])
@@ -69,7 +72,7 @@ class RedisRewriting(RedisSweeps, LogStore):
     def _all_runs(self, agent_id: str) -> builtins.list[tuple[int, RunRecord]]:
         flat = self._server.run("all", self._keys.of(agent_id, "runs"))
         found = [
-            (number_of(line), parsed_run(agent_id, name.decode(), line))
+            (number_of(line), parsed_run(agent_id, shown(name), line))
             for name, line in zip(flat[::2], flat[1::2], strict=True)
         ]
         return sorted(found, key=lambda numbered: numbered[0])
@@ -82,7 +85,10 @@ class RedisRewriting(RedisSweeps, LogStore):
         return run.run_id, b"%d %b" % (number, self._line(run))
 
 
-def _run_of(field: bytes) -> str:
+def _run_of(agent_id: str, field: bytes) -> str:
     """The run in the name of a step: "length:run_id:key"."""
-    length, _, rest = field.decode().partition(":")
-    return rest[: int(length)]
+    try:
+        length, _, rest = field.decode().partition(":")
+        return rest[: int(length)]
+    except ValueError as error:
+        raise damaged(f"The name of a step of agent {agent_id!r}", error) from error

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.exceptions import NoScriptError
 
+from celery_ckpt.errors import StoreError
 from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, translate
 from celery_ckpt.stores.resources import lua
 
@@ -25,6 +26,12 @@ def _script(name: str) -> tuple[bytes, bytes]:
 def _bytes(fact: Any) -> Any:
     # The user's client may have decoded it.
     return fact.encode() if isinstance(fact, str) else fact
+
+
+def _key_of(args: Sequence[Any]) -> Any:
+    """The first key of a command."""
+    place = 3 if args[0] in ("EVAL", "EVALSHA") else 1
+    return args[place] if len(args) > place else ""
 
 
 class Call(NamedTuple):
@@ -54,7 +61,7 @@ class Call(NamedTuple):
     @property
     def key(self) -> Any:
         """The first key."""
-        return self.args[1] if self.source is None else self.args[3]
+        return _key_of(self.args)
 
 
 class Server:
@@ -78,7 +85,7 @@ class Server:
         except NoScriptError:
             return self.command("EVAL", source, len(keys), *keys, *args)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, keys[0]) from error
 
     def together(self, *calls: Call) -> list[Any]:
         """Send several commands and scripts in one round trip, in this order.
@@ -103,7 +110,7 @@ class Server:
             again = self.side_by_side(*(calls[at] for at in unknown[1:]))
             for at, reply in zip(unknown[1:], again, strict=True):
                 replies[at] = reply
-        return [self._unless_error(reply) for reply in replies]
+        return [self._unless_error(*answer) for answer in zip(calls, replies, strict=True)]
 
     def at_once(self, *calls: Call) -> list[Any] | None:
         """Send several commands and scripts as one atomic step, in one round trip.
@@ -114,8 +121,9 @@ class Server:
         if not isinstance(self.client, Redis) or self.client.get_encoder().decode_responses:
             return None
         replies = self._replies(calls, transaction=True)
-        is_unknown = any(isinstance(reply, NoScriptError) for reply in replies)
-        return None if is_unknown else [self._unless_error(reply) for reply in replies]
+        if any(isinstance(reply, NoScriptError) for reply in replies):
+            return None
+        return [self._unless_error(*answer) for answer in zip(calls, replies, strict=True)]
 
     def _replies(self, calls: Iterable[Call], **options: bool) -> list[Any]:
         pipeline = self.client.pipeline(**options)
@@ -127,10 +135,25 @@ class Server:
             raise translate(error, self.where) from error
         return replies
 
-    def _unless_error(self, reply: Any) -> Any:
+    def _unless_error(self, call: Call, reply: Any) -> Any:
         if isinstance(reply, DRIVER_ERRORS):
-            raise translate(reply, self.where) from reply
+            raise translate(reply, self.where, call.key) from reply
         return reply
+
+    def each(self, *calls: Call) -> list[Any]:
+        """The same; if one of them fails for what its key holds, the error is its answer."""
+        try:
+            return self.side_by_side(*calls)
+        except StoreError as error:
+            _raise_unless_about_a_key(error)
+            return [self._answer(call) for call in calls]
+
+    def _answer(self, call: Call) -> Any:
+        try:
+            return self._one(call)
+        except StoreError as error:
+            _raise_unless_about_a_key(error)
+            return error
 
     def _one(self, call: Call) -> Any:
         try:
@@ -138,7 +161,7 @@ class Server:
         except NoScriptError:
             return self.command(*call.with_source)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, call.key) from error
 
     # -- all of something, page by page --------------------------------------------------------------
 
@@ -148,22 +171,28 @@ class Server:
 
     def hash_items(self, key: bytes | str) -> Iterator[tuple[bytes, bytes]]:
         """The fields and values of a hash."""
-        return self._all(self.client.hscan_iter(key, count=_PAGE))
+        return self._all(self.client.hscan_iter(key, count=_PAGE), key)
 
     def scored(self, key: bytes) -> Iterator[tuple[bytes, float]]:
         """The members of a sorted set, and their scores."""
-        return self._all(self.client.zscan_iter(key, count=_PAGE))
+        return self._all(self.client.zscan_iter(key, count=_PAGE), key)
 
-    def _all(self, items: Iterable[Any]) -> Iterator[Any]:
+    def _all(self, items: Iterable[Any], key: bytes | str = "") -> Iterator[Any]:
         try:
             for item in items:
                 yield tuple(map(_bytes, item)) if isinstance(item, tuple) else _bytes(item)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, key) from error
 
     def command(self, *args: Any) -> Any:
         """Send one command."""
         try:
             return self._send(*args, NEVER_DECODE=True)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, _key_of(args)) from error
+
+
+def _raise_unless_about_a_key(error: StoreError) -> None:
+    # Its subclasses say that the server is away, or full.
+    if type(error) is not StoreError:
+        raise error

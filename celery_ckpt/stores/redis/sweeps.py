@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from celery_ckpt.errors import SchemaTooNew, StoreDamaged
+from celery_ckpt.errors import SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.jsonvalues import decode
 from celery_ckpt.maintenance import LastRun, Mark, Notes, Pruned, Sight, Verdict
 from celery_ckpt.names import checked_name
@@ -56,10 +56,12 @@ class RedisSweeps(RedisOldRuns):
             Call.script("sight", self._keys.of(name, "agent", "runs", "open"), name, LONG)
             for name in agent_ids
         ]
-        replies = self._server.side_by_side(*calls)
+        replies = self._server.each(*calls)
         return [self._sight(*pair) for pair in zip(agent_ids, replies, strict=True)]
 
-    def _sight(self, agent_id: str, reply: builtins.list[Any]) -> Sight:
+    def _sight(self, agent_id: str, reply: builtins.list[Any] | StoreError) -> Sight:
+        if isinstance(reply, StoreError):
+            return Sight(agent_id, seen="?", damage=str(reply))
         if not reply:
             return Sight(agent_id)
         seen, told, busy, named, run, end, first, seq, is_long, cut, flat = reply
@@ -69,10 +71,10 @@ class RedisSweeps(RedisOldRuns):
             notes = self._parsed_notes(agent_id, told)
             found = _resized(marks(agent_id, lines, notes), cut)
             last, oldest_end = _last_run(run), parsed_end(end)
-        except (ValueError, StoreDamaged, SchemaTooNew) as error:
+            text, places = seen.decode(), (int(first), int(seq))
+        except (ValueError, TypeError, AttributeError, StoreDamaged, SchemaTooNew) as error:
             return Sight(agent_id, seen="?", damage=str(error))
-        text = seen.decode()
-        facts = bool(busy), bool(named), last, oldest_end, int(first), int(seq)
+        facts = bool(busy), bool(named), last, oldest_end, *places
         return Sight(agent_id, text, found, notes, *facts)
 
     # -- doing ---------------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 
 from celery_ckpt.errors import RunOver
-from celery_ckpt.names import checked_name
+from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start
 from celery_ckpt.stores.leases import new_nonce
 from celery_ckpt.stores.limits import is_same
+from celery_ckpt.stores.redis.keys import shown
 from celery_ckpt.stores.redis.ledger import (
     RedisLedger,
     fence,
@@ -56,7 +57,7 @@ class RedisTurns(RedisLedger):
         """See ``CheckpointStore``."""
         flat = self._server.run("all", self._keys.of(checked_name(agent_id), "runs"))
         pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
-        return [parsed_run(agent_id, run_id.decode(), line) for run_id, line in pairs]
+        return [parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs]
 
     # -- whose turn it is ----------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ class RedisTurns(RedisLedger):
         if reply[0] == b"none":
             self._index.remove(agent_id)  # it was deleted: nothing is to be left of it
         refuse(reply, agent_id, lease, run.run_id)
-        return parsed_run(agent_id, reply[1].decode(), reply[2]) if reply[0] == b"next" else None
+        return parsed_run(agent_id, shown(reply[1]), reply[2]) if reply[0] == b"next" else None
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         """See ``CheckpointStore``."""
@@ -112,7 +113,7 @@ class RedisTurns(RedisLedger):
         reply = self._server.run("cancel_run", keys, run_id, nonce, owner, milliseconds(ttl))
         refuse(reply, agent_id, None, run_id)
         if reply[0] == b"over":
-            raise RunOver(agent_id=agent_id, run_id=run_id, status=reply[1].decode())
+            raise RunOver(agent_id=agent_id, run_id=run_id, status=shown(reply[1]))
         return lease_of(agent_id, owner, nonce, reply[1:]) if reply[1:] else None
 
     def standing(self, agent_id: str) -> Standing:
@@ -121,8 +122,8 @@ class RedisTurns(RedisLedger):
         active, left_ms, holder, *flat = self._server.run("standing", keys)
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return Standing(
-            active=active.decode() or None,
-            open=[parsed_run(agent_id, run_id.decode(), line) for run_id, line in pairs if line],
+            active=shown(active)[:MAX_NAME_LENGTH] or None,
+            open=[parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs if line],
             holder=self._holder(agent_id, holder),
             seconds_left=left_ms / 1000,
         )
