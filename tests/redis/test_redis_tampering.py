@@ -11,7 +11,7 @@ from redis_kit import run, work
 from servers import Valkey
 
 from celery_ckpt import Checkpoint, RedisCheckpointStore
-from celery_ckpt.errors import StoreError
+from celery_ckpt.errors import CheckpointDamaged, StoreError
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.stores.redis import ailments
 from celery_ckpt.testing import make_step
@@ -99,6 +99,13 @@ def test_names_that_are_no_text_are_shown_escaped(store, server, saved) -> None:
     assert r"\xff\xfe" in {info.id for info in store.history("agent")}
     assert store.standing("agent").active == r"\xff\xfe"
     assert store.load_latest("agent") == saved[-1]
+
+
+def test_an_agent_without_tip_and_messages_is_not_taken_for_a_new_one(store, server, saved) -> None:
+    server.hdel(AGENT, "tip")
+    server.delete("ckpt:{agent}:log")
+    with pytest.raises(CheckpointDamaged, match="'agent'"):
+        store.load_latest("agent")
 
 
 DAMAGE: dict[str, Callable[[Redis], Any]] = {

@@ -7,11 +7,18 @@
            | {"newest", "c:" id, line, offset of the first that the caller reads}, if it needs no others
            | {"found", "c:" id, line, {messages of a range}, ...} as far as they are there
 ]]
+local function has_records()
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 2) == 'c:' then return true end
+  end
+end
+
 local id = ARGV[1]
 if id == '' then
   local _
   _, id = tip(redis.call('HGET', KEYS[1], 'tip'))
-  if not id then return {redis.call('EXISTS', KEYS[2]) == 1 and 'gone' or 'none', 'c:(unknown)'} end
+  if not id then return {(redis.call('EXISTS', KEYS[2]) == 1 or has_records()) and 'gone' or 'none', 'c:(unknown)'} end
 end
 local line, first = unpack(redis.call('HMGET', KEYS[1], id, 'first'))
 if not line then return {ARGV[1] == '' and 'gone' or 'none', id} end
