@@ -8,7 +8,7 @@ from pathlib import Path
 
 from celery_ckpt.errors import StoreError
 from celery_ckpt.maintenance import Finding, Rounds
-from celery_ckpt.stores.ailments import PATIENCE, moment_for_nobody, overlooked, unneeded
+from celery_ckpt.stores.ailments import PATIENCE, damaged, moment_for_nobody, overlooked, unneeded
 from celery_ckpt.stores.file.agents import Agent, has_data, name_in
 from celery_ckpt.stores.file.dropping import FileDropping
 
@@ -68,7 +68,7 @@ def _agents(store: FileDropping, repair: bool) -> Iterator[Finding]:
             try:
                 found = list(_of_agent(store, agent, repair))
             except StoreError as error:
-                found = [Finding("damaged", agent_id, str(error), "Delete it, or restore a backup.")]
+                found = [damaged(agent_id, str(error))]
         yield from found
 
 
