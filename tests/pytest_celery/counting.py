@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
+from gate import pass_gate
 
 from celery_ckpt import AgentRun, EveryN, agent_task
 
 
 @agent_task(name="counting", strategy=EveryN(1))
-def counting(run: AgentRun, n: int, hesitation: float = 0.0) -> list[int]:
+def counting(run: AgentRun, n: int, *, held: bool = False) -> list[int]:
     """Add the numbers up to ``n``, one in each turn; says which it adds, and which are on record.
 
-    In its first attempt it hesitates over the third.
+    If it is to be held, its first attempt waits at the gate while it adds the third.
     """
 
     def add(number: int) -> int:
         print(f"adds {number};", flush=True)  # noqa: T201
-        if (number, run.attempt) == (3, 1):
-            time.sleep(hesitation)
+        if held and (number, run.attempt) == (3, 1):
+            pass_gate(run.task)
         return run.state.get("sum", 0) + number
 
     for number in run.iterations(limit=n):

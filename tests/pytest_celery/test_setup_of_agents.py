@@ -6,6 +6,7 @@ import re
 from types import ModuleType
 
 import counting as counting_module
+import gate
 import pytest
 from celery import Celery
 from celery_workers.waiting import until
@@ -24,7 +25,7 @@ STORE = 1
 
 @pytest.fixture
 def default_worker_tasks(default_worker_tasks: set[ModuleType]) -> set[ModuleType]:
-    return {*default_worker_tasks, counting_module}
+    return {*default_worker_tasks, counting_module, gate}
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_an_agent_goes_on_after_its_worker_was_killed_and_restarted(
     celery_setup: CeleryTestSetup,
 ) -> None:
     worker = celery_setup.worker
-    result = counting.delay(5, 60)
+    result = counting.delay(5, held=True)
     until(lambda: 3 in _numbers("adds", worker), 20, "it is amid the third")
 
     worker.kill()
@@ -92,12 +93,14 @@ class TestTwoWorkers:
         self, celery_setup: CeleryTestSetup
     ) -> None:
         workers = list(celery_setup.worker_cluster)
-        result = counting.delay(5, 5)
+        result = counting.delay(5, held=True)
         until(lambda: any(3 in _numbers("adds", worker) for worker in workers), 20, "it works")
         (one,) = [worker for worker in workers if _numbers("adds", worker)]
         (other,) = [worker for worker in workers if worker is not one]
 
         one.kill("SIGTERM")
+        until(lambda: "Warm shutdown" in one.logs(), 20, "it knows that it is to end")
+        gate.open_gate(counting)
 
         total, attempts, retries = result.get(timeout=60)
         # It may come back to a worker that has not quite left, and be handed off again.
