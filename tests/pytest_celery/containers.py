@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import fcntl
+from contextlib import closing
 from typing import Any
 
 import docker
@@ -12,6 +14,7 @@ import pytest
 from celery_workers.processes import FAST, READY, START_DEADLINE
 from celery_workers.starting import TESTS
 from celery_workers.waiting import until
+from docker.errors import BuildError
 from places import PYTHON_IMAGE, VALKEY_IMAGE
 from pytest_celery import CeleryTestWorker, CeleryWorkerContainer, RedisContainer
 from pytest_celery.defaults import CONTAINER_TIMEOUT, DEFAULT_WORKER_VOLUME
@@ -27,6 +30,8 @@ __all__ = [
     "worker_container",
     "worker_image",
 ]
+
+DOCKERFILE = TESTS.parent / "deploy" / "Dockerfile"
 
 
 class ValkeyContainer(RedisContainer):
@@ -70,19 +75,25 @@ class WorkerNode(CeleryTestWorker):
 @pytest.fixture(scope="session")
 def worker_image() -> str:
     """The image of ``deploy/Dockerfile``, with what pytest-celery needs inside instead of a model."""
-    engine = docker.from_env(timeout=600)
-    arguments = {"PYTHON_IMAGE": PYTHON_IMAGE, "EXTRAS": "psutil"}
-    try:
-        built, _ = engine.images.build(
-            path=str(TESTS.parent),
-            dockerfile="deploy/Dockerfile",
-            buildargs=arguments,
-            tag="celery-ckpt-tests",
-            rm=True,
-        )
-    finally:
-        engine.close()
-    return str(built.id)
+    # Processes of xdist build one after the other: all but the first find every layer there.
+    with DOCKERFILE.open() as lock, closing(docker.from_env(timeout=600)) as engine:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return _built(engine)
+        except BuildError as error:
+            error.add_note("".join(line.get("stream", "") for line in error.build_log))
+            raise
+
+
+def _built(engine: docker.DockerClient) -> str:
+    image, _ = engine.images.build(
+        path=str(TESTS.parent),
+        dockerfile=str(DOCKERFILE),
+        buildargs={"PYTHON_IMAGE": PYTHON_IMAGE, "EXTRAS": "psutil"},
+        tag="celery-ckpt-tests",
+        forcerm=True,  # also if it fails
+    )
+    return str(image.id)
 
 
 def _valkey(data: str) -> Any:
