@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for others most of the time.
-JOBS ?= 5
+JOBS ?= 6
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
 export PYTHONDONTWRITEBYTECODE =
 

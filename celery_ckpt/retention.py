@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from celery_ckpt.errors import ConfigurationError
@@ -72,7 +73,7 @@ class RetentionPolicy:
 
         Order is the store's (``seq``), not the clock's; only the age limit looks at the clock.
         """
-        newest_first = sorted(history, key=lambda info: info.seq, reverse=True)
+        newest_first = sorted(history, key=attrgetter("seq"), reverse=True)
         return [
             info
             for rank, info in enumerate(newest_first)
@@ -88,7 +89,7 @@ class RetentionPolicy:
         """When the first of these becomes too old, if no other is saved; ``None``: none ever does."""
         if self.max_age is None:
             return None
-        newest_first = sorted(history, key=lambda info: info.seq, reverse=True)
+        newest_first = sorted(history, key=attrgetter("seq"), reverse=True)
         ages = [info.created_at for info in newest_first[1 if live else 0 :] if not info.pin]
         return min(ages) + self.max_age if ages else None
 

@@ -24,9 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: How many agents are asked for at once, and for how long nobody else is told of them.
 _CLAIM, _HOLD = 500, 60.0
-#: How many of them are looked at in one round trip. A server runs all that it has read of one client,
-#: up to 16 KB, before it turns to the next: so many scripts keep others waiting for about 2 ms.
-_PAGE = 20
+#: How many of them are judged at a time.
+_PAGE = 100
 #: How often sweeps come, where beat does not say.
 _USUAL_SECONDS = 300.0
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from celery import Celery
 
 Answer = TypeVar("Answer")
 
@@ -27,3 +29,13 @@ def until(condition: Callable[[], Answer], deadline: float, what: str) -> Answer
         assert time.monotonic() < end, f"waited {waited} s in vain: {what} (last: {answer!r})"
         time.sleep(POLL)
     return answer
+
+
+def stored_result(app: Celery, task_id: str, state: str) -> Any:
+    """What the result backend holds of a task, once that is in this state.
+
+    Whoever waits for a run that was resumed in the way of ``AsyncResult.get``, and has waited for it
+    before, may be told the earlier outcome: Celery's news of it can come late.
+    """
+    until(lambda: app.AsyncResult(task_id).state == state, 10, f"{task_id} is {state}")
+    return app.AsyncResult(task_id).result

@@ -15,7 +15,6 @@ from celery_workers.ledger import Ledger
 from celery_workers.redacted import MODULE, SECRET
 
 from celery_ckpt import (
-    AfterLlmResponse,
     AfterToolCall,
     AgentRun,
     Agents,
@@ -33,7 +32,7 @@ from celery_ckpt.testing import crash_everywhere
 from celery_ckpt.testing.crashing import _Life
 
 CALLS: Counter[str] = Counter()
-STRATEGIES = (AfterToolCall(), AfterLlmResponse(), EveryN(1), EveryN(2))
+STRATEGIES = (AfterToolCall(), EveryN(2))
 
 
 def app_with(redact: Any) -> Celery:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from celery_ckpt.errors import SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.jsonvalues import decode
@@ -20,6 +20,10 @@ from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.server import Call
 
 _FIELD = FIELD.encode()
+T = TypeVar("T")
+#: How many agents are looked at, or dropped from, in one round trip. A server runs all that it has read
+#: of one client, up to 16 KB, before it turns to the next: so many scripts are 2 ms.
+_AT_ONCE = 20
 #: What is left to do after a removal, see ``remove.lua``.
 DONE, AGAIN, TRIM, CHANGED = range(4)
 
@@ -52,12 +56,14 @@ class RedisSweeps(RedisOldRuns):
 
     def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
         """See ``CheckpointStore``."""
+        return [sight for page in _pages(agent_ids) for sight in self._sights(page)]
+
+    def _sights(self, page: Sequence[str]) -> Iterator[Sight]:
         calls = [
             Call.script("sight", self._keys.of(name, "agent", "runs", "open"), name, LONG)
-            for name in agent_ids
+            for name in page
         ]
-        replies = self._server.each(*calls)
-        return [self._sight(*pair) for pair in zip(agent_ids, replies, strict=True)]
+        return map(self._sight, page, self._server.each(*calls))
 
     def _sight(self, agent_id: str, reply: builtins.list[Any] | StoreError) -> Sight:
         if isinstance(reply, StoreError):
@@ -84,8 +90,7 @@ class RedisSweeps(RedisOldRuns):
         pruned: dict[str, Pruned] = {}
         # First, with the notes that were seen: what goes with a checkpoint may change them.
         old_runs = self._forget_runs([v for v in verdicts if v.runs_before and _is_anything(v)])
-        calls = {v.sight.agent_id: self._doing(v) for v in verdicts if _is_anything(v)}
-        replies = dict(zip(calls, self._server.side_by_side(*calls.values()), strict=True))
+        replies = self._drop([v for v in verdicts if _is_anything(v)])
         moves: builtins.list[tuple[str, int, float | None]] = []
         for verdict in verdicts:
             name = verdict.sight.agent_id
@@ -99,6 +104,15 @@ class RedisSweeps(RedisOldRuns):
             self._index.unregister(one.agent_id, builtins.list(one.ids))
         self._move(moves)
         return [pruned[verdict.sight.agent_id] for verdict in verdicts]
+
+    def _drop(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """What the scripts answered, by agent."""
+        replies: dict[str, Any] = {}
+        for page in _pages(verdicts):
+            names = (verdict.sight.agent_id for verdict in page)
+            answers = self._server.side_by_side(*map(self._doing, page))
+            replies.update(zip(names, answers, strict=True))
+        return replies
 
     def _doing(self, verdict: Verdict) -> Call:
         sight, going = verdict.sight, _first_part(verdict)
@@ -140,6 +154,10 @@ class RedisSweeps(RedisOldRuns):
         call = self._doing(Verdict(sight, drop=verdict.drop))
         [(_, trimmed, left)] = self._server.side_by_side(call)
         return trimmed, left
+
+
+def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[first : first + _AT_ONCE] for first in range(0, len(items), _AT_ONCE))
 
 
 def _first_part(verdict: Verdict) -> builtins.list[str]:
