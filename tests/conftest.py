@@ -10,7 +10,7 @@ from servers import Valkey
 
 # Two cores and many processes: how long an example takes says nothing. CKPT_EXAMPLES=1000 looks deeper.
 settings.register_profile(
-    "suite", deadline=None, max_examples=int(os.environ.get("CKPT_EXAMPLES", "50"))
+    "suite", deadline=None, max_examples=int(os.environ.get("CKPT_EXAMPLES", "30"))
 )
 settings.load_profile("suite")
 

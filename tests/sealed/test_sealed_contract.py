@@ -17,10 +17,8 @@ from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.stores.sealed import UnsealedStore
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
 from celery_ckpt.testing.contract_checkpoints import CheckpointContract
-from celery_ckpt.testing.contract_concurrency import ConcurrencyContract
 from celery_ckpt.testing.contract_ledger import LedgerContract
 from celery_ckpt.testing.contract_pins import PinsContract
-from celery_ckpt.testing.contract_pruning import PruningContract
 from celery_ckpt.testing.contract_rewriting import RewritingContract
 from celery_ckpt.testing.contract_turns import TurnsContract
 from celery_ckpt.upkeep import Upkeep
@@ -50,15 +48,7 @@ class TestSealedStore(OnMemory):
         return sealed(inner)
 
 
-class WhatIsSealed(
-    CheckpointContract,
-    PruningContract,
-    RewritingContract,
-    PinsContract,
-    LedgerContract,
-    TurnsContract,
-    ConcurrencyContract,
-):
+class WhatIsSealed(CheckpointContract, RewritingContract, PinsContract, LedgerContract, TurnsContract):
     """The parts of the contract about what is sealed. Names, leases, moments and sweeps a sealed store
     passes on as they are: on memory, which is quick, it is held to those too.
     """
