@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(params=list(STORES))
-def store(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> CheckpointStore:
-    return STORES[request.param](tmp_path, clock)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
+) -> Iterator[CheckpointStore]:
+    with STORES[request.param](tmp_path, clock) as store:
+        yield store
 
 
 @pytest.mark.parametrize("jump", [HOURS, -HOURS])
