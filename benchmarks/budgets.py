@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count
 from statistics import median
 
 from benchmarks.contenders import Contender, Place, our_file, our_redis, our_sqlite
@@ -50,9 +49,10 @@ def redis_save(place: Place, plan: Plan) -> Budget:
 
 
 def _growth(make: Callable[[Place], Contender], place: Place, plan: Plan) -> Budget:
+    rounds = plan.rounds // 3
     with closing(make(place)) as store:
         large = _saving(store, _grown(store, "growth-large", plan.read_at))
-        pair = alternate(large, _saving_around_ten(store), plan.rounds // 3)
+        pair = alternate(large, _saving_around_ten(store, rounds), rounds)
         what = f"{store.name.partition(' ')[2]} save at iteration {plan.read_at:,}"
     return Budget.of(what, "the same at iteration 10", pair, 1.2)
 
@@ -149,17 +149,16 @@ def _grown(store: Contender, agent_id: str, iterations: int) -> Agent:
     return agent
 
 
-def _saving_around_ten(store: Contender) -> Timed:
-    """Saves iterations 6 to 15 of one agent after the other."""
+def _saving_around_ten(store: Contender, saves: int) -> Timed:
+    """Saves iterations 6 to 15 of one agent after the other.
 
-    def times() -> Iterator[float]:
-        for number in count():
-            agent = _grown(store, f"growth-small-{number}", 5)
-            for _ in range(10):
-                yield timed_save(store, agent.turn())
-
-    following = times()
-    return lambda: next(following)
+    All of them are there before, and one more: in a tree of pages the newest agent writes at the end,
+    and the others amid what is there, the large one among them.
+    """
+    names = (f"growth-small-{number}" for number in range(saves // 10 + 2))
+    agents = [_grown(store, name, 5) for name in names]
+    times = (timed_save(store, agent.turn()) for agent in agents for _ in range(10))
+    return lambda: next(times)
 
 
 def _prunings(

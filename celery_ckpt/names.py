@@ -56,16 +56,22 @@ def file_name(name: str) -> str:
 
 
 def new_checkpoint_id(agent_id: str, now: datetime) -> str:
-    """A new id: the agent's locator, the time in milliseconds (so that ids sort) and chance."""
-    moment = int(now.timestamp() * 1000).to_bytes(6, "big")
+    """A new id: the agent's locator, the time in microseconds (so that ids sort) and chance."""
+    milliseconds, rest = divmod(round(now.timestamp() * 1_000_000), 1000)
+    moment = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
     # The extended-hex alphabet of base 32 is the one whose characters sort like what they stand for.
-    own = base64.b32hexencode(moment + secrets.token_bytes(9)).decode().lower()
+    own = base64.b32hexencode(moment + secrets.token_bytes(7)).decode().lower()
     return id_prefix(agent_id) + own
 
 
 def id_prefix(agent_id: str) -> str:
     """What an agent's checkpoint ids begin with, unless somebody else gave them."""
     return f"{locator(agent_id)}-"
+
+
+def locator_in(checkpoint_id: str) -> str:
+    """The locator that an id begins with, if it names its agent."""
+    return checkpoint_id.partition("-")[0]
 
 
 def names_its_agent(checkpoint_id: str, agent_id: str) -> bool:

@@ -69,11 +69,11 @@ def test_ids_of_one_moment_differ() -> None:
     assert len({new_checkpoint_id("a", NOW) for _ in range(1000)}) == 1000
 
 
-@given(st.integers(0, 10**14), st.integers(2, 10**14))
-def test_ids_sort_by_the_time_they_were_made(milliseconds: int, later: int) -> None:
+@given(st.integers(0, 10**15), st.integers(1, 10**15))
+def test_ids_sort_by_the_microsecond_they_were_made_in(microseconds: int, later: int) -> None:
     first, second = (
-        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
-        for moment in (milliseconds, milliseconds + later)
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
+        for moment in (microseconds, microseconds + later)
     )
     assert new_checkpoint_id("a", first) < new_checkpoint_id("a", second)
 

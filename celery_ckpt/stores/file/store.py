@@ -20,7 +20,7 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
 from celery_ckpt.jsonvalues import encode
 from celery_ckpt.maintenance import Rounds
-from celery_ckpt.names import checked_name
+from celery_ckpt.names import checked_name, locator_in
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores import turns
@@ -148,7 +148,7 @@ class FileCheckpointStore(FileRewriting):
     # -- ids that do not name their agent ------------------------------------------------------------
 
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
-        yield from self._agents.with_locator(checkpoint_id.partition("-")[0])
+        yield from self._agents.with_locator(locator_in(checkpoint_id))
         owner = self._registered(checkpoint_id)
         if owner is not None:
             yield owner

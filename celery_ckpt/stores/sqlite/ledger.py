@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from celery_ckpt.clock import Clock, microseconds
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.maintenance import Rounds
-from celery_ckpt.names import checked_name
+from celery_ckpt.names import checked_name, locator
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import turns
@@ -38,7 +38,7 @@ class SqliteLedger(CheckpointStore):
 
     def _add_agent(self, agent_id: str, lease: Lease | None) -> int:
         LeaseState().refuse(agent_id, lease, self._clock.now())
-        return self._database.add("add_agent", agent_id)
+        return self._database.add("add_agent", agent_id, locator(agent_id))
 
     def _lease_of(self, agent_id: str) -> tuple[int | None, LeaseState]:
         found = self._database.one("agent", checked_name(agent_id))

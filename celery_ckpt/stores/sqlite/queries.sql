@@ -4,8 +4,8 @@
 -- agent (agent_id)
 SELECT key, token, nonce, owner, expires_at FROM ckpt_agents WHERE agent_id = ?1
 
--- add_agent (agent_id)
-INSERT INTO ckpt_agents (agent_id) VALUES (?1)
+-- add_agent (agent_id, locator)
+INSERT INTO ckpt_agents (agent_id, locator) VALUES (?1, ?2)
 
 -- agents_page (after, page)
 SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
@@ -16,22 +16,25 @@ WHERE key = ?1
 
 -- append (agent_id, lease token, lease nonce or empty, basis, its base, its place, base, format, count, id, record, messages)
 -- The row is refused if its place is no number: that is how the sub-select says no. INSERT ... SELECT and
--- RETURNING would each copy the row into a table of their own first.
-INSERT INTO ckpt_saves (place, base, format, count, id, record, messages)
+-- RETURNING would each copy the row into a table of their own first. The id must follow that of the basis,
+-- and begin with the same 16 characters and "-": see the table.
+INSERT INTO ckpt_saves (place, indexed, base, format, count, id, record, messages)
 VALUES (ifnull((
-    SELECT last.place + 1
-    FROM ckpt_agents AS a JOIN ckpt_saves AS last ON last.place = (
-        SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
-    WHERE a.agent_id = ?1 AND a.listed
-        AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
+    SELECT CASE WHEN a.listed AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
         AND last.id = ?4 AND last.base = ?5 AND last.base + last.count = ?7
         AND substr(last.record, 1, length(?6)) = ?6
-), 'no place'), ?7, ?8, ?9, ?10, ?11, ?12)
+        AND NOT last.indexed AND ?10 > ?4 AND substr(?10, 1, 17) = substr(?4, 1, 17)
+        THEN last.place + 1 END
+    FROM ckpt_agents AS a JOIN ckpt_saves AS last
+        ON last.place BETWEEN a.key << 32 AND a.key << 32 | 4294967295
+    WHERE a.agent_id = ?1 ORDER BY last.place DESC LIMIT 1
+), 'no place'), 0, ?7, ?8, ?9, ?10, ?11, ?12)
 
 -- save_state (id, basis, agent_id, base of the basis, place of the basis)
 SELECT a.key, a.token, a.nonce, a.owner, a.expires_at,
-    (SELECT format || ' 0 0 ' || record FROM ckpt_saves WHERE id = ?1 AND place >> 32 = a.key),
-    (SELECT place >> 32 FROM ckpt_saves WHERE id = ?2 AND base = ?4 AND substr(record, 1, length(?5)) = ?5),
+    NOT last.indexed AND ?1 > last.id AND substr(?1, 1, 17) = substr(last.id, 1, 17),
+    (SELECT 1 FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295
+        AND id = ?2 AND base = ?4 AND substr(record, 1, length(?5)) = ?5 ORDER BY place DESC LIMIT 1),
     last.place & 4294967295, ifnull(last.base + last.count, 0)
 FROM ckpt_agents AS a LEFT JOIN ckpt_saves AS last ON last.place = (
     SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
@@ -40,9 +43,13 @@ WHERE a.agent_id = ?3
 -- has_checkpoint (low, high)
 SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL LIMIT 1
 
--- add_save (place, base, format, count, id, record, messages)
-INSERT INTO ckpt_saves (place, base, format, count, id, record, messages)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+-- add_save (place, indexed, base, format, count, id, record, messages)
+INSERT INTO ckpt_saves (place, indexed, base, format, count, id, record, messages)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+
+-- has_later_id (low, high, id)
+SELECT 1 FROM ckpt_saves
+WHERE place BETWEEN ?1 AND ?2 AND id >= ?3 AND substr(id, 1, 17) = substr(?3, 1, 17) LIMIT 1
 
 -- latest (low, high)
 SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
@@ -52,18 +59,31 @@ ORDER BY place DESC LIMIT 1
 SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 ORDER BY place DESC LIMIT ?3
 
--- by_id (low, high, id)
-SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id = ?3
+-- by_id (low, high, id, does it name its agent)
+SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves
+WHERE place BETWEEN ?1 AND ?2 AND id = ?3 AND indexed
+UNION ALL
+SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves
+WHERE ?4 AND place BETWEEN ?1 AND ?2 AND id = ?3 AND NOT indexed
+LIMIT 1
 
--- agent_of_id (id)
-SELECT agent_id FROM ckpt_agents WHERE key = (SELECT place >> 32 FROM ckpt_saves WHERE id = ?1)
+-- agents_by_id (id, locator)
+SELECT agent_id FROM ckpt_agents WHERE locator = ?2
+UNION
+SELECT agent_id FROM ckpt_agents WHERE key = (SELECT place >> 32 FROM ckpt_saves WHERE id = ?1 AND indexed)
+
+-- is_indexed (id)
+SELECT 1 FROM ckpt_saves WHERE id = ?1 AND indexed
 
 -- messages (low, high, start, stop)
 SELECT base, count, messages FROM ckpt_saves
 WHERE place BETWEEN ?1 AND ?2 AND base < ?4 AND base + count > ?3
 
--- forget (low, high, id)
-UPDATE ckpt_saves SET id = NULL, record = NULL WHERE place BETWEEN ?1 AND ?2 AND id = ?3
+-- ids (low, high)
+SELECT id, place FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+
+-- forget (place)
+UPDATE ckpt_saves SET id = NULL, record = NULL WHERE place = ?1
 
 -- trim (low, high, keep_from)
 DELETE FROM ckpt_saves

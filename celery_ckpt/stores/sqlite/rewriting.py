@@ -52,11 +52,11 @@ class SqliteRewriting(SqliteSweeps):
         for one in history:
             messages = b"\n".join(one.messages)
             added = (FORMAT_VERSION, len(one.messages), one.checkpoint_id, one.rest, messages)
-            self._database.add("add_save", (key << SEQ_BITS) + one.seq, one.base, *added)
+            self._database.add("add_save", (key << SEQ_BITS) + one.seq, True, one.base, *added)
         if last is not None and last != (key << SEQ_BITS) + max(sequence, default=0):
             # The last one was pruned: its number must not be given again.
             end = history[-1].base + len(history[-1].messages) if history else 0
-            self._database.add("add_save", last, end, FORMAT_VERSION, 0, None, None, b"")
+            self._database.add("add_save", last, True, end, FORMAT_VERSION, 0, None, None, b"")
 
     def _replace_steps(self, numbers: list[int], steps: list[Step]) -> None:
         for number, step in zip(numbers, steps, strict=True):

@@ -3,12 +3,13 @@
 
 CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 
--- An agent, its lease, the run whose turn it is, what was decided about it, and whether a sweep is sure to
--- look at it soon. Times are microseconds since 1970; an empty nonce means that nobody holds the lease, an
--- empty active that it is no run's turn.
+-- An agent, what its checkpoints' ids begin with, its lease, the run whose turn it is, what was decided about
+-- it, and whether a sweep is sure to look at it soon. Times are microseconds since 1970; an empty nonce means
+-- that nobody holds the lease, an empty active that it is no run's turn.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL UNIQUE,
+    locator    TEXT NOT NULL,
     token      INTEGER NOT NULL DEFAULT 0,
     nonce      TEXT NOT NULL DEFAULT '',
     owner      TEXT NOT NULL DEFAULT '',
@@ -18,18 +19,25 @@ CREATE TABLE ckpt_agents (
     listed     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
+CREATE INDEX ckpt_locators ON ckpt_agents (locator);
+
 -- One row a save: the messages that it added to the agent's log, one JSON line each, and, until it is
 -- pruned, its checkpoint: the record after version, seq and base. place is the agent's key * 2^32 + seq,
--- so that an agent's saves lie together and in order.
+-- so that an agent's saves lie together and in order. An id is not indexed if it begins with its agent's
+-- locator and "-", and is greater than all earlier ones that do, as nearly every id is: its agent can be told
+-- from it, and a greater one cannot be the same. An index of all ids would be a fifth of what a save costs.
 CREATE TABLE ckpt_saves (
     place    INTEGER PRIMARY KEY,
     base     INTEGER NOT NULL,
     count    INTEGER NOT NULL,
     format   INTEGER NOT NULL,
-    id       TEXT UNIQUE,
+    id       TEXT,
+    indexed  INTEGER NOT NULL,
     record   BLOB,
     messages BLOB NOT NULL
 ) STRICT;
+
+CREATE UNIQUE INDEX ckpt_indexed_ids ON ckpt_saves (id) WHERE indexed;
 
 CREATE TABLE ckpt_steps (
     number    INTEGER PRIMARY KEY AUTOINCREMENT,

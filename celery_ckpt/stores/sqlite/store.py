@@ -17,7 +17,7 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.maintenance import Rounds
-from celery_ckpt.names import checked_name
+from celery_ckpt.names import checked_name, locator_in, names_its_agent
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores import turns
@@ -109,22 +109,30 @@ class SqliteCheckpointStore(SqliteRewriting):
         name, *where = basis or (None, None, None)
         state = self._database.one("save_state", checkpoint_id, name, agent_id, *where)
         if state is None:
-            key, based_on, last, base = self._add_agent(agent_id, lease), None, None, 0
+            key, follows, based_on, last, base = self._add_agent(agent_id, lease), None, None, None, 0
         else:
-            key, *held, stored, based_on, last, base = state
+            key, *held, follows, based_on, last, base = state
+            stored = None if follows else self._line(agent_id, key, checkpoint_id)
             if stored is not None:
-                raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored.encode()).digest)
+                raise SavedBefore(Record.parse(agent_id, *stored).digest)
             lease_state(*held).refuse(agent_id, lease, self._clock.now())
         self._refuse_without_basis(key, draft, based_on)
-        if self._database.one("agent_of_id", checkpoint_id) is not None:
-            raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
+        is_indexed = not follows and self._must_be_indexed(agent_id, key, checkpoint_id)
         if run is not None:
             desk = self._desk(agent_id)
             turns.refuse_unknown(desk, run)
             desk.put(run)
         self._list(agent_id, key)
-        self._database.add("add_save", (key << SEQ_BITS) + (last or 0) + 1, base, *added)
+        place = (key << SEQ_BITS) + (last or 0) + 1
+        self._database.add("add_save", place, is_indexed, base, *added)
         return int(base)
+
+    def _must_be_indexed(self, agent_id: str, key: int, checkpoint_id: str) -> bool:
+        """Can an id that does not follow the last one neither say whose it is nor be known as new?"""
+        if self._database.one("is_indexed", checkpoint_id):
+            raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
+        is_own = names_its_agent(checkpoint_id, agent_id)
+        return not is_own or bool(self._database.one("has_later_id", *places(key), checkpoint_id))
 
     def _list(self, agent_id: str, key: int) -> None:
         """Have a sweep look at the agent soon; until it is done, quick saves need not say so."""
@@ -135,7 +143,7 @@ class SqliteCheckpointStore(SqliteRewriting):
         if draft.basis is Basis.EMPTY:
             if self._database.one("has_checkpoint", *places(key)):
                 raise BasisGone
-        elif draft.basis is not Basis.ANY and based_on != key:
+        elif draft.basis is not Basis.ANY and not based_on:
             raise BasisGone
 
     @reading
@@ -143,16 +151,18 @@ class SqliteCheckpointStore(SqliteRewriting):
         key = self._key_of(agent_id)
         if key is None:
             return None
+        found = self._line(agent_id, key, checkpoint_id)
+        if found is None:
+            return None
+        return Stored(agent_id, *found, self._messages(key, Record.parse(agent_id, *found).ranges))
+
+    def _line(self, agent_id: str, key: int, checkpoint_id: str | None) -> tuple[str, bytes] | None:
         if checkpoint_id is None:
             found = self._database.one("latest", *places(key))
         else:
-            found = self._database.one("by_id", *places(key), checkpoint_id)
-        if found is None:
-            return None
-        name, line = found[0], stamp(*found[1:])
-        return Stored(
-            agent_id, name, line, self._messages(key, Record.parse(agent_id, name, line).ranges)
-        )
+            is_own = names_its_agent(checkpoint_id, agent_id)
+            found = self._database.one("by_id", *places(key), checkpoint_id, is_own)
+        return None if found is None else (found[0], stamp(*found[1:]))
 
     @reading
     def _read_many(
@@ -171,11 +181,11 @@ class SqliteCheckpointStore(SqliteRewriting):
 
     @reading
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
-        found = self._database.one("agent_of_id", checkpoint_id)
-        return found or ()
+        found = self._database.all("agents_by_id", checkpoint_id, locator_in(checkpoint_id))
+        return [agent_id for (agent_id,) in found]
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
-        """Every id is in the table's own index."""
+        """Its row says that it is indexed."""
 
     @writing
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:

@@ -103,14 +103,17 @@ class SqliteSweeps(SqliteLedger, LogStore):
 
     def _remove(self, agent_id: str, key: int, checkpoint_ids: builtins.list[str]) -> int:
         own = places(key)
-        removed = sum(self._database.run("forget", *own, name) for name in checkpoint_ids)
+        places_by_id = dict(self._database.all("ids", *own))
+        there = places_by_id.keys() & checkpoint_ids
+        for name in there:
+            self._database.run("forget", places_by_id[name])
         staying = self._newest(key)
         keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
         self._database.run("trim", *own, keep_from)
         stored = self._database.one("notes", agent_id)[0]
         notes = self._parsed_notes(agent_id, stored).without(checkpoint_ids)
         self._database.run("set_notes", agent_id, stored, notes.to_bytes())
-        return removed
+        return len(there)
 
     def _delete(self, agent_id: str, key: int) -> int:
         [removed] = self._database.one("count_checkpoints", *places(key))

@@ -1,0 +1,134 @@
+"""Which ids of checkpoints the SQLite store has to index, and that it knows the others without."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from celery_ckpt import Checkpoint, SqliteCheckpointStore
+from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.maintenance import Contents
+from celery_ckpt.names import new_checkpoint_id
+from celery_ckpt.testing import make_checkpoint, make_conversation
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteCheckpointStore]:
+    with SqliteCheckpointStore.open(path) as store:
+        yield store
+
+
+def named(checkpoint_id: str, agent_id: str = "agent") -> Checkpoint:
+    checkpoint = make_checkpoint(agent_id, make_conversation(2))
+    return checkpoint.model_copy(update={"id": checkpoint_id})
+
+
+def made_at(seconds: float, agent_id: str = "agent") -> Checkpoint:
+    return named(new_checkpoint_id(agent_id, NOON + timedelta(seconds=seconds)), agent_id)
+
+
+def save_all(store: SqliteCheckpointStore, *checkpoints: Checkpoint) -> None:
+    for checkpoint in checkpoints:
+        store.save(checkpoint)
+
+
+def indexed(path: Path) -> set[str]:
+    connection = sqlite3.connect(path)
+    rows = connection.execute("SELECT id FROM ckpt_saves WHERE indexed").fetchall()
+    connection.close()
+    return {name for (name,) in rows}
+
+
+def test_ids_in_the_order_of_their_times_are_not_indexed(
+    store: SqliteCheckpointStore, path: Path
+) -> None:
+    save_all(store, *(made_at(second) for second in range(5)), made_at(2, "other"))
+    assert indexed(path) == set()
+
+
+def test_ids_from_elsewhere_and_ids_out_of_order_are_indexed(
+    store: SqliteCheckpointStore, path: Path
+) -> None:
+    early, late, foreign = made_at(0), made_at(9), named("zzz")
+    save_all(store, late, early, foreign, made_at(10))
+    assert indexed(path) == {early.id, foreign.id}
+
+
+def test_after_a_clock_that_was_set_back_ids_need_no_index_again(
+    store: SqliteCheckpointStore, path: Path
+) -> None:
+    back = [made_at(5), made_at(6)]
+    save_all(store, made_at(9), *back, made_at(10), made_at(11))
+    assert indexed(path) == {checkpoint.id for checkpoint in back}
+
+
+@pytest.mark.parametrize("seconds", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_every_id_is_found_and_taken_once_in_whatever_order_they_came(
+    store: SqliteCheckpointStore, seconds: tuple[int, ...]
+) -> None:
+    checkpoints = [*(made_at(second) for second in seconds), named("mine"), named("a"), made_at(8)]
+    save_all(store, *checkpoints)
+    for checkpoint in checkpoints:
+        assert store.load(checkpoint.id) == checkpoint
+        store.save(checkpoint)  # again, and nothing happens
+        with pytest.raises(AlreadyExists):
+            store.save(checkpoint.model_copy(update={"iteration": 99}))
+    assert store.list("agent") == checkpoints[::-1]
+
+
+def test_an_id_is_nobody_elses(store: SqliteCheckpointStore) -> None:
+    own, foreign = made_at(1), named("mine")
+    save_all(store, own, foreign)
+    for checkpoint in own, foreign:
+        with pytest.raises(AlreadyExists):
+            store.save(named(checkpoint.id, "other"))
+
+
+def test_an_id_is_free_again_when_its_checkpoint_is_gone(store: SqliteCheckpointStore) -> None:
+    checkpoints = [made_at(2), made_at(1), named("mine"), made_at(3)]
+    save_all(store, *checkpoints)
+    gone = [checkpoint.id for checkpoint in checkpoints[:3]]
+    assert store.remove("agent", [*gone, gone[0], "not there"]) == 3
+    assert [store.load(name) for name in gone] == [None, None, None]
+    save_all(store, *checkpoints[:3])
+    assert store.list("agent") == [*checkpoints[2::-1], checkpoints[3]]
+
+
+def test_a_rewritten_agent_knows_its_ids(store: SqliteCheckpointStore, path: Path) -> None:
+    checkpoints = [made_at(1), made_at(2)]
+    save_all(store, *checkpoints)
+    store.rewrite("agent", lambda contents: Contents(contents.checkpoints, [], []))
+    save_all(store, *checkpoints, made_at(3), made_at(4))
+    assert len(store.list("agent")) == 4
+    assert indexed(path) == {checkpoint.id for checkpoint in checkpoints}
+
+
+def test_a_store_that_indexed_all_ids_is_read_and_written(path: Path) -> None:
+    checkpoints = [made_at(1), made_at(2), named("mine")]
+    with SqliteCheckpointStore.open(path) as store:
+        save_all(store, *checkpoints)
+    connection = sqlite3.connect(path)
+    connection.executescript("""
+        DROP INDEX ckpt_indexed_ids;
+        DROP INDEX ckpt_locators;
+        ALTER TABLE ckpt_agents DROP COLUMN locator;
+        ALTER TABLE ckpt_saves DROP COLUMN indexed;
+        CREATE UNIQUE INDEX all_ids ON ckpt_saves (id);
+    """)
+    connection.close()
+    with SqliteCheckpointStore.open(path) as store:
+        later = [made_at(3), made_at(4), made_at(1, "new")]
+        save_all(store, *checkpoints, *later)
+        assert [store.load(one.id) for one in (*checkpoints, *later)] == [*checkpoints, *later]
+        assert store.list("agent") == [*later[1::-1], *checkpoints[::-1]]
