@@ -11,10 +11,15 @@ import pytest
 pytest.register_assert_rewrite(
     "celery_ckpt.testing.contract_checkpoints",
     "celery_ckpt.testing.contract_concurrency",
+    "celery_ckpt.testing.contract_damage",
     "celery_ckpt.testing.contract_leases",
     "celery_ckpt.testing.contract_ledger",
     "celery_ckpt.testing.contract_names",
+    "celery_ckpt.testing.contract_old_runs",
+    "celery_ckpt.testing.contract_pins",
     "celery_ckpt.testing.contract_pruning",
+    "celery_ckpt.testing.contract_rewriting",
+    "celery_ckpt.testing.contract_sweeping",
     "celery_ckpt.testing.contract_turns",
     "celery_ckpt.testing.contract_watching",
     "celery_ckpt.testing.machine",
@@ -23,6 +28,7 @@ pytest.register_assert_rewrite(
 # ruff: noqa: E402  (what is to be rewritten must be named before it is imported)
 from celery_ckpt.testing.clock import FakeClock
 from celery_ckpt.testing.contract import StoreContract
+from celery_ckpt.testing.contract_damage import DamageContract
 from celery_ckpt.testing.crashing import CrashReport, crash_everywhere
 from celery_ckpt.testing.factories import (
     make_checkpoint,
@@ -36,6 +42,7 @@ from celery_ckpt.testing.machine import StoreMachine
 
 __all__ = [
     "CrashReport",
+    "DamageContract",
     "Fault",
     "FaultyStore",
     "FakeClock",

@@ -1,0 +1,79 @@
+"""What a store promises about checkpoints that somebody, or a disk, has spoiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract_fixtures import ContractFixtures
+from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
+
+#: Makes what is stored of a checkpoint, but not its messages, unreadable.
+Spoil = Callable[[Checkpoint], object]
+
+
+def history(store: CheckpointStore, agent_id: str = "agent", saves: int = 4) -> list[Checkpoint]:
+    """Some checkpoints of a conversation that grows."""
+    conversation, saved = make_conversation(1), []
+    for iteration in range(1, saves + 1):
+        conversation.append(make_message())
+        saved.append(make_checkpoint(agent_id, conversation, iteration))
+        store.save(saved[-1])
+    return saved
+
+
+class DamageContract(ContractFixtures):
+    """For stores whose data others can get at. ``other_store`` sees the damage first."""
+
+    @pytest.fixture
+    def spoil(self) -> Spoil:
+        """What damages one stored checkpoint."""
+        raise NotImplementedError("give a `spoil` fixture: a function that damages one checkpoint")
+
+    def test_a_damaged_latest_checkpoint_is_an_error_that_names_it(
+        self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
+    ) -> None:
+        latest = history(store)[-1]
+        spoil(latest)
+        with pytest.raises(CheckpointDamaged) as caught:
+            other_store.load_latest("agent")
+        assert (caught.value.agent_id, caught.value.checkpoint_id) == ("agent", latest.id)
+
+    def test_an_agent_whose_only_checkpoint_is_damaged_is_not_taken_for_a_new_one(
+        self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
+    ) -> None:
+        [only] = history(store, saves=1)
+        spoil(only)
+        with pytest.raises(CheckpointDamaged):
+            other_store.load_latest("agent")
+        assert list(other_store.agents()) == ["agent"]
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_damage_costs_one_checkpoint_and_no_other(
+        self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil, number: int
+    ) -> None:
+        saved, neighbours = history(store), history(store, "neighbour")
+        spoil(saved[number])
+        damaged = saved.pop(number)
+        with pytest.raises(CheckpointDamaged, match=damaged.id):
+            other_store.load(damaged.id)
+        with pytest.raises(CheckpointDamaged) as caught:
+            other_store.list("agent")
+        assert list(caught.value.readable) == saved[::-1]
+        assert [other_store.load(one.id) for one in saved] == saved
+        assert other_store.list("neighbour") == neighbours[::-1]
+
+    def test_an_agent_goes_on_beside_a_damaged_checkpoint(
+        self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
+    ) -> None:
+        saved = history(store)
+        spoil(saved[-1])
+        later = make_checkpoint("agent", saved[-1].conversation, 5)
+        other_store.save(later)
+        assert other_store.load_latest("agent") == later
+        assert other_store.prune("agent", 1) == 4
+        assert other_store.list("agent") == [later]
