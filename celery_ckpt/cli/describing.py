@@ -38,11 +38,15 @@ _STEPS = (
 )
 
 
+def standing(status: AgentStatus) -> str:
+    """How it stands, in a word."""
+    return status.status.value if status.status else "idle"
+
+
 def summary(screen: Screen, status: AgentStatus) -> None:
     """The agent in a few lines."""
     screen.line(status.agent_id, "bold")
-    stands = status.status.value if status.status else "never ran"
-    facts = [("status", stands), ("task", status.task), ("run", status.run_id)]
+    facts = [("status", standing(status)), ("task", status.task), ("run", status.run_id)]
     facts += [("attempts", f"{status.attempts} (retries: {status.retries})")] if status.run_id else []
     facts += [("worker", status.owner), ("error", status.error)]
     facts += [("waiting", counted(status.waiting, "run"))] if status.waiting else []

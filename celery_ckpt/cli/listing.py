@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from celery_ckpt.cli.describing import standing
 from celery_ckpt.cli.exits import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import counting
@@ -26,7 +27,6 @@ _COLUMNS = (
     Column("task", dim=True),
     Column("remark"),
 )
-_NEVER_RAN = "idle"
 
 
 @click.command("list")
@@ -77,7 +77,7 @@ def _moment(one: AgentStatus) -> float:
 def _row(one: AgentStatus) -> list[Any]:
     return [
         one.agent_id,
-        one.status or _NEVER_RAN,
+        standing(one),
         one.iteration,
         one.checkpoints,
         one.attempts or None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from unicodedata import combining, east_asian_width
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +41,7 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
     from rich.table import Table
     from rich.text import Text
 
-    columns, rows = _without_empty(columns, rows)
+    columns, rows = _that_fit(*_without_empty(columns, rows), width)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
     for column, room in zip(columns, _widths(columns, rows, width), strict=True):
         table.add_column(
@@ -55,6 +56,17 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
         styled = zip(columns, row, strict=True)
         table.add_row(*(Text(c, STYLES.get(c, "") if column.coloured else "") for column, c in styled))
     return table
+
+
+def _that_fit(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
+    """Without the last columns, the least important ones, if all would be too narrow to be read."""
+    needed = [width + _GAP for width in _widths(columns, rows, 0)]
+    count = len(columns)
+    while count > 1 and sum(needed[:count]) > width:
+        count -= 1
+    return columns[:count], [row[:count] for row in rows]
 
 
 def _without_empty(
@@ -86,13 +98,18 @@ def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str
     """The same as text, nothing cut."""
     table = [[column.title.upper() for column in columns]]
     table += [[cell.replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    widths = [max(map(_length, cells)) for cells in zip(*table, strict=True)]
     return "".join(f"{_padded(columns, row, widths)}\n" for row in table)
 
 
 def _padded(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [
-        cell.rjust(width) if column.right else cell.ljust(width)
-        for column, cell, width in zip(columns, row, widths, strict=True)
-    ]
+    cells = []
+    for column, cell, width in zip(columns, row, widths, strict=True):
+        room = " " * (width - _length(cell))
+        cells.append(room + cell if column.right else cell + room)
     return (" " * _GAP).join(cells).rstrip()
+
+
+def _length(text: str) -> int:
+    """How much room it takes: Chinese characters, for instance, take that of two."""
+    return sum(1 + (east_asian_width(one) in "WF") for one in text if not combining(one))

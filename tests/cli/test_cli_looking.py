@@ -6,6 +6,7 @@ import json
 
 import pytest
 from cli_kit import Commands, commands_for, tell
+from rich.cells import cell_len
 
 from celery_ckpt import CheckpointStore, Message
 from celery_ckpt.records import RunStatus
@@ -33,6 +34,19 @@ def test_list_has_a_row_for_each_agent_the_latest_first(any_store: CheckpointSto
         ("second", 5),
         ("first", 3),
     ]
+
+
+def test_an_agent_that_never_ran_stands_the_same_everywhere(commands: Commands) -> None:
+    commands.store.save(make_checkpoint("new"))
+    assert commands("list").stdout.splitlines()[1].split()[:2] == ["new", "idle"]
+    assert "status     idle" in commands("show", "new").stdout.splitlines()
+
+
+def test_wide_names_do_not_shift_the_columns_behind_them(commands: Commands) -> None:
+    for name in ("漢字の名前", "a name of 15 ..."):
+        commands.store.save(make_checkpoint(name, iteration=7))
+    titles, *rows = commands("list").stdout.splitlines()
+    assert {cell_len(row[: row.index(" idle")]) for row in rows} == {titles.index(" STATUS")}
 
 
 def test_list_can_be_limited_to_a_status(commands: Commands) -> None:
