@@ -15,6 +15,7 @@ from enum import IntEnum
 import click
 
 from celery_ckpt import errors
+from celery_ckpt.cli.progress import aside
 from celery_ckpt.cli.safe import one_line
 
 
@@ -123,7 +124,8 @@ class Tally:
 
     def failed(self, message: str, code: Code) -> None:
         """Something went wrong: say it now, and end with that code, or an earlier one."""
-        Failure(message, code).show()
+        with aside(sys.stderr):
+            Failure(message, code).show()
         self._code = self._code or code
 
     def end(self) -> None:

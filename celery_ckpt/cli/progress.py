@@ -5,11 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 #: What is over sooner needs no bar.
 _MANY = 50
+#: The bar on the screen, if there is one.
+_shown: list[Progress] = []
 
 
 class Advance(Protocol):
@@ -40,7 +45,24 @@ def bar(title: str, total: int | None = None) -> Iterator[Advance]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(escape(title), total=total, what="")
-        yield lambda more=1, what="": progress.update(task, advance=more, what=one_line(what, 40))
+        _shown.append(progress)
+        try:
+            yield lambda more=1, what="": progress.update(task, advance=more, what=one_line(what, 40))
+        finally:
+            _shown.remove(progress)
+
+
+@contextmanager
+def aside(stream: TextIO) -> Iterator[None]:
+    """Take the bar away while a terminal is written to: it would come behind the bar, on its line."""
+    in_the_way = [*_shown] if stream.isatty() else []
+    for progress in in_the_way:
+        progress.stop()
+    try:
+        yield
+    finally:
+        for progress in in_the_way:
+            progress.start()
 
 
 def counting(items: Iterable[T], title: str) -> Iterator[T]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_ckpt.cli.progress import aside
 from celery_ckpt.cli.safe import as_json, visible
 from celery_ckpt.cli.tables import STYLES, Column, plain_table, rich_table
 
@@ -35,7 +36,8 @@ class Screen:
 
     def json(self, value: Any) -> None:
         """Write one JSON value on one line."""
-        click.echo(as_json(value))
+        with aside(sys.stdout):
+            click.echo(as_json(value))
 
     # -- for people ----------------------------------------------------------------------------------
 
@@ -113,7 +115,8 @@ class Screen:
             self._page.append(text)
         else:
             # The text is safe already; click would take colours out of what it thinks is no terminal.
-            click.echo(text, nl=False, color=True if self.is_terminal else None)
+            with aside(sys.stdout):
+                click.echo(text, nl=False, color=True if self.is_terminal else None)
 
     def _rendered(self, what: RenderableType) -> str:
         buffer = io.StringIO()

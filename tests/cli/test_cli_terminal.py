@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from celery_workers.waiting import until
@@ -58,6 +59,32 @@ def test_on_a_terminal_a_table_keeps_to_its_width(
     assert max(map(len, lines)) <= 60
     parts = [line.split(" ")[0] for line in lines[2:]]
     assert "".join(parts) == "a-rather-long-name-of-an-agent-that-somebody-may-want-to-copy"
+
+
+def test_on_a_narrow_terminal_columns_are_left_out_and_not_squeezed(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    tell(process_store)
+    code, shown = process.on_a_terminal("list", columns=40)
+    assert code == 0
+    title, _, row = plain(shown).splitlines()
+    assert title.split() == ["agent", "status", "iteration", "kept"]
+    assert row.split() == ["user-42", "failed", "3", "3"]
+
+
+def test_what_a_command_says_does_not_run_into_its_progress_bar(
+    process: Process, process_store: CheckpointStore, tmp_path: Path
+) -> None:
+    for name in ("one", "two", "three"):
+        tell(process_store, name)
+    exported = str(tmp_path / "agents.jsonl")
+    process.run("export", "-o", exported)
+    code, shown = process.on_a_terminal("--store", f"sqlite:///{tmp_path}/other.db", "import", exported)
+    assert code == 0
+    assert "importing bytes" in shown
+    # What was on the line has been erased.
+    lines = re.findall(r"([^\n]*?)(?:one|two|three): 3 checkpoints, 1 run\n", shown)
+    assert [before.endswith("\x1b[2K") for before in lines] == [True, True, True]
 
 
 def test_what_a_message_holds_does_nothing_to_a_terminal(
