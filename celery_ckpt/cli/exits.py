@@ -74,6 +74,8 @@ def one_line_errors() -> Iterator[None]:
         sys.stdout.flush()
     except errors.CheckpointError as error:
         raise Failure(str(error), code_of(error)) from error
+    except click.UsageError as error:
+        raise Failure(_with_the_way_to_help(error), Code.USAGE) from error
     except BrokenPipeError:
         _leave_the_closed_pipe()
         raise click.exceptions.Exit(Code.CLOSED_PIPE) from None
@@ -84,10 +86,19 @@ def one_line_errors() -> Iterator[None]:
         if not _is_of_a_connection(error):
             raise
         raise Failure(
-            f"The broker or the result backend did not answer: {error or type(error).__name__}. "
+            f"The broker or the result backend did not answer: {_told(error)}. "
             "Are they running, and are the app's broker_url and result_backend right?",
             Code.UNAVAILABLE,
         ) from error
+
+
+def _told(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _with_the_way_to_help(error: click.UsageError) -> str:
+    said = error.format_message().rstrip(".")
+    return f"{said}. See: {error.ctx.command_path} --help" if error.ctx else f"{said}."
 
 
 def _is_of_a_connection(error: Exception) -> bool:

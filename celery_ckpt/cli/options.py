@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_ckpt.cli.completing import agent_names
+from celery_ckpt.cli.exits import Code, Failure
 from celery_ckpt.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -16,14 +17,19 @@ agent_argument = click.argument("agent_id", metavar="AGENT", shell_complete=agen
 agents_argument = click.argument(
     "agent_ids", metavar="AGENT...", nargs=-1, required=True, shell_complete=agent_names
 )
+_NO_APP = "Which app? Name it: celery -A proj ckpt ...; or a store: celery ckpt --store URL ..."
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
 
 
 def agents_of(ctx: click.Context) -> Agents:
     """The agents of the app that Celery's command line has found."""
     from celery_ckpt.runtime.agents import Agents
+    from celery_ckpt.runtime.settings import Settings, is_nobodys
 
-    return Agents(ctx.obj.app)
+    app = ctx.obj.app
+    if is_nobodys(app) and Settings.of(app).store_url is None:
+        raise Failure(_NO_APP, Code.CONFIGURATION)
+    return Agents(app)
 
 
 def screen_of(ctx: click.Context, *, as_json: bool = False) -> Screen:

@@ -182,7 +182,7 @@ class Agents(Tidying):
         """
         store = self._context.store
         original = self.checkpoint(checkpoint_id)
-        name = checked_name(agent_id or uuid())
+        name = checked_name(uuid() if agent_id is None else agent_id)
         if store.history(name) or store.runs(name):
             raise AlreadyExists(what="An agent's history", agent_id=name)
         metadata = {**without_pin(original.metadata), "forked_from": checkpoint_id}

@@ -121,9 +121,13 @@ class Settings(BaseModel):
     def needed_store_url(self, app: Celery) -> str:
         """The store's URL. Raises ``ConfigurationError`` if it was not set in that app."""
         if self.store_url is None:
-            is_nobodys = app.main == _CELERYS_OWN_APP
-            raise ConfigurationError(reason=_NO_CURRENT_APP if is_nobodys else _NO_STORE_URL)
+            raise ConfigurationError(reason=_NO_CURRENT_APP if is_nobodys(app) else _NO_STORE_URL)
         return self.store_url
+
+
+def is_nobodys(app: Celery) -> bool:
+    """Is it the app that Celery makes where nobody has named one?"""
+    return app.main == _CELERYS_OWN_APP
 
 
 def _wrong(error: ValidationError) -> ConfigurationError:

@@ -23,6 +23,8 @@ from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.runtime.sweeping import sweep_all, tell
 from celery_ckpt.stores.sealed import SealedStore
 
+_HOW_TO_SET_IT_UP = "Set it up as docs/howto/choose-a-store.md says, or take another store."
+
 
 class RekeyedAgent(NamedTuple):
     """What became of an agent whose key was to be changed."""
@@ -149,5 +151,5 @@ class Tidying:
         have left behind, and what nobody would look at. With ``repair`` what can be put right is.
         """
         for risk in self._context.store.risks():
-            yield Finding("risk", "the store", risk, "Set the server up differently.")
+            yield Finding("risk", "the store", risk, _HOW_TO_SET_IT_UP)
         yield from self._context.store.ailments(repair)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import Celery
 from cli_kit import Commands, commands_for, tell
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -62,6 +63,19 @@ def test_no_url_is_a_wrong_configuration_too() -> None:
     assert "ckpt_store_url is not set" in commands_for(None).fails("list", code=78)
 
 
+def test_who_names_no_app_is_told_how_to_name_one() -> None:
+    nobodys = Commands(Celery("default", set_as_current=False))
+    line = nobodys.fails("list", code=78)
+    assert "celery -A proj ckpt" in line
+    assert "--store URL" in line
+
+
+def test_files_that_are_no_directory_are_a_wrong_configuration(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    line = commands_for(f"file://{tmp_path}/taken").fails("list", code=78)
+    assert "taken is no directory" in line
+
+
 def test_a_misspelt_setting_is_named() -> None:
     commands = commands_for("memory://")
     commands.app.conf.ckpt_kep = 3
@@ -98,6 +112,12 @@ def test_a_name_that_nobody_can_store_is_wrong_usage(commands: Commands) -> None
     assert "512" in commands.fails("show", "x" * 513, code=2)
 
 
+def test_a_fork_without_a_name_in_its_name_is_wrong_usage(commands: Commands) -> None:
+    [*_, latest] = tell(commands.store)
+    assert "1 to 512" in commands.fails("fork", latest, "--as", "", code=2)
+    assert list(commands.store.agents()) == ["user-42"]
+
+
 def test_an_agent_that_somebody_works_on_is_busy(commands: Commands, tmp_path: Path) -> None:
     tell(commands.store)
     commands("export", "-o", str(tmp_path / "exported"))
@@ -121,7 +141,7 @@ def test_one_that_fails_does_not_keep_the_others(commands: Commands) -> None:
 
 def test_nothing_is_deleted_unasked(commands: Commands) -> None:
     tell(commands.store)
-    assert "--yes" in commands("delete", "user-42", code=2).stderr
+    assert "--yes" in commands.fails("delete", "user-42", code=2)
     assert len(commands.store.history("user-42")) == 3
 
 
@@ -141,4 +161,16 @@ def test_a_line_of_an_error_shows_no_control_characters(commands: Commands) -> N
 
 
 def test_a_command_that_is_not_there_gets_a_suggestion(commands: Commands) -> None:
-    assert "list" in commands("lst", code=2).stderr
+    assert "list" in commands.fails("lst", code=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["show"], ["show", "-x"], ["diff", "one"], ["list", "--status", "x"], ["import", "nowhere"]],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_with_the_way_to_the_help(
+    commands: Commands, arguments: list[str]
+) -> None:
+    line = commands.fails(*arguments, code=2)
+    assert line.endswith(f". See: celery ckpt {arguments[0]} --help")

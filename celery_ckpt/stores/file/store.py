@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
+from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, ConfigurationError
 from celery_ckpt.jsonvalues import encode
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name, locator_in
@@ -40,7 +40,11 @@ from celery_ckpt.stores.log.store import (
 
 
 class FileCheckpointStore(FileRewriting):
-    """Keeps everything in files below a directory, which is made when the first agent is."""
+    """Keeps everything in files below a directory, which is made when the first agent is.
+
+    Raises:
+        ConfigurationError: there is something else of that name.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,8 @@ class FileCheckpointStore(FileRewriting):
     ) -> None:
         super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
         self._root = Path(directory).absolute()
+        if self._root.exists() and not self._root.is_dir():
+            raise ConfigurationError(reason=f"{self._root} is no directory: name one for the store.")
         self._agents = Agents(self._root)
         self._moments = {rounds: Moments(self._root, rounds) for rounds in Rounds}
         self._clock = clock
