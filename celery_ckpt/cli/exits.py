@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,9 @@ class Code(IntEnum):
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
+
+#: How a disk says that nothing more can be written: by now of the output, not of the store.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 #: The first that fits counts.
 _CODES: tuple[tuple[type[errors.CheckpointError], Code], ...] = (
@@ -83,13 +87,16 @@ def one_line_errors() -> Iterator[None]:
         click.echo(err=True)
         raise click.exceptions.Exit(Code.INTERRUPTED) from None
     except Exception as error:
-        if not _is_of_a_connection(error):
+        if _is_of_a_connection(error):
+            raise Failure(
+                f"The broker or the result backend did not answer: {_told(error)}. "
+                "Are they running, and are the app's broker_url and result_backend right?",
+                Code.UNAVAILABLE,
+            ) from error
+        if not (isinstance(error, OSError) and error.errno in _NO_ROOM):
             raise
-        raise Failure(
-            f"The broker or the result backend did not answer: {_told(error)}. "
-            "Are they running, and are the app's broker_url and result_backend right?",
-            Code.UNAVAILABLE,
-        ) from error
+        _leave_the_closed_pipe()
+        raise Failure(f"The output cannot be written: {error.strerror}.", Code.NO) from error
 
 
 def _told(error: Exception) -> str:

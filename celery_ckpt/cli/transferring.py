@@ -61,11 +61,25 @@ def _existing(agents: Agents, agent_ids: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[BinaryIO]:
-    """A file that is there when it is complete, and not before; or standard output."""
+    """Where an export goes: to standard output, or to a file."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    try:
+        # A device, a pipe or a link is written to; to rename a file to its name would replace it.
+        is_special = path.is_symlink() or (path.exists() and not path.is_file())
+        with path.open("wb") if is_special else _drafted(path) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror}.", Code.NO) from error
+
+
+@contextmanager
+def _drafted(path: Path) -> Iterator[BinaryIO]:
+    """A file that is there when it is complete, and not before."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -73,10 +87,6 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise Failure(f"{path} cannot be written: {error.strerror}.", Code.NO) from error
     finally:
         draft.unlink(missing_ok=True)
 

@@ -135,6 +135,17 @@ def test_a_reader_that_goes_away_is_no_drama(
     assert (running.returncode, told) == (141, "")
 
 
+@pytest.mark.parametrize("command", ["list", "export"])
+def test_a_disk_without_room_for_the_output_is_said_in_one_line(
+    process: Process, process_store: CheckpointStore, command: str
+) -> None:
+    tell(process_store)
+    with Path("/dev/full").open("wb") as full, process.start(command, stdout=full) as running:
+        _, told = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert told == "Error: The output cannot be written: No space left on device.\n"
+
+
 def test_a_store_that_is_away_is_said_in_one_line(process: Process) -> None:
     # An option of the command line can be given by the environment, as all of Celery's can.
     process.environment["CELERY_CKPT_STORE"] = f"redis://127.0.0.1:{free_port()}/0"

@@ -339,6 +339,16 @@ def test_a_file_that_cannot_be_written_is_an_error_in_one_line(
     assert "cannot be written" in commands.fails("export", "-o", str(tmp_path / "no/file"), code=1)
 
 
+def test_an_export_is_written_to_a_link_and_does_not_replace_it(
+    commands: Commands, tmp_path: Path
+) -> None:
+    # As /dev/stdout is one; a device is no regular file either.
+    (tmp_path / "link").symlink_to("behind it")
+    commands("export", "-o", str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
+    assert b'"finished"' in (tmp_path / "behind it").read_bytes()
+
+
 def test_what_cannot_be_read_stops_an_export_unless_it_may_be_skipped(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with open_store(url) as store:
