@@ -81,6 +81,11 @@ def leaves(nav: Any) -> list[str]:
     return [leaf for branch in branches for leaf in leaves(branch)]
 
 
+def test_no_drawing_needs_a_script_from_elsewhere() -> None:
+    # The site would have it fetched; without a network, a reader would see the text instead.
+    assert [one.name for one in PAGES if "```mermaid" in one.text] == []
+
+
 @pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
 def test_links_lead_somewhere(one: Page) -> None:
     assert [link for link in one.links if not leads_somewhere(one, link)] == []
