@@ -43,6 +43,15 @@ class CkptGroup(DYMGroup):
         command: click.Command = getattr(module, f"{cmd_name}_")
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the group's own options; without any argument the help is shown."""
+        from celery_ckpt.cli.exits import one_line_errors
+
+        if not args:
+            return super().parse_args(ctx, args)
+        with one_line_errors():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what goes wrong is one line, see ``exits``."""
         from celery_ckpt.cli.exits import one_line_errors

@@ -174,3 +174,8 @@ def test_wrong_usage_is_one_line_with_the_way_to_the_help(
 ) -> None:
     line = commands.fails(*arguments, code=2)
     assert line.endswith(f". See: celery ckpt {arguments[0]} --help")
+
+
+def test_so_is_a_wrong_option_before_the_command(commands: Commands) -> None:
+    assert commands.fails("--stor", "x", "list", code=2).endswith(". See: celery ckpt --help")
+    assert "Commands:" in commands(code=2).stderr
