@@ -76,6 +76,11 @@ def test_files_that_are_no_directory_are_a_wrong_configuration(tmp_path: Path) -
     assert "taken is no directory" in line
 
 
+def test_a_database_that_is_a_directory_is_a_wrong_configuration(tmp_path: Path) -> None:
+    line = commands_for(f"sqlite:///{tmp_path}").fails("list", code=78)
+    assert "is a directory" in line
+
+
 def test_a_misspelt_setting_is_named() -> None:
     commands = commands_for("memory://")
     commands.app.conf.ckpt_kep = 3

@@ -15,7 +15,7 @@ from typing import Self
 
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.errors import AlreadyExists, ConfigurationError
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
 from celery_ckpt.records import Lease, RunRecord
@@ -55,8 +55,15 @@ class SqliteCheckpointStore(SqliteRewriting):
         max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
         durability: Durability = "default",
     ) -> Self:
-        """Open a database file, making it and its directory if need be."""
-        database = Database(Path(path).absolute(), is_synced=durability == "fsync")
+        """Open a database file, making it and its directory if need be.
+
+        Raises:
+            ConfigurationError: there is a directory of that name.
+        """
+        file = Path(path).absolute()
+        if file.is_dir():
+            raise ConfigurationError(reason=f"{file} is a directory: name a file in it for the store.")
+        database = Database(file, is_synced=durability == "fsync")
         return cls(database, clock=clock, max_checkpoint_bytes=max_checkpoint_bytes)
 
     @classmethod
