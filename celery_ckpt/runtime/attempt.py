@@ -22,6 +22,7 @@ from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
 from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.lease import Hold
 from celery_ckpt.runtime.patience import patiently
@@ -41,6 +42,8 @@ class Attempt:
         self, context: AppContext, task: Any, of_run: RunRecord, hold: Hold, moment: int
     ) -> None:
         self.context, self.task, self.hold = context, task, hold
+        #: What was delivered: a body's own threads do not see it.
+        self.request = task.request
         #: The run's record as this attempt knows it.
         self.of_run = of_run
         self.strategy = task.strategy_in(context.settings).for_run()
@@ -65,7 +68,9 @@ class Attempt:
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         """Tell the world; ``saving.py`` is part of it, and its failure alone is this run's failure."""
-        for receiver, response in signals.checkpoint_event.send(sender=self.task, run=run, event=event):
+        with working_for(run, self):  # a body may have threads of its own, which know nothing of it
+            told = signals.checkpoint_event.send(sender=self.task, run=run, event=event)
+        for receiver, response in told:
             is_own = getattr(receiver, "__module__", "").startswith("celery_ckpt.runtime.")
             if is_own and isinstance(response, BaseException):
                 raise response
@@ -81,7 +86,8 @@ class Attempt:
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         """Save this, waiting for the store if need be."""
-        self.write(lambda: self._save(run, checkpoint))
+        with working_for(run, self):
+            self.write(lambda: self._save(run, checkpoint))
 
     def save_as_it_is(self, run: AgentRun) -> None:
         """Save where the run stands now, unless that was just done."""

@@ -44,7 +44,8 @@ def current_request(task: Any) -> Any:
 @contextmanager
 def working_for(run: AgentRun, attempt: Attempt | None) -> Iterator[None]:
     """Let that be the current run meanwhile."""
-    tokens = _run.set(run), _attempt.set(attempt), _request.set(run.task.request)
+    request = run.task.request if attempt is None else attempt.request
+    tokens = _run.set(run), _attempt.set(attempt), _request.set(request)
     try:
         yield
     finally:

@@ -1,0 +1,31 @@
+"""Agents whose bodies do what few bodies do."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from celery_ckpt import AgentRun, agent_task
+
+
+def _asks_for(*numbers: int) -> dict[str, Any]:
+    def call(number: int) -> dict[str, Any]:
+        function = {"name": "square", "arguments": f'{{"number": {number}}}'}
+        return {"id": f"c{number}", "type": "function", "function": function}
+
+    return {"role": "assistant", "content": None, "tool_calls": [call(number) for number in numbers]}
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+@agent_task
+def in_threads(run: AgentRun, turns: int) -> int:
+    """Runs its tools in threads of its own."""
+    for _ in run.iterations(limit=turns):
+        reply = run.llm(_asks_for, 1, 2, 3)
+        with ThreadPoolExecutor(3) as threads:
+            done = list(threads.map(lambda call: run.tool(call, _square), reply.tool_calls))
+        run.state["sum"] = run.state.get("sum", 0) + sum(done)
+    return int(run.state["sum"])
