@@ -21,7 +21,7 @@ _MAX_INTEGER_BITS: Final = 14_000
 
 
 def plain(value: Any, path: str, *, depth: int = 0) -> Any:
-    """Return a deep copy of ``value`` made of plain JSON types only.
+    """Return a deep copy of ``value`` made of plain JSON types only. It may be changed meanwhile.
 
     Raises:
         NotJson: something in it would not come back as it was; the error names where.
@@ -33,7 +33,9 @@ def plain(value: Any, path: str, *, depth: int = 0) -> Any:
         return value
     if kind is dict or isinstance(value, dict):
         _refuse_depth(depth, path)
-        return {_key(k, path): plain(v, f"{path}.{k}", depth=depth + 1) for k, v in value.items()}
+        # A list of them: a call side by side may change a run's state meanwhile.
+        items = list(value.items())
+        return {_key(k, path): plain(v, f"{path}.{k}", depth=depth + 1) for k, v in items}
     if kind is list or isinstance(value, list):
         _refuse_depth(depth, path)
         return [plain(v, f"{path}[{i}]", depth=depth + 1) for i, v in enumerate(value)]

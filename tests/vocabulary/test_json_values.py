@@ -166,3 +166,14 @@ def test_what_is_refused_is_a_value_error(value: tuple[Any, str, str]) -> None:
 def test_what_is_not_json_cannot_be_decoded(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"at line 1 column"):
         decode(data)
+
+
+def test_what_is_changed_while_it_is_copied_is_copied_all_the_same() -> None:
+    class Busy(int):
+        def bit_length(self) -> int:
+            value["later"] = 2
+            return super().bit_length()
+
+    value: dict[str, Any] = {"now": Busy(1)}
+    assert plain(value, "value") == {"now": 1}
+    assert plain(value, "value") == {"now": 1, "later": 2}
