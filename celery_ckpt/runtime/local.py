@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from celery._state import _task_stack
+from celery.app.task import Context
+from celery.utils import uuid
+
 from celery_ckpt.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.errors import NoCurrentRun
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
@@ -13,7 +18,7 @@ from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
-from celery_ckpt.runtime.current import working_for
+from celery_ckpt.runtime.current import current_run, working_for
 from celery_ckpt.runtime.envelopes import agent_id_of
 from celery_ckpt.runtime.settings import Settings
 
@@ -44,10 +49,22 @@ class LocalHost:
         """Nothing was recorded that could have changed."""
 
 
+def call_directly(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``Task.__call__`` does, but with a request that has nothing of the caller's."""
+    _task_stack.push(task)
+    task.request_stack.push(Context(args=args, kwargs=kwargs))
+    try:
+        return run_locally(task, lambda: task.run(*args, **kwargs))
+    finally:
+        task.request_stack.pop()
+        _task_stack.pop()
+
+
 def run_locally(task: Any, body: Callable[[], Any]) -> Any:
     """Execute a body here and now."""
     request = task.request
-    agent_id, run_id = checked_name(agent_id_of(request, "local")), request.id or "local"
+    run_id = request.id or _id_of_call(task)
+    agent_id = checked_name(agent_id_of(request, run_id))
     bridge = AsyncBridge() if task.is_async else SyncBridge()
     attempt = (request.retries or 0) + 1
     redaction = Redaction(Settings.of(task.app).redact)
@@ -58,3 +75,11 @@ def run_locally(task: Any, body: Callable[[], Any]) -> Any:
         value = body()
     run.settle()
     return value
+
+
+def _id_of_call(task: Any) -> str:
+    """Called by another run's body it is the same in every attempt at that, like a key of it."""
+    try:
+        return current_run().idempotency_key(f"call of {task.name}")
+    except NoCurrentRun:
+        return uuid()

@@ -22,7 +22,7 @@ from celery_ckpt.runtime.current import current_request
 from celery_ckpt.runtime.envelopes import AGENT_HEADER, RECORDED_HEADER
 from celery_ckpt.runtime.execution import execute
 from celery_ckpt.runtime.install import connect
-from celery_ckpt.runtime.local import run_locally
+from celery_ckpt.runtime.local import call_directly, run_locally
 from celery_ckpt.runtime.loop import run_coroutine
 from celery_ckpt.runtime.options import OPTIONS, check_options, parsed_strategy
 from celery_ckpt.runtime.replacing import name_apart
@@ -104,8 +104,9 @@ class AgentTask(Task, Generic[P, R]):
         if self.request.is_eager:
             eager: R = run_locally(self, lambda: self.run(*args, **kwargs))
             return eager
-        if self.request.called_directly:
-            result: R = run_locally(self, lambda: Task.__call__(self, *args, **kwargs))
+        # What was delivered has an attempt only once its body runs: then it is the body that calls.
+        if self.request.called_directly or attempt_of(self) is not None:
+            result: R = call_directly(self, args, kwargs)
             return result
         value: R = execute(self, args, kwargs)
         return value

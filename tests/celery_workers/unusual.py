@@ -29,3 +29,12 @@ def in_threads(run: AgentRun, turns: int) -> int:
             done = list(threads.map(lambda call: run.tool(call, _square), reply.tool_calls))
         run.state["sum"] = run.state.get("sum", 0) + sum(done)
     return int(run.state["sum"])
+
+
+@agent_task(iterations_per_task=1)
+def factorial(run: AgentRun, number: int) -> list[Any]:
+    """Calls itself as a plain function, and tells the keys that all of them have."""
+    for _ in run.iterations(limit=2):
+        product, keys = (1, []) if number <= 1 else factorial(number - 1)
+        run.state["all"] = [number * product, [*keys, run.idempotency_key("pay")]]
+    return list(run.state["all"])
