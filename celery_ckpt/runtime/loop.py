@@ -11,12 +11,12 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.errors import ConfigurationError, RunMisused
 from celery_ckpt.runtime.current import current_attempt
 
 R = TypeVar("R")
@@ -34,13 +34,49 @@ class _Loop:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                thread = threading.Thread(target=self._loop.run_forever, name="celery_ckpt-loop")
-                thread.daemon = True
-                thread.start()
+                name, of_loop = "celery_ckpt-loop", (self._loop,)
+                threading.Thread(target=_forever, args=of_loop, name=name, daemon=True).start()
             return self._loop
 
 
+def _forever(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        # Its body hears of it, too; the others are not to end with it.
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+
+
 _loop = _Loop()
+
+
+class _Body:
+    """A coroutine on the loop. It is over when it has cleaned up, also if it was cancelled."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._over: Future[Any] = Future()
+        self._task: asyncio.Task[Any] | None = None
+        loop.call_soon_threadsafe(self._begin, coroutine)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._task = self._loop.create_task(coroutine)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        # Not asyncio's, which is no Exception: to Celery a task that was cancelled has failed.
+        error = CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self._over.set_result(task.result())
+        else:
+            self._over.set_exception(error)
+
+    def result(self, seconds: float | None = None) -> Any:
+        """Wait for its end."""
+        return self._over.result(seconds)
+
+    def cancel(self) -> None:
+        """Have it cancelled, soon."""
+        self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
@@ -49,23 +85,32 @@ def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
     Whatever interrupts the wait (a soft time limit, a revocation, a cold shutdown) cancels the body.
     """
     _refuse_greenlets(coroutine)
-    future = asyncio.run_coroutine_threadsafe(coroutine, _loop.get())
-    attempt = current_attempt()
+    loop = _loop.get()
+    _refuse_the_loop_itself(coroutine, loop)
+    body, attempt = _Body(coroutine, loop), current_attempt()
     if attempt is not None:
         # Whoever lost the lease may not write any more: there is no use in going on.
-        attempt.hold.on_loss = future.cancel
+        attempt.hold.on_loss = body.cancel
     try:
-        return future.result()
+        value: R = body.result()
+        return value
     except BaseException:
-        _cancel(future)
+        body.cancel()
+        # Nobody may begin where it was as long as it is still at it.
+        with suppress(FutureTimeout, Exception):
+            body.result(_CLEAN_UP_SECONDS)
         raise
 
 
-def _cancel(future: Future[Any]) -> None:
-    if not future.done():
-        future.cancel()
-        with suppress(FutureTimeout, asyncio.CancelledError, Exception):
-            future.result(_CLEAN_UP_SECONDS)
+def _refuse_the_loop_itself(
+    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
+) -> None:
+    if asyncio._get_running_loop() is loop:
+        coroutine.close()
+        raise RunMisused(
+            reason="An async agent task was called directly from the body of another one: nobody would "
+            "be left to run it. Use `await asyncio.to_thread(task, ...)`."
+        )
 
 
 def _refuse_greenlets(coroutine: Coroutine[Any, Any, Any]) -> None:

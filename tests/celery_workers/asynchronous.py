@@ -105,6 +105,7 @@ async def _sleep(run_id: str, number: int) -> None:
     try:
         await _call(run_id, f"sleep {number}")
     except asyncio.CancelledError:
+        await asyncio.sleep(0.5)  # as one does who closes connections
         here().note(run_id, "cleaned up")
         raise
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,3 +40,23 @@ def factorial(run: AgentRun, number: int) -> list[Any]:
         product, keys = (1, []) if number <= 1 else factorial(number - 1)
         run.state["all"] = [number * product, [*keys, run.idempotency_key("pay")]]
     return list(run.state["all"])
+
+
+@agent_task
+async def inner(run: AgentRun, number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+@agent_task
+async def outer(run: AgentRun, number: int, how: str) -> int:
+    """Calls an async agent as a plain function, on the loop or in a thread."""
+    return int(inner(number) if how == "on the loop" else await asyncio.to_thread(inner, number))
+
+
+@agent_task(max_retries=0)
+async def exits(run: AgentRun, attempts: int) -> int:
+    """Has something in it that ends the process, as scripts do."""
+    if run.attempt <= attempts:
+        await asyncio.gather(run.step("exit", sys.exit, "enough"))
+    return run.attempt

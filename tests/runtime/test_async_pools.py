@@ -63,7 +63,7 @@ def test_a_hand_off_inside_of_a_task_group_costs_nothing(
         False,
     ],
 )
-def test_a_soft_time_limit_cancels_the_body(
+def test_a_soft_time_limit_cancels_the_body_and_the_next_one_waits_for_its_end(
     start_worker: StartWorker, ledger: Ledger, hands_off: bool
 ) -> None:
     start_worker()
@@ -76,6 +76,7 @@ def test_a_soft_time_limit_cancels_the_body(
     assert [note["retries"] for note in ledger.notes(result.id, "begin")] == [0, 0 if hands_off else 1]
     assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2}
     assert ledger.notes(result.id, "cleaned up")
+    ledger.never_two_bodies_at_once(result.id)
 
 
 def test_a_gevent_pool_says_what_to_do(start_worker: StartWorker) -> None:

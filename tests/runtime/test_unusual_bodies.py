@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from celery_workers.standing import Site
-from celery_workers.unusual import factorial, in_threads
+from celery_workers.unusual import exits, factorial, in_threads, inner, outer
 
 from celery_ckpt import Agents, CheckpointEvent
+from celery_ckpt.errors import RunMisused
 
 SITE = {"include": ("celery_workers.unusual",), "conf": {"ckpt_lease_ttl": 3}}
 
@@ -33,3 +35,19 @@ def test_a_body_that_calls_itself_gets_a_result_and_runs_of_their_own_get_keys_o
 def test_two_direct_calls_are_two_runs() -> None:
     [_, [one]], [_, [other]] = factorial(1), factorial(1)
     assert one != other
+
+
+def test_an_async_agent_that_is_called_on_the_loop_says_what_to_do_and_the_loop_goes_on(
+    site: Site,
+) -> None:
+    with pytest.raises(RunMisused, match=r"Use `await asyncio\.to_thread"):
+        outer.delay(1, "on the loop").get(timeout=60)
+
+    assert outer.delay(1, "in a thread").get(timeout=60) == 2
+
+
+def test_an_async_body_that_wants_to_end_the_process_does_not_end_the_loop(site: Site) -> None:
+    result = exits.delay(1)
+
+    assert result.get(timeout=60) == 2
+    assert inner.delay(1).get(timeout=60) == 2
