@@ -57,8 +57,8 @@ class Redaction:
         name = type(error).__name__
         try:
             return str(self.value(f"{name}: {error}", "error"))
-        except RedactionFailed:
-            return name
+        except Exception:
+            return name  # also if it cannot say itself what it is
 
     def adopt(self, conversation: Conversation, before: Conversation | None = None) -> None:
         """Redact what a conversation gets from now on, and what it has that the one before had not."""

@@ -37,10 +37,12 @@ def _on_announced(sender: Any, **_: Any) -> None:
 
 def _on_postrun(sender: Any, **_: Any) -> None:
     attempt = attempt_of(sender)
-    if attempt is not None and attempt.of_run.status.is_final:
-        attempt.context.keeper.let_go(attempt.hold)
-        if attempt.is_announced:
-            attempt.context.aside.do(lambda: settle(attempt))
+    if attempt is None:
+        return
+    # However it ended: a lease that nobody works with must come to its end.
+    attempt.context.keeper.let_go(attempt.hold)
+    if attempt.of_run.status.is_final and attempt.is_announced:
+        attempt.context.aside.do(lambda: settle(attempt))
 
 
 def finish(**_: Any) -> None:

@@ -7,6 +7,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from celery.exceptions import Retry
+
 from celery_ckpt import AgentRun, agent_task
 
 
@@ -60,3 +62,21 @@ async def exits(run: AgentRun, attempts: int) -> int:
     if run.attempt <= attempts:
         await asyncio.gather(run.step("exit", sys.exit, "enough"))
     return run.attempt
+
+
+@agent_task
+def retries_by_itself(run: AgentRun) -> int:
+    """Tells Celery of a retry that it has not sent."""
+    if run.attempt == 1:
+        raise Retry("some day")
+    return run.attempt
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@agent_task(autoretry_for=())
+def fails_speechless(run: AgentRun) -> None:
+    raise Speechless

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 from celery_workers.standing import Site
-from celery_workers.unusual import exits, factorial, in_threads, inner, outer
+from celery_workers.unusual import (
+    exits,
+    factorial,
+    fails_speechless,
+    in_threads,
+    inner,
+    outer,
+    retries_by_itself,
+)
+from celery_workers.waiting import until
 
 from celery_ckpt import Agents, CheckpointEvent
 from celery_ckpt.errors import RunMisused
+from celery_ckpt.records import RunStatus
 
 SITE = {"include": ("celery_workers.unusual",), "conf": {"ckpt_lease_ttl": 3}}
 
@@ -51,3 +61,15 @@ def test_an_async_body_that_wants_to_end_the_process_does_not_end_the_loop(site:
 
     assert result.get(timeout=60) == 2
     assert inner.delay(1).get(timeout=60) == 2
+
+
+def test_an_attempt_that_only_says_that_it_will_be_retried_does_not_keep_its_lease(site: Site) -> None:
+    assert retries_by_itself.delay().get(timeout=60) == 2
+
+
+def test_an_error_without_words_is_a_failure_like_any_other(site: Site) -> None:
+    result = fails_speechless.delay()
+
+    until(result.failed, 30, "the failure")
+    status = Agents(site.app).status(result.id)
+    assert (status.status, status.error) == (RunStatus.FAILED, "Speechless")
