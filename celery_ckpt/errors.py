@@ -143,11 +143,12 @@ class RunFailed(CheckpointError):
 
 
 class RunStalled(CheckpointError):
-    """A run that kills its workers, or is killed each time before it can record anything."""
+    """A run that kills its workers, or is ended each time before it can record anything."""
 
     template = (
         "Run {run_id!r} of agent {agent_id!r} was given up: {attempts} attempts in a row died without "
-        "recording a step or a checkpoint. Look for what killed them (memory?), then resume it by hand."
+        "recording a step or a checkpoint. Look for what ended them (memory? a time limit?), then "
+        "resume it by hand."
     )
     attempts: int
 

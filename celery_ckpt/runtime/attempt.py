@@ -27,6 +27,7 @@ from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.lease import Hold
 from celery_ckpt.runtime.patience import patiently
 from celery_ckpt.runtime.telling import tell
+from celery_ckpt.strategies import Never
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -53,6 +54,7 @@ class Attempt:
         self.is_announced = False
         #: The last checkpoint that this attempt saved.
         self._saved: Checkpoint | None = None
+        self._has_recorded = False
         self._iterations = 0
         self._dropped_to = 0
 
@@ -60,11 +62,17 @@ class Attempt:
         """Is it an attempt at that run?"""
         return (self.of_run.agent_id, self.of_run.run_id) == (agent_id, run_id)
 
+    @property
+    def has_progressed(self) -> bool:
+        """Has it got any further than the one before it?"""
+        return self._has_recorded or self._saved is not None or self._iterations > 0
+
     # -- what a run asks of its host -----------------------------------------------------------------
 
     def record(self, step: Step) -> None:
         """Keep a step."""
         self.write(lambda: self.context.store.record_step(step, self.hold.lease))
+        self._has_recorded = True
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         """Tell the world; ``saving.py`` is part of it, and its failure alone is this run's failure."""
@@ -124,6 +132,8 @@ class Attempt:
         """Make room for others after some iterations, if that was asked for."""
         self._iterations += 1
         limit = self.task.iterations_per_task or self.context.settings.iterations_per_task
+        if isinstance(self.strategy, Never):
+            return  # without checkpoints the next one would begin where this one began
         if limit is not None and self._iterations >= limit:
             raise HandOff(f"{limit} iterations are done")
 

@@ -112,8 +112,7 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
     if isinstance(control, HandOff):
         return _handed_off(attempt, run, str(control))
     if attempt.is_time_to_go(error):
-        # In the midst of something: a body that works by its own hand has its last checkpoint.
-        return _handed_off(attempt, None if run is None or run.is_own_hand else run, "time limit")
+        return _out_of_time(attempt, run)
     if isinstance(error, Retry):
         return error  # released by AgentTask.retry, just before its message was published
     if isinstance(error, Reject) and error.requeue:
@@ -181,13 +180,24 @@ def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: A
     tell(signals.agent_finished, attempt, run, record=record)
 
 
-def _handed_off(attempt: Attempt, run: AgentRun | None, reason: str) -> BaseException:
+def _out_of_time(attempt: Attempt, run: AgentRun | None) -> BaseException:
+    """In the midst of something: a body that works by its own hand has its last checkpoint. One that
+    got nowhere counts as one that died: a call that is too long for the limit must not go on for ever.
+    """
+    if not attempt.has_progressed:
+        return _handed_off(attempt, None, "time limit", RunStatus.RUNNING)
+    return _handed_off(attempt, None if run is None or run.is_own_hand else run, "time limit")
+
+
+def _handed_off(
+    attempt: Attempt, run: AgentRun | None, reason: str, status: RunStatus = RunStatus.QUEUED
+) -> BaseException:
     """Save, release, publish; Celery then acknowledges. In this order, and in no other."""
     time.sleep(drain.grace_left)
     try:
         if run is not None and not isinstance(attempt.strategy, Never):
             attempt.save_as_it_is(run)
-        released = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
+        released = attempt.of_run.model_copy(update={"status": status})
         attempt.release(released, _UNCLAIMED_SECONDS)
     except Fenced:
         return _fenced(attempt, run)

@@ -8,7 +8,7 @@ from typing import Any
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.repairing import POLICIES
 from celery_ckpt.runtime.settings import seconds
-from celery_ckpt.strategies import CheckpointStrategy
+from celery_ckpt.strategies import CheckpointStrategy, Never
 
 #: Those that are checked.
 OPTIONS = ("strategy", "on_changed", "pending_calls", "iterations_per_task", "keep", "max_age")
@@ -29,7 +29,11 @@ def parsed_strategy(strategy: Any) -> CheckpointStrategy | None:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise ``ConfigurationError`` if an option is wrong; those that are not known are Celery's."""
-    parsed_strategy(options.get("strategy"))
+    strategy = parsed_strategy(options.get("strategy"))
+    if isinstance(strategy, Never) and options.get("iterations_per_task"):
+        raise ConfigurationError(
+            reason="iterations_per_task needs checkpoints to go on from, and strategy is Never."
+        )
     for name, (is_right, told) in _RULES.items():
         if name in options and not is_right(options[name]):
             raise ConfigurationError(reason=f"{name} is {told}, not {options[name]!r}.")

@@ -13,6 +13,7 @@ from celery_workers.retrying import outcome, slow_step, stubborn
 from celery_workers.waiting import until
 
 from celery_ckpt import Agents
+from celery_ckpt.errors import RunStalled
 
 #: Short, because it has to pass; but not because a machine with two cores was busy for a moment.
 LEASE = 2.5
@@ -126,3 +127,24 @@ def test_a_soft_time_limit_hands_off_if_that_is_wanted(
     assert result.get(timeout=60) == 3
     assert [note["retries"] for note in ledger.notes(result.id, "begin")] == [0, 0, 0]
     assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2, (result.id, "sleep 3"): 2}
+
+
+@pytest.mark.configured(
+    conf={
+        "ckpt_lease_ttl": LEASE,
+        "ckpt_hand_off_on_time_limit": True,
+        "ckpt_max_stalled_attempts": 2,
+    }
+)
+def test_a_call_that_is_too_long_for_the_time_limit_is_not_made_for_ever(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker()
+    ledger.hold("sleep 2")
+    result = slow_step.apply_async((2,), soft_time_limit=1)
+
+    with pytest.raises(RunStalled, match="2 attempts"):
+        result.get(timeout=60)
+    # The first one has recorded its first call, and is none of them.
+    assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 3}
+    broker.assert_clean(5)

@@ -168,3 +168,10 @@ def test_dropping_steps_never_fails_in_the_body(error: StoreError, outcome: Any,
 
     with pytest.raises(outcome) if outcome else nullcontext():
         assert crash_everywhere(long, (8,)).result == sum(range(9))
+
+
+def test_an_agent_without_checkpoints_is_not_handed_off_after_some_iterations(monkeypatch) -> None:
+    """It would begin anew each time, for ever."""
+    monkeypatch.setitem(app.conf, "ckpt_iterations_per_task", 1)
+    monkeypatch.setattr(sync_agent, "strategy", Never())
+    assert crash_everywhere(sync_agent, (2,)).result == [17, 6]

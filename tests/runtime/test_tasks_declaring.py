@@ -107,6 +107,7 @@ def test_wrong_arguments_are_refused_at_the_call(
         ({"on_changed": "cal"}, "on_changed is 'call' or 'fail', not 'cal'"),
         ({"pending_calls": "drop"}, "pending_calls is one of leave, answer, take_back, not 'drop'"),
         ({"iterations_per_task": 0}, "iterations_per_task.*0"),
+        ({"iterations_per_task": 2, "strategy": "never"}, "needs checkpoints to go on from"),
         ({"keep": 0}, "keep.*0"),
     ],
 )
