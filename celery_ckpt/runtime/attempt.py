@@ -52,6 +52,8 @@ class Attempt:
         self.moment = moment
         #: Has Celery told the world how the run ended?
         self.is_announced = False
+        #: Set once its body was told to stop: whatever it makes of that, it has not done all its work.
+        self.stop: HandOff | None = None
         #: The last checkpoint that this attempt saved.
         self._saved: Checkpoint | None = None
         self._has_recorded = False
@@ -126,7 +128,7 @@ class Attempt:
         if self.hold.is_lost:
             raise Fenced
         if drain.is_on and self.context.settings.hand_off:
-            raise HandOff("the worker is shutting down")
+            raise self._stopped("the worker is shutting down")
 
     def iteration_ended(self, run: AgentRun) -> None:
         """Make room for others after some iterations, if that was asked for."""
@@ -135,7 +137,11 @@ class Attempt:
         if isinstance(self.strategy, Never):
             return  # without checkpoints the next one would begin where this one began
         if limit is not None and self._iterations >= limit:
-            raise HandOff(f"{limit} iterations are done")
+            raise self._stopped(f"{limit} iterations are done")
+
+    def _stopped(self, reason: str) -> HandOff:
+        self.stop = HandOff(reason)
+        return self.stop
 
     def changed(self, run: AgentRun, name: str) -> None:
         """A recorded step was not asked for as it was recorded."""
@@ -148,6 +154,10 @@ class Attempt:
             run.agent_id,
         )
         tell(signals.step_changed, self, run, name=name)
+
+    def is_to_go(self, error: BaseException) -> bool:
+        """Is the run to be handed off instead of being retried after that?"""
+        return self.stop is not None or self.is_time_to_go(error)
 
     def is_time_to_go(self, error: BaseException) -> bool:
         """Is that a soft time limit, at which the run is to be handed off?"""

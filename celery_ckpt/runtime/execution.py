@@ -90,6 +90,8 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
         tell(signals.agent_resumed if run.resumed else signals.agent_started, attempt, run)
         with working_for(run, attempt):
             value = body()
+        if attempt.stop is not None:
+            raise attempt.stop  # something in the body has caught it
         return _finished(attempt, run, value)
     except BaseException as error:
         raise _outcome(attempt, run, error) from error.__cause__
@@ -119,6 +121,8 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
         return _interrupted(attempt, error)
     if isinstance(error, Ignore | Reject):
         return _left(attempt, run, error)
+    if attempt.stop is not None and isinstance(error, Exception):
+        return _handed_off(attempt, run, str(attempt.stop))  # it came of catching that
     if isinstance(error, UNREADABLE_HERE):
         return _put_back(attempt, error)
     if isinstance(error, Exception):

@@ -145,8 +145,8 @@ class AgentTask(Task, Generic[P, R]):
         """Celery's ``retry``. The lease is given up and the retry counted before the message goes."""
         attempt = attempt_of(self)
         error = options.get("exc")
-        if attempt is not None and error is not None and attempt.is_time_to_go(error):
-            raise error
+        if attempt is not None and error is not None and attempt.is_to_go(error):
+            raise error  # to be handed off, and not to be counted
         try:
             return super().retry(*args, **options)
         except Reject as rejected:

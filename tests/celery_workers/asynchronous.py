@@ -122,3 +122,20 @@ async def with_models(self: AgentTask[Any, Any], given: Given) -> Given:
 
 async def _one_more(number: int) -> int:
     return number + 1
+
+
+@agent_task
+async def lenient(run: AgentRun, how: str) -> list[str]:
+    """Goes on whatever happens to its calls, and ends as soon as they are made."""
+
+    async def work(name: str) -> str:
+        await _call(run.run_id, name)
+        return name
+
+    with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
+        await run.step("first", work, "first")
+        calls = [run.step(name, work, name) for name in ("second", "third")]
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        if how == "trips":
+            return [str(one).upper() for one in done if one[0]]
+        return [one if isinstance(one, str) else "failed" for one in done]

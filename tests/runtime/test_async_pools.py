@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from celery_workers.asynchronous import (
     in_a_group,
+    lenient,
     slow_async,
     which_loop,
 )
@@ -49,6 +50,25 @@ def test_a_hand_off_inside_of_a_task_group_costs_nothing(
     assert ledger.repeated(result.id) == {}
     assert len(ledger.bodies(result.id)) == 2
     broker.assert_clean(5)
+
+
+@pytest.mark.parametrize(("how", "result"), [("returns", "second"), ("trips", "SECOND")])
+def test_a_hand_off_that_a_body_takes_for_a_result_is_one_all_the_same(
+    start_worker: StartWorker, ledger: Ledger, how: str, result: str
+) -> None:
+    first = start_worker(pool="threads")
+    ledger.hold("first")
+    sent = lenient.delay(how)
+    ledger.wait_for_call("first", 10)
+
+    first.term()
+    assert first.wait_exit(10) == 0
+    ledger.let_go()
+    start_worker(pool="threads")
+
+    assert sent.get(timeout=60)[0] == result
+    assert ledger.repeated(sent.id) == {}
+    assert [note["retries"] for note in ledger.notes(sent.id, "begin")] == [0, 0]
 
 
 @pytest.mark.parametrize(
