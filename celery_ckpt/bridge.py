@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from celery_ckpt.control import found
@@ -38,6 +39,14 @@ class Bridge(Protocol):
 
     async def pause(self) -> None:
         """Let calls that were started side by side with this one begin."""
+        ...
+
+    def under_way(self) -> AbstractContextManager[None]:
+        """A call is being made meanwhile."""
+        ...
+
+    async def finish(self, *, cancel: bool = False) -> None:
+        """Wait until no call is under way; they may be cancelled first."""
         ...
 
     def loop(self, advance: Advance) -> Any:
@@ -78,6 +87,13 @@ class SyncBridge:
     async def pause(self) -> None:
         """There is nobody to wait for."""
 
+    def under_way(self) -> AbstractContextManager[None]:
+        """Whoever makes it waits for it, as do pools of threads."""
+        return nullcontext()
+
+    async def finish(self, *, cancel: bool = False) -> None:
+        """There is nobody to wait for."""
+
     def loop(self, advance: Advance) -> Iterator[int]:
         """A generator of iterations."""
         while (iteration := self.run(advance())) is not None:
@@ -86,6 +102,10 @@ class SyncBridge:
 
 class AsyncBridge:
     """For bodies that are coroutines."""
+
+    def __init__(self) -> None:
+        #: What tells of the end of each call that is under way, and the task that makes it.
+        self._calls: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """The coroutine itself, for the body to await."""
@@ -114,6 +134,25 @@ class AsyncBridge:
     async def pause(self) -> None:
         """Let the other tasks of the loop go on once."""
         await asyncio.sleep(0)
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """A call is being made meanwhile, perhaps side by side with others."""
+        over = asyncio.get_running_loop().create_future()
+        self._calls[over] = asyncio.current_task()
+        try:
+            yield
+        finally:
+            del self._calls[over]
+            over.set_result(None)
+
+    async def finish(self, *, cancel: bool = False) -> None:
+        """Wait until no call is under way; they may be cancelled first."""
+        for task in self._calls.values() if cancel else ():
+            if task is not None:
+                task.cancel()
+        while self._calls:
+            await asyncio.wait(self._calls)
 
     async def loop(self, advance: Advance) -> AsyncIterator[int]:
         """An async generator of iterations."""

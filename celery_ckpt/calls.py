@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_ckpt.answers import Answers
 from celery_ckpt.bridge import Bridge
+from celery_ckpt.control import HandOff
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.hosting import RunHost
@@ -30,7 +31,7 @@ from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
 from celery_ckpt.replies import Reply, recorded_reply
 from celery_ckpt.results import declared, dumped, loaded
-from celery_ckpt.steps import BY_HAND, StepBook, call_key, fingerprint, step_key
+from celery_ckpt.steps import BY_HAND, StepBook, call_key, fingerprint, name_of, step_key
 
 if TYPE_CHECKING:
     from celery_ckpt.conversation import Conversation
@@ -69,6 +70,8 @@ class Calls:
         self._redaction = redaction
         self._answers = Answers()
         self._lock = threading.Lock()
+        #: Has the body ended?
+        self._is_over = False
         #: One event at a time: of two that are told at once, the older must not be saved last.
         self._telling = threading.RLock()
 
@@ -106,16 +109,20 @@ class Calls:
         """See ``AgentRun.llm``."""
         self._refuse_inside_a_step("run.llm")
         self.flush()
-        name = f"llm:{_name_of(fn)}"
+        name = f"llm:{name_of(fn)}"
         key, step = await self._claim(name, args, kwargs)
         if step is not None:
             self._add_reply(step)
             return Reply(step.value).value
         call = functools.partial(self._bridge.call, fn, *args, **kwargs)
         step = await self._make(
-            key, name, call, lambda result: self._reply(result, name), self._add_reply
+            key,
+            name,
+            call,
+            lambda result: self._reply(result, name),
+            self._add_reply,
+            CheckpointEvent.LLM_RESPONSE,
         )
-        await self.tell(self._host.emit, CheckpointEvent.LLM_RESPONSE)
         return Reply(step.value).value
 
     async def tool(self, call: ToolCall, fn: Callable[..., Any], returns: Any) -> Any:
@@ -137,8 +144,8 @@ class Calls:
             lambda: self._bridge.call(fn, **call.arguments),
             lambda result: self._kept(result, returns, name),
             add,
+            CheckpointEvent.TOOL_CALL_COMPLETE,
         )
-        await self.tell(self._host.emit, CheckpointEvent.TOOL_CALL_COMPLETE)
         return loaded(step.value, returns, name)
 
     def _kept(self, result: Any, returns: Any, name: str) -> Any:
@@ -217,31 +224,46 @@ class Calls:
         call: Callable[[], Coro],
         value_of: Callable[[Any], Any],
         add: Callable[[Step], None] | None = None,
+        event: CheckpointEvent | None = None,
     ) -> Step:
         iteration = self._at.steps
         try:
-            if not self._at.is_own_hand:
-                self._host.check(self._run)
-            with self._under_way(key):
-                result = await call()
-            step = self._new_step(key, iteration, name, value_of(result))
-            await self._bridge.io(self._record, step, add)
+            await self._check()
+            with self._bridge.under_way():
+                with self._under_way(key):
+                    result = await call()
+                step = self._new_step(key, iteration, name, value_of(result))
+                await self._bridge.io(self._record, step, add)
         except BaseException:
             self._book.release(key)
             raise
+        if event is not None:
+            with self._bridge.under_way():
+                await self.tell(self._host.emit, event)
         return step
 
+    async def _check(self) -> None:
+        if self._is_over:
+            raise RunMisused(reason="A call after the end of the body: await all that it starts.")
+        if self._at.is_own_hand:
+            return
+        try:
+            self._host.check(self._run)
+        except HandOff:
+            # It costs no call: those side by side are finished before anybody cancels them.
+            if not self._step_under_way():
+                await self._bridge.finish()
+            raise
+
+    async def finish(self, *, cancel: bool) -> None:
+        """See ``AgentRun.finish``."""
+        self._is_over = True
+        await self._bridge.finish(cancel=cancel)
+
     def _new_step(self, key: str, iteration: int, name: str, value: Any) -> Step:
-        run = self._run
+        of_run = {"agent_id": self._run.agent_id, "run_id": self._run.run_id}
         readable = name.encode(errors="replace").decode()
-        return Step(
-            agent_id=run.agent_id,
-            run_id=run.run_id,
-            iteration=iteration,
-            key=key,
-            name=readable,
-            value=value,
-        )
+        return Step(**of_run, iteration=iteration, key=key, name=readable, value=value)
 
     def _record(self, step: Step, add: Callable[[Step], None] | None) -> None:
         self._host.record(step)
@@ -276,9 +298,3 @@ class Calls:
             n = keys[name]
             keys[name] += 1
         return hashlib.sha256(encode([run.agent_id, run.run_id, where, name, n])).hexdigest()[:32]
-
-
-def _name_of(fn: Callable[..., Any]) -> str:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", type(fn).__name__))

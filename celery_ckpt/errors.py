@@ -147,8 +147,7 @@ class RunStalled(CheckpointError):
 
     template = (
         "Run {run_id!r} of agent {agent_id!r} was given up: {attempts} attempts in a row died without "
-        "recording a step or a checkpoint. Look for what ended them (memory? a time limit?), then "
-        "resume it by hand."
+        "recording a step or a checkpoint. Look for what ended them (memory? time?), then resume it."
     )
     attempts: int
 

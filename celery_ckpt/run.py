@@ -264,6 +264,13 @@ class AgentRun:
             **at,
         )
 
+    async def finish(self, *, cancel: bool) -> None:
+        """The body has ended: wait for the calls that it has left under way, or cancel them first.
+
+        What they cost is paid, so they are recorded; and nobody may go on elsewhere meanwhile.
+        """
+        await self._calls.finish(cancel=cancel)
+
     def settle(self) -> None:
         """Append the answers that are still held. To be called when the body has returned."""
         self._calls.flush()

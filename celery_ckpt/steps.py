@@ -6,6 +6,7 @@ of the equal ones it is. Positions would not do: parallel calls finish in any or
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import threading
@@ -69,6 +70,13 @@ def _dump(model: BaseModel, digest: Digest, depth: int) -> Any:
     except ValueError:
         # Some field of it has no JSON; then its type must do.
         return None
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What a function is called."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def call_key(iteration: int, call_id: str) -> str:

@@ -24,10 +24,15 @@ def current_run() -> AgentRun:
     Raises:
         NoCurrentRun: no body of an agent task is.
     """
-    run = _run.get()
+    run = run_if_any()
     if run is None:
         raise NoCurrentRun()
     return run
+
+
+def run_if_any() -> AgentRun | None:
+    """The same, or ``None``."""
+    return _run.get()
 
 
 def current_attempt() -> Attempt | None:

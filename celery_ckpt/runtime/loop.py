@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from celery_ckpt.errors import ConfigurationError, RunMisused
-from celery_ckpt.runtime.current import current_attempt
+from celery_ckpt.runtime.current import current_attempt, run_if_any
 
 R = TypeVar("R")
 #: How long a cancelled body may take to clean up.
@@ -87,7 +87,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
     _refuse_greenlets(coroutine)
     loop = _loop.get()
     _refuse_the_loop_itself(coroutine, loop)
-    body, attempt = _Body(coroutine, loop), current_attempt()
+    body, attempt = _Body(_whole(coroutine), loop), current_attempt()
     if attempt is not None:
         # Whoever lost the lease may not write any more: there is no use in going on.
         attempt.hold.on_loss = body.cancel
@@ -100,6 +100,19 @@ def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
         with suppress(FutureTimeout, Exception):
             body.result(_CLEAN_UP_SECONDS)
         raise
+
+
+async def _whole(coroutine: Coroutine[Any, Any, R]) -> R:
+    """A body, with the calls that it leaves under way."""
+    run, is_cancelled = run_if_any(), False
+    try:
+        return await coroutine
+    except asyncio.CancelledError:
+        is_cancelled = True
+        raise
+    finally:
+        if run is not None:
+            await run.finish(cancel=is_cancelled)
 
 
 def _refuse_the_loop_itself(

@@ -139,3 +139,21 @@ async def lenient(run: AgentRun, how: str) -> list[str]:
         if how == "trips":
             return [str(one).upper() for one in done if one[0]]
         return [one if isinstance(one, str) else "failed" for one in done]
+
+
+@agent_task(max_retries=1, retry_backoff=False, default_retry_delay=0)
+async def fails_beside(run: AgentRun) -> list[str]:
+    """One of two calls fails at first, while the other one is still being made."""
+
+    async def good() -> str:
+        await _call(run.run_id, "good")
+        return "good"
+
+    async def bad() -> str:
+        here().note(run.run_id, "bad")
+        if run.task.request.retries == 0:
+            raise ValueError("not yet")
+        return "bad"
+
+    with here().body(run.run_id, attempt=run.attempt):
+        return list(await asyncio.gather(run.step("good", good), run.step("bad", bad)))

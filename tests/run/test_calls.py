@@ -380,3 +380,34 @@ def test_before_a_loop_that_was_entered_steps_return_and_add_nothing() -> None:
     )
     assert "first" not in made
     assert "second" not in made
+
+
+def test_a_hand_off_waits_for_calls_that_were_started_side_by_side() -> None:
+    made: list[str] = []
+
+    async def work(name: str) -> str:
+        made.append(name)
+        if name == "slow":
+            # Until the other one is told to stop.
+            while attempts.number == 1 and attempts.host.checks < 3:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return name
+
+    async def two_of_them(run: AgentRun, one: str, other: str) -> None:
+        await run.step(one, work, one)
+        await run.step(other, work, other)
+
+    async def body(run: AgentRun) -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(two_of_them(run, "fast", "later"))
+            group.create_task(two_of_them(run, "slow", "last"))
+        return made
+
+    attempts = Attempts(body)
+    run = attempts.attempt()
+    attempts.host.stop_at_check = 3
+    with pytest.raises(BaseExceptionGroup):
+        attempts.go(run)
+    attempts.go()
+    assert sorted(made) == ["fast", "last", "later", "slow"]

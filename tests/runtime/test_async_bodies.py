@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from celery_workers.asynchronous import parallel, which_loop, with_models
+from celery_workers.asynchronous import fails_beside, parallel, which_loop, with_models
 from celery_workers.canvas import ask_async, async_facts
 from celery_workers.standing import Site
 
@@ -42,3 +42,14 @@ def test_models_are_checked_and_dumped(site: Site) -> None:
 
     assert ask_async.delay(question).get(timeout=60) == {"text": "WHY", "length": 2026}
     assert with_models.delay({"number": 1}).get(timeout=60) == {"number": 2}
+
+
+def test_a_call_beside_one_that_fails_is_recorded_before_the_retry(site: Site) -> None:
+    site.ledger.hold("good")
+    result = fails_beside.delay()
+    site.ledger.wait_for(lambda note: note.what == "bad", 10)
+    site.ledger.let_go()
+
+    assert result.get(timeout=60) == ["good", "bad"]
+    assert site.ledger.repeated(result.id) == {}
+    assert len(site.ledger.bodies(result.id)) == 2
