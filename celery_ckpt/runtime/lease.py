@@ -1,7 +1,8 @@
 """Keeping leases: one thread a process renews all of them, so that a long model call is not death.
 
-On a Redis broker the messages' visibility deadlines are moved along. A lease that turns out to be lost
-is marked; its attempt stops at its next event.
+On a Redis broker the messages' visibility deadlines are moved along, by another thread: a broker that
+does not answer must not keep leases from being renewed. A lease that turns out to be lost is marked;
+its attempt stops at its next event.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ class Keeper:
         self._holds: set[Hold] = set()
         self._over: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._is_working = False
 
     def keep(self, hold: Hold) -> None:
         """Renew a lease from now on."""
         with self._lock:
             self._holds.add(hold)
-            if self._thread is None:
-                name = "celery_ckpt-keeper"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
+            is_working, self._is_working = self._is_working, True
+        if not is_working:
+            for name, target in ("keeper", self._work), ("toucher", self._move_deadlines):
+                threading.Thread(target=target, name=f"celery_ckpt-{name}", daemon=True).start()
 
     def let_go(self, hold: Hold) -> None:
         """Do not renew it any more."""
@@ -79,7 +80,6 @@ class Keeper:
             return any(hold.lease.agent_id == agent_id for hold in self._holds)
 
     def _work(self) -> None:
-        unacked = Unacked(self._app.connection_for_write())
         pause, took = threading.Event(), 0.0
         # With hundreds of agents a round takes its time, which is not to be added to the pause.
         while not pause.wait(max(0.0, self._ttl / RENEWALS - took)):
@@ -90,8 +90,14 @@ class Keeper:
             for hold in holds:
                 self._renew(hold)
             self._unwatch(over)
-            self._touch(unacked, [hold.tag for hold in holds if hold.tag and not hold.is_lost])
             took = time.monotonic() - began
+
+    def _move_deadlines(self) -> None:
+        unacked, pause = Unacked(self._app.connection_for_write()), threading.Event()
+        while not pause.wait(self._ttl / RENEWALS):
+            with self._lock:
+                tags = [hold.tag for hold in self._holds if hold.tag and not hold.is_lost]
+            self._touch(unacked, tags)
 
     def _renew(self, hold: Hold) -> None:
         try:

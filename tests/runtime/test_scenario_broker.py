@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
+from celery import Celery
 from celery_workers.broker import BACKEND_DB, STORE_DB, Broker
 from celery_workers.configuration import FAST_REDELIVERY, Configuration
 from celery_workers.fixtures import StartWorker
@@ -13,8 +16,10 @@ from celery_workers.ledger import Ledger
 from celery_workers.processes import Pool, Worker
 from celery_workers.scenarios import count
 from celery_workers.waiting import until
-from scenario_kit import POOLS, assert_right_end, scenario
+from scenario_kit import LEASE, POOLS, assert_right_end, scenario
 from servers import Valkey
+
+from celery_ckpt import Agents
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 #: Seconds; long enough for a busy machine to say within them that a message is not lost.
@@ -91,3 +96,28 @@ def _is_supervised(worker: Worker) -> bool:
     if not worker.is_running():
         worker.start()
     return True
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_broker_that_answers_nothing_does_not_cost_an_agent_its_lease(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    start_worker(pool=pool)
+    ledger.hold("llm 2")
+    result = count.delay(3, 0)
+    ledger.wait_for_call("llm 2", 10)
+    store = Agents(celery_app).store
+
+    def end_of_lease() -> datetime:
+        holder = store.holder(result.id)
+        assert holder is not None, "it has lost its lease"
+        return holder.expires_at
+
+    before = end_of_lease()
+    broker.server.signal(signal.SIGSTOP)
+    until(lambda: end_of_lease() > before + timedelta(seconds=2 * LEASE), 30, "it is renewed")
+    broker.server.signal(signal.SIGCONT)
+    ledger.let_go()
+
+    assert_right_end(result, 3, ledger, broker)
+    assert len(ledger.bodies(result.id)) == 1
