@@ -13,7 +13,7 @@ from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime.current import current_run
 from celery_ckpt.runtime.loop import run_coroutine
-from celery_ckpt.runtime.options import check_options
+from celery_ckpt.runtime.options import check_body, check_options
 from celery_ckpt.runtime.task import AgentTask
 
 P = ParamSpec("P")
@@ -53,6 +53,7 @@ def _task(body: Callable[..., Any], app: Celery | None, options: dict[str, Any])
         raise ConfigurationError(reason=f"@agent_task is for functions; {body!r} is none.")
     # Here, not when the app is finalized: a shared task that cannot be made would spoil every app.
     check_options(options)
+    check_body(body)
     options = {"base": AgentTask, **options, "bind": True}
     # A class of its own may bring it, or not; the body knows best.
     options["is_async"] = inspect.iscoroutinefunction(body)

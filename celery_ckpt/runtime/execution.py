@@ -40,7 +40,7 @@ from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.envelopes import send_later
 from celery_ckpt.runtime.opening import opened_run
-from celery_ckpt.runtime.results import as_record, from_record
+from celery_ckpt.runtime.results import as_record, from_record, refuse_what_celery_cannot_keep
 from celery_ckpt.runtime.starting import LATER_SECONDS, UNREADABLE_HERE, start
 from celery_ckpt.runtime.states import tell_cancelled, tell_started
 from celery_ckpt.runtime.telling import tell
@@ -137,6 +137,7 @@ def _finished(attempt: Attempt, run: AgentRun, value: Any) -> Any:
     run.settle()
     # Celery gets what is on record, as whoever asks later does.
     value = attempt.context.redaction.value(value, "result")
+    refuse_what_celery_cannot_keep(attempt.task, value)
     _end(attempt, run, RunStatus.SUCCEEDED, result=as_record(value))
     return value
 

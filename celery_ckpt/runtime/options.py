@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,13 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, (is_right, told) in _RULES.items():
         if name in options and not is_right(options[name]):
             raise ConfigurationError(reason=f"{name} is {told}, not {options[name]!r}.")
+
+
+def check_body(body: Callable[..., Any]) -> None:
+    """Raise ``ConfigurationError`` for a generator: it would only be made, and nobody would run it."""
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        reason = f"The body of agent task {body.__qualname__} has a yield: nobody would go on with it."
+        raise ConfigurationError(reason=reason)
 
 
 def _is_count(value: Any) -> bool:

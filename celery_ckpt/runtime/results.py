@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery.backends.base import DisabledBackend
 from kombu.utils import json
 
 from celery_ckpt.errors import NotJson, RunFailed
@@ -28,6 +29,17 @@ def as_record(value: Any) -> Any:
             return {_UNKNOWN: type(value).__qualname__}
 
 
+def refuse_what_celery_cannot_keep(task: Any, value: Any) -> None:
+    """Raise now what Celery would raise once the run counts as a success.
+
+    Raises:
+        EncodeError: the serializer of results cannot write it.
+    """
+    is_wanted = not (task.ignore_result or task.request.ignore_result)
+    if is_wanted and _is_unknown(as_record(value)) and not isinstance(task.backend, DisabledBackend):
+        task.backend.encode(value)
+
+
 def from_record(record: RunRecord) -> Any:
     """The result that a record keeps.
 
@@ -41,6 +53,10 @@ def from_record(record: RunRecord) -> Any:
         return json.loads(kept[_KOMBU])
     reason = f"it succeeded, but its result, of type {kept[_UNKNOWN]}, is not JSON and was not kept"
     raise RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
+
+
+def _is_unknown(kept: Any) -> bool:
+    return isinstance(kept, dict) and kept.keys() == {_UNKNOWN}
 
 
 def _is_marked(value: Any) -> bool:

@@ -24,7 +24,7 @@ from celery_ckpt.runtime.execution import execute
 from celery_ckpt.runtime.install import connect
 from celery_ckpt.runtime.local import call_directly, run_locally
 from celery_ckpt.runtime.loop import run_coroutine
-from celery_ckpt.runtime.options import OPTIONS, check_options, parsed_strategy
+from celery_ckpt.runtime.options import OPTIONS, check_body, check_options, parsed_strategy
 from celery_ckpt.runtime.replacing import name_apart
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.runtime.settling import attempt_of
@@ -82,6 +82,8 @@ class AgentTask(Task, Generic[P, R]):
         cls.track_started = False
         body = cls.__dict__.get("run")
         function = body.__func__ if isinstance(body, staticmethod) else body
+        if function is not None:
+            check_body(inspect.unwrap(function))
         if function is not None and inspect.iscoroutinefunction(inspect.unwrap(function)):
             cls.is_async = True
             waiting = _waiting(function)

@@ -80,3 +80,8 @@ class Speechless(Exception):
 @agent_task(autoretry_for=())
 def fails_speechless(run: AgentRun) -> None:
     raise Speechless
+
+
+@agent_task
+def returns_what_nobody_can_keep(run: AgentRun) -> Any:
+    return run.step("think", lambda: 1) and object()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,20 @@ def test_a_body_that_takes_no_run_is_refused(app: Celery) -> None:
 
         @agent_task(app=app, shared=False)
         def empty() -> None: ...
+
+
+def test_a_body_that_yields_is_refused(app: Celery) -> None:
+    def yields(run: AgentRun) -> Iterator[int]:
+        yield 1
+
+    async def yields_too(run: AgentRun) -> AsyncIterator[int]:
+        yield 1
+
+    for body in (yields, yields_too):
+        with pytest.raises(ConfigurationError, match=f"{body.__name__} has a yield"):
+            agent_task(body)
+        with pytest.raises(ConfigurationError, match=f"{body.__name__} has a yield"):
+            app.task(base=AgentTask, lazy=False, shared=False)(body)
 
 
 def test_what_is_no_function_is_refused(app: Celery) -> None:

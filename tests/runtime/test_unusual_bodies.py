@@ -12,8 +12,10 @@ from celery_workers.unusual import (
     inner,
     outer,
     retries_by_itself,
+    returns_what_nobody_can_keep,
 )
 from celery_workers.waiting import until
+from kombu.exceptions import EncodeError
 
 from celery_ckpt import Agents, CheckpointEvent
 from celery_ckpt.errors import RunMisused
@@ -73,3 +75,12 @@ def test_an_error_without_words_is_a_failure_like_any_other(site: Site) -> None:
     until(result.failed, 30, "the failure")
     status = Agents(site.app).status(result.id)
     assert (status.status, status.error) == (RunStatus.FAILED, "Speechless")
+
+
+def test_a_result_that_celery_cannot_keep_is_a_failure_in_the_store_too(site: Site) -> None:
+    result = returns_what_nobody_can_keep.delay()
+
+    with pytest.raises(EncodeError, match="not JSON serializable"):
+        result.get(timeout=60)
+    status = Agents(site.app).status(result.id)
+    assert (status.status, "EncodeError" in str(status.error)) == (RunStatus.FAILED, True)
