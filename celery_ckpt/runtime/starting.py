@@ -6,7 +6,8 @@ import logging
 import time
 from typing import Any
 
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
+from kombu.exceptions import OperationalError
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import (
@@ -55,14 +56,25 @@ def start(task: Any) -> Attempt:
 
     Raises:
         Ignore: there is nothing to do; Celery acknowledges the message and stores nothing.
+        Reject: nor can it be done later, as yet; Celery gives the message back.
     """
     context = AppContext.of(task.app)
     try:
         return _started_unless_busy(context, task)
     except (StoreUnavailable, *UNREADABLE_HERE) as error:
         logger.error("Run %s cannot begin yet: %s", task.request.id, error)
-        send_later(task, LATER_SECONDS)
-        raise Ignore("the store is away, or it cannot be read here") from error
+        reason = "the store is away, or it cannot be read here"
+        raise _put_off(task, LATER_SECONDS, reason) from error
+
+
+def _put_off(task: Any, seconds: float, reason: str) -> Ignore | Reject:
+    """Send it later; if the broker is away too, let Celery give the message back to it."""
+    try:
+        send_later(task, seconds)
+    except OperationalError as error:
+        logger.warning("Run %s was not sent: %s", task.request.id, error)
+        return Reject(reason, requeue=True)
+    return Ignore(reason)
 
 
 def _started_unless_busy(context: AppContext, task: Any) -> Attempt:
@@ -72,13 +84,14 @@ def _started_unless_busy(context: AppContext, task: Any) -> Attempt:
         raise _duplicate(context, task, busy) from busy
 
 
-def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore:
+def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore | Reject:
     """Drop what is on record: that and the watchdog protect it. Else it is only in this message."""
+    reason = f"{busy} works for the agent"
     if isinstance(busy, _InRepair):
-        send_later(task, _SOON_SECONDS)
-    elif context.store.run(agent_id_of(task.request), task.request.id) is None:
-        send_later(task, LATER_SECONDS)
-    return Ignore(f"{busy} works for the agent")
+        return _put_off(task, _SOON_SECONDS, reason)
+    if context.store.run(agent_id_of(task.request), task.request.id) is None:
+        return _put_off(task, LATER_SECONDS, reason)
+    return Ignore(reason)
 
 
 def _started(context: AppContext, task: Any) -> Attempt:

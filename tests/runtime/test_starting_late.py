@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
+from kombu.exceptions import OperationalError
 
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore
+from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, Start
 from celery_ckpt.runtime import starting
 from celery_ckpt.stores.sealed import SealedStore
@@ -70,13 +72,15 @@ def sent_later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def delivered(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def delivered(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, outcome: type[Exception] = Ignore
+) -> None:
     """Deliver a run whose agent somebody has the lease of."""
     context = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
     monkeypatch.setattr(starting.AppContext, "of", lambda app: context)
     request = SimpleNamespace(id="r", headers={"ckpt_agent_id": "a"}, properties={}, ckpt_recorded=True)
     task = SimpleNamespace(app=None, name="t", request=request, keep=None, max_age=None)
-    with pytest.raises(Ignore):
+    with pytest.raises(outcome):
         starting.start(task)
 
 
@@ -103,3 +107,19 @@ def test_a_delivery_that_cannot_even_be_read_while_its_agent_is_busy_comes_back(
     store.acquire("a", "host/boot/1/2/3", TTL)
     delivered(SealedStore(store, base64.b64encode(bytes(32)).decode()), monkeypatch)
     assert sent_later == [5.0]
+
+
+def test_a_delivery_that_can_neither_begin_nor_be_sent_again_goes_back_to_its_queue(
+    monkeypatch,
+) -> None:
+    """A failure, which it was, would have reached whoever waits, although the run goes on later."""
+
+    class Away(MemoryCheckpointStore):
+        def start_run(self, *args: Any, **kwargs: Any) -> Start:
+            raise StoreUnavailable(where="there", reason="gone")
+
+    def send_later(task: Any, seconds: float) -> None:
+        raise OperationalError("the broker is away too")
+
+    monkeypatch.setattr(starting, "send_later", send_later)
+    delivered(Away(), monkeypatch, Reject)
