@@ -149,6 +149,8 @@ class AgentTask(Task, Generic[P, R]):
         error = options.get("exc")
         if attempt is not None and error is not None and attempt.is_to_go(error):
             raise error  # to be handed off, and not to be counted
+        if isinstance(error, PERMANENT):
+            raise error  # whoever says what else is not to be retried has not said these
         try:
             return super().retry(*args, **options)
         except Reject as rejected:

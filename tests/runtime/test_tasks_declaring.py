@@ -13,7 +13,7 @@ from celery import Celery, shared_task
 from celery_workers.fixtures import current_app_kept
 
 from celery_ckpt import AgentRun, AgentTask, EveryN, Message, ToolCall, agent_task, current_run
-from celery_ckpt.errors import ConfigurationError, NoCurrentRun
+from celery_ckpt.errors import ConfigurationError, NoCurrentRun, RunMisused
 
 
 @pytest.fixture
@@ -262,3 +262,20 @@ def test_a_task_may_be_a_class(app: Celery) -> None:
 
     assert task("you") == "HELLO you"
     assert app.tasks["greeting"].is_agent
+
+
+def test_what_another_attempt_would_only_run_into_again_is_not_retried_whatever_else_is_not(
+    app: Celery,
+) -> None:
+    app.conf.task_always_eager = True
+    begun: list[int] = []
+
+    @agent_task(app=app, dont_autoretry_for=(KeyError,), max_retries=2)
+    def loops_twice(run: AgentRun) -> None:
+        begun.append(run.attempt)
+        run.iterations()
+        run.iterations()
+
+    with pytest.raises(RunMisused):
+        loops_twice.delay().get()
+    assert begun == [1]
