@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from billiard.exceptions import WorkerLostError
 from celery.exceptions import TimeLimitExceeded
-from celery.signals import task_failure, task_received, task_revoked
+from celery.signals import task_failure, task_internal_error, task_received, task_revoked
+from celery.worker import state as worker_state
 
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
 from celery_ckpt.records import RunStatus
@@ -56,6 +57,16 @@ def _on_failure(sender: Any, task_id: str, exception: Any, **_: Any) -> None:
         _end(sender, agent_id, task_id, RunStatus.FAILED, f"{type(exception).__name__}: {exception}")
 
 
+def _on_internal_error(sender: Any, task_id: str, **_: Any) -> None:
+    """Celery could not keep an outcome. Without processes of its own, a pool then forgets the message
+    too: nobody acknowledges it, and it takes one of the worker's places for ever. It is on record.
+    """
+    request = _requests.get(task_id) if getattr(sender, "is_agent", False) else None
+    if request is not None:
+        request.acknowledge()
+        worker_state.task_ready(request)
+
+
 def _agent_id_by(task_id: str) -> str:
     request = _requests.get(task_id)
     return task_id if request is None else agent_id_of(request._context)
@@ -80,3 +91,4 @@ def connect() -> None:
     task_received.connect(_on_received, weak=False, dispatch_uid="celery_ckpt.received")
     task_revoked.connect(_on_revoked, weak=False, dispatch_uid="celery_ckpt.revoked")
     task_failure.connect(_on_failure, weak=False, dispatch_uid="celery_ckpt.lost")
+    task_internal_error.connect(_on_internal_error, weak=False, dispatch_uid="celery_ckpt.internal")

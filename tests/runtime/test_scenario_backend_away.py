@@ -9,8 +9,9 @@ from celery_workers.broker import BACKEND_DB, Broker
 from celery_workers.configuration import Configuration
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
+from celery_workers.processes import Pool
 from celery_workers.scenarios import count
-from scenario_kit import assert_right_end, scenario
+from scenario_kit import POOLS, assert_right_end, scenario
 from servers import Valkey
 
 #: Celery itself tries for twenty seconds.
@@ -27,10 +28,11 @@ def configuration(configuration: Configuration, other_server: Valkey) -> Configu
     return replace(configuration, backend_url=Broker(other_server).url(BACKEND_DB))
 
 
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_result_that_could_not_be_stored_is_delivered_when_the_backend_is_back(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey, pool: Pool
 ) -> None:
-    worker = start_worker()
+    worker = start_worker(pool=pool)
     ledger.hold("tool 3")
     result = count.delay(3)
     ledger.wait_for_call("tool 3", 10)
