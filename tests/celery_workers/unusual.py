@@ -9,7 +9,8 @@ from typing import Any
 
 from celery.exceptions import Retry
 
-from celery_ckpt import AgentRun, agent_task
+from celery_ckpt import AgentRun, Message, agent_task
+from celery_workers.ledger import here
 
 
 def _asks_for(*numbers: int) -> dict[str, Any]:
@@ -85,3 +86,36 @@ def fails_speechless(run: AgentRun) -> None:
 @agent_task
 def returns_what_nobody_can_keep(run: AgentRun) -> Any:
     return run.step("think", lambda: 1) and object()
+
+
+def _of_name(name: str) -> Any:
+    """A body that asks for another step the second time, or finds an open call of its first time."""
+
+    def changes(run: AgentRun) -> Any:
+        here().note(run.run_id, "begin")
+        if run.attempt > 1:
+            return run.step("name", str.upper, "new")
+        run.step("name", str.upper, "old")
+        raise ConnectionError("once more")
+
+    def interrupted(run: AgentRun) -> Any:
+        if not run.resumed:
+            run.conversation.append(Message.user("go"))
+            run.conversation.append(_asks_for(1))
+            run.checkpoint()
+            raise ConnectionError("before the call was made")
+        return [message.role for message in run.conversation], len(
+            run.conversation.pending_tool_calls()
+        )
+
+    return {"changes": changes, "interrupted": interrupted}[name]
+
+
+_SOON: dict[str, Any] = {"retry_backoff": False, "default_retry_delay": 0}
+fails_if_changed = agent_task(name="fails_if_changed", on_changed="fail", **_SOON)(_of_name("changes"))
+interrupted = {
+    policy: agent_task(name=f"interrupted.{policy}", pending_calls=policy, **_SOON)(
+        _of_name("interrupted")
+    )
+    for policy in ("leave", "answer", "take_back")
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from celery import Celery
 from celery_workers.asynchronous import (
     in_a_group,
     lenient,
@@ -12,7 +13,9 @@ from celery_workers.asynchronous import (
 from celery_workers.broker import Broker
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
+from celery_workers.waiting import until
 
+from celery_ckpt import Agents
 from celery_ckpt.errors import ConfigurationError
 
 pytestmark = [
@@ -97,6 +100,21 @@ def test_a_soft_time_limit_cancels_the_body_and_the_next_one_waits_for_its_end(
     assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 2}
     assert ledger.notes(result.id, "cleaned up")
     ledger.never_two_bodies_at_once(result.id)
+
+
+def test_a_revocation_cancels_the_body(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger
+) -> None:
+    start_worker()
+    ledger.hold("sleep 2")
+    result = slow_async.delay(2)
+    ledger.wait_for_call("sleep 2", 10)
+
+    result.revoke(terminate=True)
+
+    ledger.wait_for(lambda note: note.what == "cleaned up", 10)
+    until(lambda: Agents(celery_app).status(result.id).status == "cancelled", 10, "it is on record")
+    assert len(ledger.bodies(result.id)) == 1
 
 
 def test_a_gevent_pool_says_what_to_do(start_worker: StartWorker) -> None:

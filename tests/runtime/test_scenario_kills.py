@@ -67,10 +67,12 @@ def test_another_worker_goes_on_where_a_killed_one_was(
     assert successor.begin - killed.end < LEASE + SOON
 
 
+# A solo worker acknowledges when its task has ended, whatever it was told.
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_a_killed_worker_whose_messages_were_acknowledged_early_loses_nothing(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
-    workers = several_workers(2, start_worker)
+    workers = several_workers(2, start_worker, pool=pool)
     ledger.hold("tool 2")
     result = early.delay(4)
     doomed = who_made(ledger.wait_for_call("tool 2", 10), workers)
@@ -100,7 +102,7 @@ def test_the_watchdog_imports_nothing_while_the_pool_may_fork(
     assert imports == []
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_worker_that_was_frozen_past_its_lease_changes_nothing_when_it_thaws(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:

@@ -10,7 +10,7 @@ from celery_workers.broker import Broker
 from celery_workers.configuration import FAST_REDELIVERY
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
-from celery_workers.scenarios import async_count, count
+from celery_workers.scenarios import async_count, count, fair
 from celery_workers.waiting import until
 from scenario_kit import LONG_LEASE, assert_all_right, scenario, several_workers
 
@@ -39,6 +39,21 @@ def test_agents_outlive_a_rolling_deploy_and_no_worker_hangs(
     # As a rule it is four for each worker.
     assert hand_offs >= 8
     assert len(ledger.notes(what="begin")) == len(results) + hand_offs
+
+
+def test_agents_hand_off_twenty_times_in_a_row_under_load(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    workers = several_workers(2, start_worker, concurrency=2)
+    results = [fair.delay(20, 0) for _ in range(8)]
+
+    assert_all_right(results, 20, ledger, broker)
+    for result in results:
+        how = [body.how for body in ledger.bodies(result.id)]
+        assert how == ["HandOff"] * 20 + ["returned"]
+    for worker in workers:
+        worker.term()
+    assert [worker.wait_exit(EXIT) for worker in workers] == [0, 0]
 
 
 def _wait_for_begins(ledger: Ledger, number: int) -> None:

@@ -7,9 +7,11 @@ from celery_workers.standing import Site
 from celery_workers.unusual import (
     exits,
     factorial,
+    fails_if_changed,
     fails_speechless,
     in_threads,
     inner,
+    interrupted,
     outer,
     retries_by_itself,
     returns_what_nobody_can_keep,
@@ -18,7 +20,7 @@ from celery_workers.waiting import until
 from kombu.exceptions import EncodeError
 
 from celery_ckpt import Agents, CheckpointEvent
-from celery_ckpt.errors import RunMisused
+from celery_ckpt.errors import RunMisused, StepChanged
 from celery_ckpt.records import RunStatus
 
 SITE = {"include": ("celery_workers.unusual",), "conf": {"ckpt_lease_ttl": 3}}
@@ -84,3 +86,25 @@ def test_a_result_that_celery_cannot_keep_is_a_failure_in_the_store_too(site: Si
         result.get(timeout=60)
     status = Agents(site.app).status(result.id)
     assert (status.status, "EncodeError" in str(status.error)) == (RunStatus.FAILED, True)
+
+
+def test_a_step_that_has_changed_fails_the_run_at_once_if_that_is_wanted(site: Site) -> None:
+    result = fails_if_changed.delay()
+
+    with pytest.raises(StepChanged, match="'name'"):
+        result.get(timeout=60)
+    assert len(site.ledger.notes(result.id, "begin")) == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "roles", "is_open"),
+    [
+        ("leave", ["user", "assistant"], 1),
+        ("answer", ["user", "assistant", "tool"], 0),
+        ("take_back", ["user"], 0),
+    ],
+)
+def test_a_resumed_body_finds_open_calls_as_its_task_wants_them(
+    site: Site, policy: str, roles: list[str], is_open: int
+) -> None:
+    assert interrupted[policy].delay().get(timeout=60) == [roles, is_open]
