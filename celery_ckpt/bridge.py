@@ -10,14 +10,20 @@ What a run does is written once, as ``async def``. A bridge turns it into what t
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
 
 from celery_ckpt.control import found
 
 T = TypeVar("T")
+#: They wait for a store most of the time; there are as many as are needed at once.
+_MOST_THREADS = 32
 #: Gives the next iteration, or ``None`` at the end.
 Advance = Callable[[], Coroutine[Any, Any, int | None]]
 
@@ -115,7 +121,8 @@ class AsyncBridge:
         """Call it in a thread, in this context. If the body is cancelled meanwhile, the call is waited
         for first: nobody could know otherwise whether it has written.
         """
-        work = asyncio.ensure_future(asyncio.to_thread(fn, *args))
+        call = functools.partial(copy_context().run, fn, *args)
+        work = asyncio.get_running_loop().run_in_executor(_threads(), call)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -158,6 +165,18 @@ class AsyncBridge:
         """An async generator of iterations."""
         while (iteration := await advance()) is not None:
             yield iteration
+
+
+#: Of a process, for the stores of all its agents. Those of the loop are the users': tools that block
+#: all of them must not keep others from recording what they have done.
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def _threads() -> ThreadPoolExecutor:
+    pid = os.getpid()
+    if pid not in _pools:
+        _pools.setdefault(pid, ThreadPoolExecutor(_MOST_THREADS, "celery_ckpt-io"))
+    return _pools[pid]
 
 
 async def _finished(work: asyncio.Future[Any]) -> None:

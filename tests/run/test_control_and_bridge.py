@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
@@ -136,3 +137,19 @@ def test_loops_end_with_none() -> None:
         return [i async for i in AsyncBridge().loop(counter())]
 
     assert list(SyncBridge().loop(counter())) == [1, 2] == asyncio.run(collect())
+
+
+def test_tools_that_block_the_threads_of_the_loop_do_not_keep_others_from_the_store() -> None:
+    let_go = threading.Event()
+
+    async def body() -> str:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        blocking = asyncio.create_task(asyncio.to_thread(let_go.wait, 30))
+        await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(AsyncBridge().io(str, "written"), 10)
+        finally:
+            let_go.set()
+            await blocking
+
+    assert asyncio.run(body()) == "written"
