@@ -72,6 +72,39 @@ def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
         RedisCheckpointStore.from_url(url)
 
 
+def test_an_unknown_option_is_named(redis_url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"'bogus' is no option of redis-py's connections\.$"):
+        RedisCheckpointStore.from_url(f"{redis_url}?bogus=1")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "path", "told"),
+    [
+        ("redis", "/99", "Name another database"),
+        ("redis+cluster", "", "Write redis://"),
+        ("redis+sentinel", "/themaster", "no Sentinel"),
+    ],
+)
+def test_a_url_that_does_not_fit_its_server_is_a_configuration_error(
+    valkey: Valkey, scheme: str, path: str, told: str
+) -> None:
+    url = f"{scheme}://127.0.0.1:{valkey.port}{path}"
+    with pytest.raises(ConfigurationError, match=told), open_store(url) as store:
+        store.load_latest("agent")
+
+
+def test_a_login_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
+    with (
+        Valkey(tmp_path, config="requirepass right") as server,
+        server.client(password="right") as client,
+    ):
+        before = client.info("stats")["total_connections_received"]
+        url = server.url.replace("//", "//:wrong@")
+        with pytest.raises(ConfigurationError, match="refused the login"), open_store(url) as store:
+            store.load_latest("agent")
+        assert client.info("stats")["total_connections_received"] == before + 1
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -71,10 +71,33 @@ _NOT_NOW_IN_WORDS = (
 #: What it answers when a user may run a script, but not a command in it: Redis 7 and Valkey, Redis 6.
 _NOT_ALLOWED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 
+#: What it answers, or its client says, if the URL does not fit the server.
+_MISFITS = {
+    "DB index is out of range": "Name another database in the URL",
+    "Cluster mode is not enabled": "Write redis:// for a server that is no cluster",
+    "unknown command": "Is it older than 6.2? Or no Sentinel, where the URL says redis+sentinel://",
+}
+_UNKNOWN_OPTION = re.compile("unexpected keyword argument ('.+')")
+
 AnyClient = Redis | RedisCluster
 
 _DEFAULTS: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5}
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+
+
+class _Retry(Retry):
+    """A login that was refused is not tried again: it stays refused."""
+
+    def call_with_retry(
+        self, do: Any, fail: Any, is_retryable: Any = None, *args: Any, **options: Any
+    ) -> Any:
+        """See redis-py."""
+
+        def may_help(error: Exception) -> bool:
+            is_refused = isinstance(error, AuthenticationError)
+            return not is_refused and (is_retryable is None or is_retryable(error))
+
+        return super().call_with_retry(do, fail, may_help, *args, **options)
 
 
 def retry(also: tuple[type[Exception], ...] = ()) -> Retry:
@@ -83,7 +106,7 @@ def retry(also: tuple[type[Exception], ...] = ()) -> Retry:
     There must be no second loop inside it: health checks would bring one along.
     """
     errors = (RedisConnectionError, RedisTimeoutError, TimeoutError, *also)
-    return Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.5), 10, errors)
+    return _Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.5), 10, errors)
 
 
 def connect(url: str) -> AnyClient:
@@ -101,8 +124,10 @@ def connect(url: str) -> AnyClient:
             raise ValueError("there is no host in it")
         return make(parts, scheme)
     except (ValueError, KeyError, TypeError) as error:
+        option = _UNKNOWN_OPTION.search(str(error))
+        told = f"{option[1]} is no option of redis-py's connections" if option else error
         raise ConfigurationError(
-            reason=f"{without_password(url)} is no URL of a Redis store: {error}."
+            reason=f"{without_password(url)} is no URL of a Redis store: {told}."
         ) from error
 
 
@@ -201,7 +226,7 @@ def translated(where: str) -> Iterator[None]:
 def translate(error: Exception, where: str, key: bytes | str = "") -> CheckpointError:
     """The error of ours that says what one of the driver's means; ``key``: what was asked about."""
     # What follows in the answer of Sentinel's client are all its clients with all their options.
-    reason = str(error).partition(" : <redis")[0].rstrip(".") or type(error).__name__
+    reason = str(error).partition(" : <redis")[0].rstrip(".?") or type(error).__name__
     in_script = any(text in reason for text in _NOT_ALLOWED_IN_SCRIPT)
     if isinstance(error, NoPermissionError) or in_script:
         return ConfigurationError(
@@ -210,12 +235,14 @@ def translate(error: Exception, where: str, key: bytes | str = "") -> Checkpoint
         )
     if isinstance(error, AuthenticationError):
         return ConfigurationError(reason=f"The Redis server at {where} refused the login: {reason}.")
+    for text, remedy in _MISFITS.items():
+        if text in reason:
+            told = f"The Redis server at {where} does not fit its URL: {reason}. {remedy}."
+            return ConfigurationError(reason=told)
     if isinstance(error, OutOfMemoryError):
         return StoreFull(where=where, reason=reason)
     if isinstance(error, (*_UNREACHABLE, *_NOT_NOW)) or reason.startswith(_NOT_NOW_IN_WORDS):
         return StoreUnavailable(where=where, reason=reason)
-    if "unknown command" in reason:
-        return ConfigurationError(reason=f"The Redis server at {where} is too old: {reason}.")
     name = key if isinstance(key, str) else key.decode(errors="replace")
     about = f" about {name}" if name else ""
     return StoreError(reason=f"The Redis store at {where} answered{about}: {reason}.")
