@@ -7,11 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import pytest
+
 from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention import Rules
-from celery_ckpt.testing import make_message, make_run, make_step
+from celery_ckpt.stores.redis.reading import Lines
+from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.sweeping import judged, sweep
 
 AGENTS, SAVES, KEEP = 4, 30, 2
@@ -87,6 +90,44 @@ def test_nothing_that_a_live_agent_needs_is_ever_missing(
         assert last.run_id == f"run {SAVES - 3}"
         assert len(store.steps(name, last.run_id)) == (last.status is RunStatus.FAILED)
     assert list(store.ailments()) == []
+
+
+def with_a_trimmed_log(store: RedisCheckpointStore) -> list[Checkpoint]:
+    """Each has messages of its own, and the log does not begin at 0."""
+    conversations = [Conversation(messages=[make_message(), make_message()]) for _ in range(5)]
+    history = [make_checkpoint("agent", conversation) for conversation in conversations]
+    for checkpoint in history:
+        store.save(checkpoint)
+    store.remove("agent", [history[0].id, history[1].id])
+    return history[2:]
+
+
+def test_what_was_written_anew_since_a_sweep_looked_stays_whole(store: RedisCheckpointStore) -> None:
+    _, *staying = with_a_trimmed_log(store)
+    verdicts = judged(store, Rules(keep=2), retry=0)
+    assert store.rewrite("agent", lambda contents: contents)
+    assert [one.checkpoints for one in store.carry_out(verdicts)] == [1]
+    assert store.list("agent") == staying[::-1]
+    sweep(store, Rules(keep=2))
+    assert store.list("agent") == staying[::-1]
+    assert store.sights(["agent"])[0].first == 2, "the next sweep trims the log"
+
+
+def test_what_was_written_anew_while_it_was_pruned_stays_whole(
+    store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, *staying = with_a_trimmed_log(store)
+    read = store._sequence_and_lines
+
+    def read_and_rewrite(agent_id: str) -> Lines:
+        found = read(agent_id)
+        monkeypatch.setattr(store, "_sequence_and_lines", read)
+        assert store.rewrite(agent_id, lambda contents: contents)
+        return found
+
+    monkeypatch.setattr(store, "_sequence_and_lines", read_and_rewrite)
+    assert store.remove("agent", [going.id]) == 1
+    assert store.list("agent") == staying[::-1]
 
 
 def test_no_agent_that_changes_is_lost_from_the_index(

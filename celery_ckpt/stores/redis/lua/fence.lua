@@ -1,7 +1,8 @@
 --[[ fence: what the scripts share. Each begins with those of these functions that it uses: they are made
   anew whenever it is called. What costs most is redis.call, so what is needed is asked for at once.
   KEYS[1]  hash of the agent: token, nonce, owner, expires_ms, released (lease);
-           tip ("seq" of the last save and, if it has any, "c:" id of the latest checkpoint),
+           tip ("seq" of the last save, or a higher one after rewrite.lua, and, if it has any, "c:" id of
+           the latest checkpoint),
            first (offset of the log's first message);
            steps, runs (how many were ever added, for their order);
            active (id of the run whose turn it is; empty or missing: none's),

@@ -26,6 +26,11 @@ for _ = 1, tonumber(ARGV[5]) do
   at = at + 2
 end
 redis.call('UNLINK', KEYS[2])
-if tonumber(ARGV[3]) > 0 then redis.call('HSET', KEYS[1], 'first', 0) end
+if tonumber(ARGV[3]) > 0 then
+  redis.call('HSET', KEYS[1], 'first', 0)
+  -- Who read offsets before would trim by them what is needed now: to him it is a save.
+  local seq, latest = tip(redis.call('HGET', KEYS[1], 'tip'))
+  if latest then redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. latest) end
+end
 each(ARGV, at, 1000, function(...) redis.call('RPUSH', KEYS[2], ...) end)
 return {'ok'}
