@@ -73,6 +73,19 @@ def test_the_masters_are_asked_what_they_can_lose(
     }
 
 
+def test_no_server_is_asked_where_the_keys_of_a_script_are(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    for number in range(40):
+        work(clustered, f"agent {number}", 3)
+    flush(masters, "CONFIG RESETSTAT")
+    assert len(sweep(clustered, Rules(keep=1))) == 40
+    for node in masters:
+        with node.client() as client:
+            assert "cmdstat_evalsha" in client.info("commandstats")
+            assert "cmdstat_command|getkeys" not in client.info("commandstats")
+
+
 def test_scripts_flushed_from_a_cluster_are_sent_again(
     clustered: CheckpointStore, masters: list[Valkey]
 ) -> None:

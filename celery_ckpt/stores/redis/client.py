@@ -162,7 +162,17 @@ def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
     options.pop("db", None)
     nodes = [ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
     with translated(parts.netloc.rpartition("@")[2]):
-        return RedisCluster(startup_nodes=nodes, **options, retry=retry())
+        client = RedisCluster(startup_nodes=nodes, **options, retry=retry())
+    return _with_known_places(client)
+
+
+def _with_known_places(client: RedisCluster) -> RedisCluster:
+    # In a pipeline it would ask a server, for each script, where in the call the keys are. Behind
+    # their number; and the first will do, for all of them lie in one slot.
+    behind = {"flags": [], "first_key_pos": 3, "last_key_pos": 3, "step_count": 1}
+    known: dict[str, Any] = client.commands_parser.commands
+    known.update({name: {**known.get(name, {}), **behind} for name in ("eval", "evalsha")})
+    return client
 
 
 def _options(parts: SplitResult, scheme: str, database: str) -> dict[str, Any]:
