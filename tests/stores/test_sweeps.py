@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from celery_ckpt import CheckpointStore, Conversation, FileCheckpointStore, open_store
+from celery_ckpt import Checkpoint, CheckpointStore, Conversation, FileCheckpointStore, open_store
+from celery_ckpt.clock import system_clock
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.retention import Rules
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
-from celery_ckpt.testing.sweeping import judged, saved, sweep
+from celery_ckpt.testing.sweeping import judged, saved, settled, sweep
 
 NAMES = [f"agent {number}" for number in range(20)]
 
@@ -110,6 +112,26 @@ def test_a_long_history_is_read_and_dropped_a_part_at_a_time(redis_url: str) -> 
         # All that the ten need, and nothing else.
         assert client.llen("ckpt:{agent}:log") == 101
         assert list(store.ailments()) == []
+
+
+@pytest.mark.parametrize("is_swept", [True, False])
+def test_no_script_names_all_of_a_long_history_that_goes(redis_url: str, is_swept: bool) -> None:
+    with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
+        conversation = make_conversation(1)
+        for number in range(1100):
+            plain = make_checkpoint("agent", conversation)
+            store.save(
+                Checkpoint(**{**plain.__dict__, "id": f"mine {number}"}) if number > 1097 else plain
+            )
+        settled(store, "agent", "agent", system_clock.now() - timedelta(days=1))
+        client.config_resetstat()
+        if is_swept:
+            [gone] = store.carry_out(judged(store, Rules(forget_after=60)))
+            assert (gone.forgotten, gone.checkpoints, len(set(gone.ids))) == (True, 1100, 1100)
+        else:
+            assert store.delete("agent") == 1100
+        assert "cmdstat_hkeys" not in client.info("commandstats")
+        assert set(client.keys()) <= {b"ckpt:adopted"}, "and nothing is left"
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])

@@ -215,7 +215,11 @@ class RedisCheckpointStore(RedisRewriting):
 
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
-        _, *fields = self._server.run("delete", self._keys.all_of(checked_name(agent_id)), "")
+        keys = self._keys.all_of(checked_name(agent_id))
+        size, *fields = self._server.run("delete", keys, "", 0)
+        if size < 0:
+            fields = [field for field, _ in self._paged(agent_id)]
+            self._server.run("delete", keys, "", 1)
         self._index.remove(agent_id)
         self._index.unregister(agent_id, [id_of(field) for field in fields])
         return len(fields)

@@ -118,7 +118,7 @@ class RedisSweeps(RedisOldRuns):
         sight, going = verdict.sight, _first_part(verdict)
         gone = set(going)
         if verdict.forget:
-            return Call.script("delete", self._keys.all_of(sight.agent_id), sight.seen)
+            return Call.script("delete", self._keys.all_of(sight.agent_id), sight.seen, 1)
         staying = [mark for mark in sight.marks if mark.id not in gone]
         newest = FIELD + staying[0].id if staying else ""
         low = min((mark.low for mark in staying), default=0)
@@ -135,7 +135,7 @@ class RedisSweeps(RedisOldRuns):
         if verdict.forget:
             if not reply:
                 return Pruned(name), False
-            ids = tuple(map(id_of, reply[1:]))
+            ids = tuple(mark.id for mark in verdict.sight.marks)
             return Pruned(name, len(ids), reply[0], forgotten=True, ids=ids), True
         count, trimmed, left = reply
         ids = tuple(_first_part(verdict)) if count else ()
