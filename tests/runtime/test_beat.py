@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def test_beat_sends_it_beside_the_users_own_entries(
 
     [first, *_] = messages(broker)
     assert first["task"] == PRUNE
-    assert first["expires"] is not None
+    expires = datetime.fromisoformat(first["expires"])
+    assert expires <= datetime.now(UTC) + timedelta(seconds=1), "by when the next one is sent"
     assert {message["task"] for message in messages(broker, THEIRS)} == {"their.task"}
 
 
@@ -136,6 +138,16 @@ def test_two_beats_and_a_worker_prune_what_agents_have_saved(
 
 def _totals(log: str) -> list[int]:
     return [int(count) for count in re.findall(r"is done: ([0-9]+) checkpoints went", log)]
+
+
+@pytest.mark.configured(conf={**CONF, "beat_schedule": {PRUNE: {"task": "their.task", "schedule": 1}}})
+def test_an_entry_of_that_name_in_the_users_schedule_is_the_one_that_counts(
+    start_beat: StartBeat, broker: Broker
+) -> None:
+    start_beat()
+    until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has sent the user's task twice")
+
+    assert messages(broker) == []
 
 
 @pytest.mark.configured(conf={**CONF, "ckpt_prune_every": None})

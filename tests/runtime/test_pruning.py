@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_ckpt import Agents, AgentTask, signals
+from celery_ckpt import AgentRun, Agents, AgentTask, agent_task, signals
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import AgentNotFound, CheckpointNotFound, StoreError
 from celery_ckpt.maintenance import PruneReport, Rounds
@@ -217,6 +217,36 @@ def test_an_agents_own_limits_beat_its_tasks_which_beat_the_settings(
     assert len(left(store, "agent")) == 5
 
 
+@configured(ckpt_keep=None, ckpt_max_age=2 * DAY)
+def test_so_do_their_limits_of_age(app: Celery, store: CheckpointStore, agents: Agents) -> None:
+    ages, second = (5 * DAY, 3 * DAY, DAY, NEW), timedelta(seconds=1)
+    ids = {name: saved(store, name, *ages) for name in ("plain", "task", "agent")}
+    for name in ("task", "agent"):
+        finished(store, name, "run", NEW, max_age=(3 * DAY + timedelta(minutes=1)).total_seconds())
+    agents.retain("agent", max_age=DAY - second)
+    sweep(app)
+
+    assert left(store, "plain") == ids["plain"][2:]
+    assert left(store, "task") == ids["task"][1:]
+    assert left(store, "agent") == ids["agent"][3:]
+
+
+def test_what_a_task_wants_kept_is_in_the_records_of_its_runs(
+    app: Celery, store: CheckpointStore
+) -> None:
+    @agent_task(app=app, shared=False, keep=5, max_age=timedelta(hours=1))
+    def research(run: AgentRun) -> None:
+        """Does nothing."""
+
+    @agent_task(app=app, shared=False)
+    def plain(run: AgentRun) -> None:
+        """Does nothing either."""
+
+    sent = [task.delay().id for task in (research, plain)]
+    runs = [store.run(task_id, task_id) for task_id in sent]
+    assert [(run.keep, run.max_age) for run in runs if run] == [(5, 3600), (None, None)]
+
+
 def test_a_named_agent_goes_if_that_was_said_of_it(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
@@ -342,6 +372,36 @@ def test_a_large_sweep_is_split_into_parts_that_go_on(
         name, args, _ = sent.pop(0)
         app.tasks[name](*args)
     assert store.count_due(Rounds.SWEEP) == 0
+
+
+def test_the_bytes_that_went_are_in_the_signals_the_totals_and_the_log(
+    redis_url: str, caplog: Any
+) -> None:
+    app = Celery("bytes", broker="memory://", set_as_current=False)
+    app.conf.update(ckpt_store_url=redis_url, ckpt_keep=1)
+    freed, totals = list[int](), list[PruneReport]()
+
+    def on_pruned(bytes: int, **_: Any) -> None:
+        freed.append(bytes)
+
+    def on_end(report: PruneReport, **_: Any) -> None:
+        totals.append(report)
+
+    signals.checkpoints_pruned.connect(on_pruned)
+    signals.prune_finished.connect(on_end)
+    for number in range(150):  # more than are judged at a time
+        saved(AppContext.of(app).store, f"agent-{number}", *[NEW] * 3)
+    with caplog.at_level("INFO"):
+        sweep(app)
+    app.close()
+
+    [total] = totals
+    assert (total.agents, total.checkpoints, len(freed)) == (150, 300, 150)
+    assert (total.bytes, min(freed) > 100) == (sum(freed), True)
+    assert (
+        f"300 checkpoints went of 150 agents, 0 agents as a whole, 0 old runs, {total.bytes:,}"
+        in caplog.text
+    )
 
 
 @configured(ckpt_prune_every=None)
