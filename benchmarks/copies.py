@@ -3,7 +3,7 @@
 One agent is saved, with 20 checkpoints of a growing conversation, and copied under other names to what
 the store would have written. Some are copied twice: the second copies lie among the others in the
 server's memory, and of them the fields that a sweep drops are removed by one HDEL each, in the order
-in which a sweep comes to the agents.
+in which a sweep comes to the agents. Neither drops messages: the newest checkpoint has them all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from celery_ckpt.stores.redis.keys import FIELD, Keys
 
 CHECKPOINTS, KEEP, MESSAGE_BYTES = 20, 2, 100
 #: Of about how many agents there is a second copy.
-_TWICE = 2000
+_TWICE = 5000
 #: How many agents are written, or removed from, in one round trip.
 _PIPELINE = 20
 _KEYS, _BARE = Keys("ckpt:"), Keys("bare:")

@@ -74,15 +74,14 @@ class RetentionPolicy:
         Order is the store's (``seq``), not the clock's; only the age limit looks at the clock.
         """
         newest_first = sorted(history, key=attrgetter("seq"), reverse=True)
+        keep = len(newest_first) if self.keep is None else self.keep
         return [
             info
             for rank, info in enumerate(newest_first)
-            if not (live and rank == 0) and not info.pin and self._is_over(rank, info, now)
+            if (rank >= keep or self._is_old(info, now)) and not info.pin and not (live and rank == 0)
         ]
 
-    def _is_over(self, rank: int, info: Dated, now: datetime) -> bool:
-        if self.keep is not None and rank >= self.keep:
-            return True
+    def _is_old(self, info: Dated, now: datetime) -> bool:
         return self.max_age is not None and now - info.created_at > self.max_age
 
     def next_expiry(self, history: Sequence[D], *, live: bool = True) -> datetime | None:
@@ -158,14 +157,14 @@ def judge(
     if forget_at is not None and forget_at <= now:
         return Verdict(sight, moment, forget=True, retry=retry)
     policy, live = rules.policy_of(sight), is_live(sight)
-    gone = {mark.id for mark in policy.expired(sight.marks, now, live=live)}
+    drop = [mark.id for mark in policy.expired(sight.marks, now, live=live)]
+    gone = set(drop)
     staying = [mark for mark in sight.marks if mark.id not in gone]
     runs_before, next_run = rules.judge_runs(sight, now)
     coming = forget_at, policy.next_expiry(staying, live=live), next_run
     moments = [at for at in coming if at is not None]
     wait = (min(moments) - now).total_seconds() if moments else None
     again = None if wait is None else max(_SOONEST, min(wait, _LATEST))
-    drop = [mark.id for mark in sight.marks if mark.id in gone]
     return Verdict(sight, moment, drop, runs_before=runs_before, again=again, retry=retry)
 
 

@@ -11,6 +11,7 @@ from celery_ckpt.stores.redis.turns import RedisTurns
 
 #: A script that reads more fields of a hash than this would keep others waiting.
 LONG = 1000
+_PREFIX = len(FIELD)
 
 
 class Lines(NamedTuple):
@@ -45,4 +46,4 @@ class RedisReading(RedisTurns):
 
 def id_of(field: bytes) -> str:
     """The id in the name of a field."""
-    return shown(field[len(FIELD) :])
+    return shown(field[_PREFIX:])

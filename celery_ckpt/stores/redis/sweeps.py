@@ -15,15 +15,16 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
 from celery_ckpt.stores.redis.keys import FIELD
-from celery_ckpt.stores.redis.old_runs import Forgotten, RedisOldRuns, parsed_end
+from celery_ckpt.stores.redis.old_runs import RedisOldRuns, parsed_end
 from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.server import Call
 
 _FIELD = FIELD.encode()
 T = TypeVar("T")
-#: How many agents are looked at, or dropped from, in one round trip. A server runs all that it has read
-#: of one client, up to 16 KB, before it turns to the next: so many scripts are 2 ms.
-_AT_ONCE = 20
+#: How many agents are looked at, and dropped from, in one round trip. A server runs all that it has
+#: read of one client, up to 16 KB, before it turns to the next: twenty looks are 2 ms. A removal names
+#: what goes, so that fewer are read at once.
+_LOOKS, _DROPS = 20, 100
 #: What is left to do after a removal, see ``remove.lua``.
 DONE, AGAIN, TRIM, CHANGED = range(4)
 
@@ -56,7 +57,7 @@ class RedisSweeps(RedisOldRuns):
 
     def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
         """See ``CheckpointStore``."""
-        return [sight for page in _pages(agent_ids) for sight in self._sights(page)]
+        return [sight for page in _pages(agent_ids, _LOOKS) for sight in self._sights(page)]
 
     def _sights(self, page: Sequence[str]) -> Iterator[Sight]:
         calls = [
@@ -72,10 +73,10 @@ class RedisSweeps(RedisOldRuns):
             return Sight(agent_id)
         seen, told, busy, named, run, end, first, seq, is_long, cut, flat = reply
         pairs = self._paged(agent_id) if is_long else zip(flat[::2], flat[1::2], strict=True)
-        lines = ((id_of(field), line) for field, line in pairs if field.startswith(_FIELD))
+        lines = {id_of(field): line for field, line in pairs if field.startswith(_FIELD)}
         try:
             notes = self._parsed_notes(agent_id, told)
-            found = _resized(marks(agent_id, lines, notes), cut)
+            found = _resized(marks(agent_id, lines.items(), notes), cut)
             last, oldest_end = _last_run(run), parsed_end(end)
             text, places = seen.decode(), (int(first), int(seq))
         except (ValueError, TypeError, AttributeError, StoreDamaged, SchemaTooNew) as error:
@@ -94,11 +95,11 @@ class RedisSweeps(RedisOldRuns):
         moves: builtins.list[tuple[str, int, float | None]] = []
         for verdict in verdicts:
             name = verdict.sight.agent_id
-            one, is_done = self._done(verdict, replies.get(name))
-            forgotten = old_runs.get(name, Forgotten())
-            pruned[name] = one._replace(runs=forgotten.runs, bytes=one.bytes + forgotten.bytes)
+            pruned[name], is_done = self._done(verdict, replies.get(name))
             if verdict.moment is not None and not pruned[name].forgotten:
                 moves.append((name, verdict.moment, verdict.again if is_done else verdict.retry))
+        for name, (runs, size) in old_runs.items():
+            pruned[name] = pruned[name]._replace(runs=runs, bytes=pruned[name].bytes + size)
         self._index.remove_all([one.agent_id for one in pruned.values() if one.forgotten])
         for one in pruned.values():
             self._index.unregister(one.agent_id, builtins.list(one.ids))
@@ -108,7 +109,7 @@ class RedisSweeps(RedisOldRuns):
     def _drop(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """What the scripts answered, by agent."""
         replies: dict[str, Any] = {}
-        for page in _pages(verdicts):
+        for page in _pages(verdicts, _DROPS):
             names = (verdict.sight.agent_id for verdict in page)
             answers = self._server.side_by_side(*map(self._doing, page))
             replies.update(zip(names, answers, strict=True))
@@ -156,8 +157,8 @@ class RedisSweeps(RedisOldRuns):
         return trimmed, left
 
 
-def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[first : first + _AT_ONCE] for first in range(0, len(items), _AT_ONCE))
+def _pages(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def _first_part(verdict: Verdict) -> builtins.list[str]:

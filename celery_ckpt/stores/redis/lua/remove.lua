@@ -5,7 +5,7 @@
   ARGV[3]  "c:" and the id of the newest that stays; "": none stays
   ARGV[4]  notes that the agent must have; "*": any    ARGV[5]  notes that it has from now on
   ARGV[6]  what a sweep saw (see fence.lua), which is done with the agent; "": it is not
-  ARGV[7...]  "c:" and the ids to drop
+  ARGV[7...]  "c:" and the ids to drop, at most 1,000
   returns  {how many were there, bytes of the log that went, what is left to do}, the last being
            0  nothing
            1  all again: after a save since ARGV[1], or if others are there than the caller read, only the
@@ -43,7 +43,7 @@ local function change(field, value)
   changes[#changes + 1] = value
 end
 
-each(ARGV, 7, 1000, function(...) removed = removed + redis.call('HDEL', KEYS[1], ...) end)
+if ARGV[7] then removed = redis.call('HDEL', KEYS[1], unpack(ARGV, 7)) end
 if ARGV[5] == '' then
   if notes then redis.call('HDEL', KEYS[1], 'notes') end
 elseif ARGV[5] ~= ARGV[4] then
