@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from celery_workers.starting import TESTS
 
 #: Stands in for the command ``docker`` on a machine with an engine that lacks one image.
@@ -46,3 +48,12 @@ def test_it_names_an_image_that_cannot_be_had(tmp_path: Path, variable: str) -> 
     assert status == 77
     assert "SKIPPED: image nowhere/image is not here and cannot be pulled" in told
     assert f"{variable} may name another" in told
+
+
+def test_each_image_is_built_by_one_service_alone() -> None:
+    """Compose builds side by side; an engine may refuse a name that another build has just taken."""
+    services = yaml.safe_load((TESTS.parent / "docker-compose.yml").read_text())["services"].values()
+
+    builders = Counter(service["image"] for service in services if "build" in service)
+
+    assert builders == {"celery-ckpt-example": 1}
