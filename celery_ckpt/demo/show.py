@@ -90,8 +90,10 @@ def signals_noted() -> Iterator[Callable[[], None]]:
     try:
         yield check
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        # Once one has come, others may until the process is gone; they must not break into its end.
+        if not noted:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _moments(check: Callable[[], None]) -> Iterator[None]:

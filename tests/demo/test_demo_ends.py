@@ -8,6 +8,13 @@ import pytest
 from demo_kit import DEADLINE, StartDemo
 
 SCREEN = 80
+#: The demo, and a last Ctrl-C when it is over but for what Python has to do.
+PRESSED_AT_THE_END = """
+import atexit, signal
+from celery_ckpt.demo.command import demo
+atexit.register(signal.raise_signal, signal.SIGINT)
+demo()
+"""
 
 
 @pytest.mark.parametrize("moment", ["Starting", "SIGKILL to worker 1"])
@@ -29,6 +36,16 @@ def test_impatient_people_press_ctrl_c_many_times(start_demo: StartDemo) -> None
         demo.interrupt()
 
     assert "Traceback" not in demo.told
+    demo.assert_nothing_left()
+
+
+def test_ctrl_c_does_not_break_into_the_end_of_python_either(start_demo: StartDemo) -> None:
+    demo = start_demo("-c", PRESSED_AT_THE_END, columns=SCREEN).wait_for("Starting")
+
+    demo.interrupt()
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert "KeyboardInterrupt" not in demo.told
     demo.assert_nothing_left()
 
 
