@@ -1,7 +1,8 @@
 """When a body of a run was active, as the notes of a ledger tell it.
 
 A body is active from its "begin" to its "end". It has no end of its own if it was killed: then it
-ends at the kill, or at its last note if it got one more out. While frozen it is not active.
+ends at the kill, or at its last note if it got one more out, which may be its first: a kill is noted
+just before it is made. While frozen it is not active.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _end(begin: Note, own: Sequence[Note], notes: Sequence[Note]) -> tuple[float
         if note.what == "end":
             return note.at, note.facts.get("how", "returned")
     for note in notes:
-        if note.what == "killed" and begin.pid in note["pids"] and note.at >= begin.at:
+        if note.what == "killed" and begin.pid in note["pids"]:
             return max(note.at, own[-1].at), "killed"
     return inf, "running"
 

@@ -75,6 +75,20 @@ def test_a_killed_body_ends_at_the_kill(ledger: Ledger) -> None:
     assert [body.how for body in ledger.bodies("run")] == ["killed", "returned"]
 
 
+def test_a_body_that_begins_while_the_kill_is_on_its_way_is_killed(ledger: Ledger) -> None:
+    killed, successor = HERE, HERE + 1
+    _write(ledger, Note("", "killed", 0.0, HERE, {"pids": [killed]}))
+    _write(ledger, Note("run", "begin", 1.0, killed, {"body": "a"}))
+    _write(ledger, Note("run", "begin", 2.0, successor, {"body": "b"}))
+    _write(ledger, Note("run", "end", 3.0, successor, {"body": "b"}))
+
+    ledger.never_two_bodies_at_once("run")
+    assert [(body.end, body.how) for body in ledger.bodies("run")] == [
+        (1.0, "killed"),
+        (3.0, "returned"),
+    ]
+
+
 def test_a_body_that_nobody_killed_still_runs(ledger: Ledger) -> None:
     ledger.note("run", "begin", body="silent")
     ledger.killed(HERE + 1)
