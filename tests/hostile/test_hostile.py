@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 
@@ -59,6 +60,19 @@ def test_a_message_that_was_forged_in_a_store_is_sent_or_refused(number: int) ->
 def test_it_is_noticed_if_anything_is_executed() -> None:
     with pytest.raises(AssertionError, match="compile"), nothing_executed():
         compile("1", "here", "eval")
+    with (
+        pytest.raises(AssertionError, match="compile"),
+        nothing_executed(),
+        ThreadPoolExecutor(1) as new,
+    ):
+        new.submit(compile, "1", "there", "eval").result(60)
+
+
+def test_what_a_thread_does_that_was_there_before_is_its_own_affair() -> None:
+    with ThreadPoolExecutor(1) as others:
+        others.submit(str).result(60)
+        with nothing_executed():
+            others.submit(compile, "1", "there", "eval").result(60)
 
 
 def test_an_export_that_nobody_touched_is_imported_whole() -> None:
