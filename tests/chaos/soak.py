@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 from celery import current_app
@@ -51,7 +52,11 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Sample:
-    """What there is after a round. Of processes and their files it is the largest of all workers."""
+    """What there is after a round.
+
+    Of processes, their files and connections it is the largest: a process opens some when it has work
+    of a kind for the first time, and which one gets that, and when, is chance.
+    """
 
     child_objects: int
     parent_bytes: int
@@ -134,8 +139,8 @@ def sample(made: Fleet) -> Sample:
     """Measure everything."""
     parents = [psutil.Process(worker.pid) for worker in made.workers]
     children = [child for parent in parents for child in parent.children()]
-    store_bytes, store_connections, keys = _server(made.store)
-    broker_bytes, broker_connections, _ = _server(made.broker.server)
+    store_bytes, keys = _server(made.store)
+    broker_bytes, _ = _server(made.broker.server)
     return Sample(
         child_objects=_most_objects(len(children)),
         parent_bytes=max(parent.memory_info().rss for parent in parents),
@@ -144,8 +149,8 @@ def sample(made: Fleet) -> Sample:
         broker_bytes=broker_bytes,
         threads=max(process.num_threads() for process in parents + children),
         files=max(process.num_fds() for process in parents + children),
-        store_connections=store_connections,
-        broker_connections=broker_connections,
+        store_connections=_most_connections(parents + children, made.configuration.store_url),
+        broker_connections=_most_connections(parents + children, made.configuration.broker_url),
         keys=keys,
     )
 
@@ -162,10 +167,17 @@ def _most_objects(children: int) -> int:
     return max(weighed)
 
 
-def _server(server: Valkey) -> tuple[int, int, int]:
+def _most_connections(processes: list[psutil.Process], url: str) -> int:
+    """How many connections one process has to a server, or to the network before it."""
+    port = urlsplit(url).port
+    peers = ([one.raddr for one in process.net_connections("tcp")] for process in processes)
+    return max(sum(bool(peer) and peer.port == port for peer in own) for own in peers)
+
+
+def _server(server: Valkey) -> tuple[int, int]:
     with server.client() as client:
         client.memory_purge()
-        return client.info("memory")["used_memory_dataset"], len(client.client_list()), client.dbsize()
+        return client.info("memory")["used_memory_dataset"], client.dbsize()
 
 
 def drift(samples: list[Sample]) -> Iterator[str]:
