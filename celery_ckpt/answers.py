@@ -77,7 +77,8 @@ class Answers:
         """
         with self._lock:
             messages = conversation.messages
-            asking = asking or next((m for m in reversed(messages) if _asks(m, call.id)), None)
+            if asking is None and (at := asked_last(messages, call.id)) is not None:
+                asking = messages[at]
             waiting = waiting_calls(messages, asking)
             if asking is None or waiting is None:
                 if not any(call.id in message.answers for message in messages):
@@ -171,8 +172,10 @@ def _without(asked: list[Question], answered: list[str]) -> list[Question]:
     return waiting
 
 
-def _asks(message: Message, call_id: str) -> bool:
-    return any(call.id == call_id for call in message.tool_calls)
+def asked_last(messages: list[Message], call_id: str) -> int | None:
+    """Where the last message is that asks for this call."""
+    places = reversed(range(len(messages)))
+    return next((n for n in places if any(c.id == call_id for c in messages[n].tool_calls)), None)
 
 
 def _is_the_models(message: Message) -> bool:

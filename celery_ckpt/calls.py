@@ -12,10 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from celery_ckpt.answers import Answers
@@ -27,31 +24,17 @@ from celery_ckpt.hosting import RunHost
 from celery_ckpt.jsonvalues import encode
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.position import Position
+from celery_ckpt.recognising import Recognition, step_under_way, under_way
 from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
 from celery_ckpt.replies import Reply, recorded_reply
 from celery_ckpt.results import declared, dumped, loaded
-from celery_ckpt.steps import BY_HAND, StepBook, call_key, fingerprint, name_of, step_key
+from celery_ckpt.steps import BY_HAND, StepBook, name_of
 
 if TYPE_CHECKING:
-    from celery_ckpt.conversation import Conversation
     from celery_ckpt.run import AgentRun
 
-#: How far back a conversation is looked at for what a recorded call was given.
-_LOOK_BACK = 64
-
 Coro = Coroutine[Any, Any, Any]
-
-
-class _Inside:
-    """The step whose function is running: idempotency keys that are made there are named by it."""
-
-    def __init__(self, run: AgentRun, key: str) -> None:
-        self.run, self.key = run, key
-        self.keys: Counter[str] = Counter()
-
-
-_inside: ContextVar[_Inside | None] = ContextVar("celery_ckpt_inside", default=None)
 
 
 class Calls:
@@ -68,6 +51,7 @@ class Calls:
     ) -> None:
         self._run, self._host, self._bridge, self._at, self._book = run, host, bridge, position, book
         self._redaction = redaction
+        self._recognition = Recognition(run, position, book)
         self._answers = Answers()
         self._lock = threading.Lock()
         #: Has the body ended?
@@ -129,12 +113,8 @@ class Calls:
         """See ``AgentRun.tool``."""
         self._refuse_inside_a_step("run.tool")
         returns, name = returns or declared(fn), call.name
-        asking = self._at.asked.get(call.id, [None])
-        if asking == [None]:
-            # The body has appended the question itself, and no replay would append it.
-            self._at.is_own_hand = True
-        n, key, step = self._book.claim_call(call_key(self._at.steps, call.id), len(asking))
-        add = functools.partial(self._add_answer, call, asking[n])
+        key, asking, step = self._recognition.claim_call(call)
+        add = functools.partial(self._add_answer, call, asking)
         if step is not None:
             add(step)
             return loaded(step.value, returns, name)
@@ -171,12 +151,7 @@ class Calls:
 
     async def _claim(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[str, Step | None]:
         at = self._at
-        if at.is_past:
-            # All of them were recorded, whatever the conversation and the state they are given now.
-            base = self._base(name, args, kwargs)
-            key, step = self._book.claim_named(at.steps, name, base)
-        else:
-            key, step = self._book.claim(*self._bases(name, args, kwargs))
+        key, step = self._recognition.claim(name, args, kwargs)
         if step is None and at.exact != at.steps and self._book.looks_changed(at.steps, name):
             await self._tell_changed(name)
         return key, step
@@ -186,34 +161,6 @@ class Calls:
         await self._bridge.pause()
         if self._book.looks_changed(self._at.steps, name):
             await self.tell(self._host.changed, name)
-
-    def _bases(self, name: str, args: Any, kwargs: dict[str, Any]) -> list[str]:
-        """What a call may be recorded as. In an iteration that was restored exactly, the conversation
-        may have grown since the call was made: then any shorter one that it was given counts too.
-        """
-        base = self._base(name, args, kwargs)
-        if self._at.exact != self._at.steps or base == self._base(name, args, kwargs, lambda _: ""):
-            return [base]
-        spine, length = self._run.conversation.extent
-        shorter = range(length - 1, max(-1, length - 1 - _LOOK_BACK), -1)
-        digests = [spine.digest(n)[0] for n in shorter]
-        others = [self._base(name, args, kwargs, lambda _, own=own: own) for own in digests]  # type: ignore[misc]
-        return [base, *others]
-
-    def _base(
-        self,
-        name: str,
-        args: Any,
-        kwargs: dict[str, Any],
-        digest: Callable[[Conversation], str] | None = None,
-    ) -> str:
-        def digest_of(conversation: Conversation) -> str:
-            is_own = conversation is self._run.conversation
-            return digest(conversation) if digest and is_own else conversation.digest
-
-        inside = self._step_under_way()
-        given = [*args, inside.key] if inside else args
-        return step_key(self._at.steps, name, fingerprint(given, kwargs, digest_of))
 
     # -- making ----------------------------------------------------------------------------------------
 
@@ -230,7 +177,7 @@ class Calls:
         try:
             await self._check()
             with self._bridge.under_way():
-                with self._under_way(key):
+                with under_way(self._run, key):
                     result = await call()
                 step = self._new_step(key, iteration, name, value_of(result))
                 await self._bridge.io(self._record, step, add)
@@ -251,7 +198,7 @@ class Calls:
             self._host.check(self._run)
         except HandOff:
             # It costs no call: those side by side are finished before anybody cancels them.
-            if not self._step_under_way():
+            if not step_under_way(self._run):
                 await self._bridge.finish()
             raise
 
@@ -271,20 +218,8 @@ class Calls:
         if add is not None:
             add(step)
 
-    @contextmanager
-    def _under_way(self, key: str) -> Iterator[None]:
-        token = _inside.set(_Inside(self._run, key))
-        try:
-            yield
-        finally:
-            _inside.reset(token)
-
-    def _step_under_way(self) -> _Inside | None:
-        inside = _inside.get()
-        return inside if inside is not None and inside.run is self._run else None
-
     def _refuse_inside_a_step(self, what: str) -> None:
-        if self._step_under_way():
+        if step_under_way(self._run):
             raise RunMisused(
                 reason=f"{what} inside of a step: what it adds to the conversation would be missing "
                 "when that step is replayed. Call it from the body."
@@ -292,7 +227,7 @@ class Calls:
 
     def idempotency_key(self, name: str) -> str:
         """See ``AgentRun.idempotency_key``."""
-        run, inside = self._run, self._step_under_way()
+        run, inside = self._run, step_under_way(self._run)
         where, keys = (inside.key, inside.keys) if inside else (self._at.steps, self._at.keys)
         with self._lock:
             n = keys[name]

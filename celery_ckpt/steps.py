@@ -1,7 +1,8 @@
 """Recorded steps: how a call is recognised, and the book that knows which ones were made.
 
-A tool call is known by its id, any other call by its name, the fingerprint of its arguments and which
-of the equal ones it is. Positions would not do: parallel calls finish in any order.
+A tool call is known by its id, and by what was said up to its question if the body appended that; any
+other call by its name, the fingerprint of its arguments and which of the equal ones it is. Positions
+would not do: parallel calls finish in any order.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from celery_ckpt.records import Step
 #: Says that the body counts its iterations itself. It is no call's key: those have a second colon.
 BY_HAND = "0:by hand"
 _LONGEST_PART = 200
+_DIGITS = 32
 _HUGE_BITS = 14_000
 
 Digest = Callable[[Conversation], str]
@@ -38,7 +40,7 @@ def fingerprint(
     """
     canonical = _canonical([list(args), kwargs], digest, 0)
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def _canonical(value: Any, digest: Digest, depth: int) -> Any:
@@ -84,6 +86,11 @@ def call_key(iteration: int, call_id: str) -> str:
     return f"{iteration}:call:{_short(call_id)}"
 
 
+def call_key_by_hand(key: str, said: str) -> str:
+    """That of one whose question the body appended; ``said`` is the digest of all up to that."""
+    return f"{key}@{said[:_DIGITS]}"
+
+
 def step_key(iteration: int, name: str, print_: str) -> str:
     """The key of any other call, but for which of the equal ones it is."""
     return f"{iteration}:{_short(name)}:{print_}"
@@ -120,6 +127,12 @@ class StepBook:
             keys = [key, *(f"{key}#{n}" for n in range(1, times))]
             n = next((n for n, own in enumerate(keys) if own not in self._taken), len(keys) - 1)
             return n, *self._take(keys[n])
+
+    def first_by_hand(self, key: str) -> str:
+        """The first key of a tool call by hand, with that id, that nobody has met; else this one."""
+        with self._lock:
+            unmet = (own for own in self._steps if own not in self._taken)
+            return next((own for own in unmet if own == call_key_by_hand(key, own[-_DIGITS:])), key)
 
     def claim(self, *bases: str) -> tuple[str, Step | None]:
         """The next key for a call, and its record if there is one.

@@ -152,6 +152,69 @@ def test_iterations_are_counted_by_events_where_there_is_no_loop() -> None:
     assert attempts.host.events == [(n, ITERATION) for n in (3, 4, 5)]
 
 
+def polling(saves: bool) -> Attempts:
+    """Appends the model's questions itself: equal ones, with an id that begins anew in every answer."""
+
+    def poll() -> int:
+        return 1 + len(attempts.store.steps("a", "run"))
+
+    def body(run: AgentRun) -> list[str]:
+        while len(run.conversation) < 6:
+            for call in run.conversation.pending_tool_calls():
+                run.tool(call, poll)
+            if not len(run.conversation) % 2:
+                run.conversation.append(chat_reply(None, ("call_0", "poll", "{}")))
+            if saves:
+                run.checkpoint()
+        return [message.text for message in run.conversation if message.role == "tool"]
+
+    attempts = Attempts(body)
+    return attempts
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_ids_that_begin_anew_in_questions_by_hand_are_other_calls(saves: bool) -> None:
+    attempts = polling(saves)
+    assert attempts.go()[0] == ["1", "2", "3"]
+    for place in range(2 * attempts.host.writes):
+        attempts = polling(saves)
+        assert attempts.killed(place)
+        assert attempts.go()[0] == ["1", "2", "3"]
+        assert len(attempts.store.steps("a", "run")) == 3
+
+
+def test_an_id_that_one_question_by_hand_uses_twice_is_two_calls() -> None:
+    made: list[int] = []
+
+    def body(run: AgentRun) -> list[int]:
+        if not run.resumed:
+            run.conversation.append(chat_reply(None, ("x", "f", "{}"), ("x", "f", "{}")))
+        calls = run.conversation.messages[0].tool_calls
+        return [run.tool(call, lambda: made.append(1) or len(made)) for call in calls]
+
+    attempts = Attempts(body, AfterToolCall())
+    assert attempts.go()[0] == attempts.go()[0] == [1, 2]
+    assert len(attempts.go()[1].conversation) == 3
+
+
+def test_before_a_loop_that_was_entered_tools_by_hand_have_their_results() -> None:
+    made: list[int] = []
+
+    def body(run: AgentRun) -> list[int]:
+        results = []
+        for _ in range(2):
+            question = Message.of(chat_reply(None, ("call_0", "f", "{}")))
+            if not run.resumed:
+                run.conversation.append(question)
+            results.append(run.tool(question.tool_calls[0], lambda: made.append(1) or len(made)))
+        for _ in run.iterations(limit=2):
+            run.conversation.replace([Message.user("summary"), *run.conversation.messages[-1:]])
+        return results
+
+    attempts = Attempts(body, EveryN(1))
+    assert attempts.go()[0] == attempts.go()[0] == [1, 2]
+
+
 def test_a_run_that_counts_by_hand_has_no_loop() -> None:
     run = Attempts(lambda run: None).attempt()
     run.emit(ITERATION)

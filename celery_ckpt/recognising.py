@@ -1,0 +1,118 @@
+"""How the calls of a body are recognised: which record, if any, is that of the call made now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from celery_ckpt.answers import asked_last
+from celery_ckpt.conversation import Conversation
+from celery_ckpt.messages import Message, ToolCall
+from celery_ckpt.position import Position
+from celery_ckpt.records import Step
+from celery_ckpt.steps import StepBook, call_key, call_key_by_hand, fingerprint, step_key
+
+if TYPE_CHECKING:
+    from celery_ckpt.run import AgentRun
+
+#: How far back a conversation is looked at for what a recorded call was given.
+_LOOK_BACK = 64
+
+
+class Inside:
+    """The step whose function is running: what is called and made there is named by it."""
+
+    def __init__(self, run: AgentRun, key: str) -> None:
+        self.run, self.key = run, key
+        #: How often each name was asked an idempotency key for in there.
+        self.keys: Counter[str] = Counter()
+
+
+_inside: ContextVar[Inside | None] = ContextVar("celery_ckpt_inside", default=None)
+
+
+@contextmanager
+def under_way(run: AgentRun, key: str) -> Iterator[None]:
+    """While the function of that step is running."""
+    token = _inside.set(Inside(run, key))
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def step_under_way(run: AgentRun) -> Inside | None:
+    """The step of this run whose function we are in."""
+    inside = _inside.get()
+    return inside if inside is not None and inside.run is run else None
+
+
+class Recognition:
+    """Finds the records of the calls of one attempt."""
+
+    def __init__(self, run: AgentRun, position: Position, book: StepBook) -> None:
+        self._run, self._at, self._book = run, position, book
+
+    def claim(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[str, Step | None]:
+        """The key of a call, and its record if there is one."""
+        if self._at.is_past:
+            # All of them were recorded, whatever the conversation and the state they are given now.
+            base = self._base(name, args, kwargs)
+            return self._book.claim_named(self._at.steps, name, base)
+        return self._book.claim(*self._bases(name, args, kwargs))
+
+    def claim_call(self, call: ToolCall) -> tuple[str, Message | None, Step | None]:
+        """The key of a tool call, the message of ``run.llm`` that asked for it, and its record."""
+        asking = self._at.asked.get(call.id)
+        if asking is None:
+            # The body has appended the question itself, and no replay would append it.
+            self._at.is_own_hand = True
+            return self._claim_by_hand(call)
+        n, key, step = self._book.claim_call(call_key(self._at.steps, call.id), len(asking))
+        return key, asking[n], step
+
+    def _claim_by_hand(self, call: ToolCall) -> tuple[str, None, Step | None]:
+        """Such a question is known by all that was said up to it: ids may begin anew, and equal
+        questions may be asked again.
+        """
+        key, times = call_key(self._at.steps, call.id), 1
+        spine, length = self._run.conversation.extent
+        if self._at.is_past:
+            # All of them were recorded, whatever has become of the conversation since.
+            key = self._book.first_by_hand(key)
+        elif (at := asked_last(spine.messages[:length], call.id)) is not None:
+            times = [one.id for one in spine.messages[at].tool_calls].count(call.id)
+            key = call_key_by_hand(key, spine.digest(at + 1)[0])
+        _, key, step = self._book.claim_call(key, times)
+        return key, None, step
+
+    def _bases(self, name: str, args: Any, kwargs: dict[str, Any]) -> list[str]:
+        """What a call may be recorded as. In an iteration that was restored exactly, the conversation
+        may have grown since the call was made: then any shorter one that it was given counts too.
+        """
+        base = self._base(name, args, kwargs)
+        if self._at.exact != self._at.steps or base == self._base(name, args, kwargs, lambda _: ""):
+            return [base]
+        spine, length = self._run.conversation.extent
+        shorter = range(length - 1, max(-1, length - 1 - _LOOK_BACK), -1)
+        digests = [spine.digest(n)[0] for n in shorter]
+        others = [self._base(name, args, kwargs, lambda _, own=own: own) for own in digests]  # type: ignore[misc]
+        return [base, *others]
+
+    def _base(
+        self,
+        name: str,
+        args: Any,
+        kwargs: dict[str, Any],
+        digest: Callable[[Conversation], str] | None = None,
+    ) -> str:
+        def digest_of(conversation: Conversation) -> str:
+            is_own = conversation is self._run.conversation
+            return digest(conversation) if digest and is_own else conversation.digest
+
+        inside = step_under_way(self._run)
+        given = [*args, inside.key] if inside else args
+        return step_key(self._at.steps, name, fingerprint(given, kwargs, digest_of))
