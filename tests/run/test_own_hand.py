@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from agents import World, calls_of
+from agents import World, calls_of, compact
 from run_kit import Attempts, chat_reply
 
 from celery_ckpt import AfterToolCall, AgentRun, Checkpoint, CheckpointEvent, EveryN, Message, Never
@@ -53,7 +53,26 @@ def counting(world: World) -> Callable[[AgentRun], Any]:
     return body
 
 
-BODIES = {"checkpointing": checkpointing, "counting": counting}
+def compacting(world: World) -> Callable[[AgentRun], Any]:
+    """Saves by hand, and compacts where a resume can tell what was said before: at the beginning."""
+
+    def body(run: AgentRun) -> Any:
+        if not run.resumed:
+            run.conversation.append(Message.user("why?"))
+        for turn in run.iterations(limit=3):
+            if run.state.get("compacted") != turn:
+                compact(run)
+                run.state["compacted"] = turn
+            for call in calls_of(run.llm(world.model, run.conversation, turn)):
+                run.tool(call, world.tool)
+            run.checkpoint()
+            run.llm(world.model, run.conversation, turn + 200)
+        return run.iteration
+
+    return body
+
+
+BODIES = {"checkpointing": checkpointing, "counting": counting, "compacting": compacting}
 STRATEGIES = {"never": Never(), "tools": AfterToolCall(), "every": EveryN(1), "second": EveryN(2)}
 
 
