@@ -87,6 +87,7 @@ class Answers:
             held = _Held(call.id, text_of(result), asking)
             if self._count(held.question) < waiting.count(held.question):
                 self._held.append(held)
+            if waiting:
                 self._append_in_turn(conversation, waiting)
 
     def _count(self, question: Question) -> int:

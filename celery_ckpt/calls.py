@@ -3,8 +3,8 @@
     recorded? ── yes ──> replay: add again what it added, call nothing, tell nobody
         └── no ──> check ─> call ─> record and add ─> tell the host
 
-To record a result and to add it to the conversation is one piece of work, which no cancellation can
-tear: otherwise a body that goes on after a timeout would lack what its replay will have.
+To record a result and to add it to the conversation is one piece of work, which no cancellation and no
+time limit can tear: otherwise a body that goes on after a timeout would lack what its replay will have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from celery_ckpt.answers import Answers
 from celery_ckpt.bridge import Bridge
 from celery_ckpt.control import HandOff
-from celery_ckpt.errors import RunMisused
+from celery_ckpt.errors import CheckpointError, RunMisused
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.hosting import RunHost
 from celery_ckpt.jsonvalues import encode
@@ -213,6 +213,17 @@ class Calls:
         return Step(**of_run, iteration=iteration, key=key, name=readable, value=value)
 
     def _record(self, step: Step, add: Callable[[Step], None] | None) -> None:
+        try:
+            self._record_once(step, add)
+        except CheckpointError:
+            raise
+        except Exception:
+            # It may come from outside, as a soft time limit does, and the body may go on after it. What
+            # is done again here is done once.
+            self._record_once(step, add)
+            raise
+
+    def _record_once(self, step: Step, add: Callable[[Step], None] | None) -> None:
         self._host.record(step)
         self._book.keep(step)
         if add is not None:
