@@ -189,14 +189,15 @@ class Process:
         def act() -> None:
             for run_id in run_ids:
                 headers = {"id": run_id, "ckpt_agent_id": agent_id}
-                self.store.add_run(_record(agent_id, run_id, headers), unclaimed=UNCLAIMED_SECONDS)
+                self.store.add_run(record_of(agent_id, run_id, headers), unclaimed=UNCLAIMED_SECONDS)
                 pause("publish")
                 self.world.publish(headers)
 
         return act
 
 
-def _record(agent_id: str, run_id: str, headers: dict[str, Any]) -> RunRecord:
+def record_of(agent_id: str, run_id: str, headers: dict[str, Any]) -> RunRecord:
+    """A run as it is before its message is published."""
     envelope = {
         "headers": headers,
         "properties": {},

@@ -10,11 +10,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from actors import Process, SteppingUnacked
+from actors import Process, SteppingUnacked, record_of
 from celery.exceptions import Ignore
 from scheduling import JUMP, Actor, Deviations, Execution, alternatives
+from world import pause
 
 from celery_ckpt.records import RunStatus
+from celery_ckpt.runtime.admission import UNCLAIMED_SECONDS
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.execution import _finished as finished
 from celery_ckpt.runtime.settling import settle
@@ -111,8 +113,24 @@ def _settle_before_celery_has_it(attempt: Any, run: Any, value: Any) -> Any:
     return value
 
 
+def _publish_before_it_is_recorded(caller: Process, agent_id: str, *run_ids: str) -> Any:
+    def act() -> None:
+        for run_id in run_ids:
+            headers = {"id": run_id, "ckpt_agent_id": agent_id}
+            pause("publish")
+            caller.world.publish(headers)
+            caller.store.add_run(record_of(agent_id, run_id, headers), unclaimed=UNCLAIMED_SECONDS)
+
+    return act
+
+
 #: What is wrong, the scenario in which that is found, and what happens before the one thing between.
 BROKEN = {
+    "a message is published before its run is on record": (
+        ("actors.Process.send", _publish_before_it_is_recorded),
+        "one run",
+        {1: "first"},
+    ),
     "a hand-off is published before the lease is free": (
         ("celery_ckpt.runtime.execution._handed_off", _send_before_it_is_released),
         "handed off after each iteration",
