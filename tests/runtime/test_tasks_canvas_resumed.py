@@ -1,21 +1,22 @@
-"""A chain and a chord do not notice that a worker died under one of their agents."""
+"""Chains, chords, groups and callbacks do not notice that a worker died under one of their agents."""
 
 from __future__ import annotations
 
 import pytest
-from celery import chain, chord
+from celery import chain, chord, group
 from celery_workers.agents import research
 from celery_workers.broker import Broker
-from celery_workers.canvas import gather, same
+from celery_workers.canvas import gather, note, same
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
 from celery_workers.picking import counted, first_of
 
+INCLUDED = ("celery_workers.agents", "celery_workers.canvas", "celery_workers.picking")
+#: The death of a child is noticed at once, that of a whole worker by its lease.
+soon = pytest.mark.configured(include=INCLUDED, conf={"ckpt_lease_ttl": 3})
+
 pytestmark = [
-    pytest.mark.configured(
-        include=("celery_workers.agents", "celery_workers.canvas", "celery_workers.picking"),
-        conf={"ckpt_lease_ttl": 30},
-    ),
+    pytest.mark.configured(include=INCLUDED, conf={"ckpt_lease_ttl": 30}),
     pytest.mark.usefixtures("celery_app"),
 ]
 
@@ -48,3 +49,40 @@ def test_a_chord_s_body_runs_once_after_an_agent_that_was_killed(
     assert result.get(timeout=60) == 10
     assert len(ledger.calls("gather")) == 1
     broker.assert_clean(5)
+
+
+@soon
+def test_a_group_has_all_its_results_after_its_worker_was_killed(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker(concurrency=2)
+    ledger.hold("tool 2")
+    result = group(research.s(3, 0.1), research.s(4, 0.1), same.s(1)).apply_async()
+    for member in result.results[:2]:
+        ledger.wait_for_call("tool 2", 10, member.id)
+    worker.kill_tree()
+    ledger.let_go()
+    start_worker(concurrency=2)
+
+    first, second, plain = result.get(timeout=60)
+    assert (first[0], second[0], plain) == (2 + 3 + 4, 2 + 3 + 4 + 5, 1)
+    assert set(ledger.repeated().values()) <= {2}, "at most the calls in flight"
+    broker.assert_clean(5)
+
+
+@soon
+def test_a_linked_task_is_called_once_after_the_worker_was_killed(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    ledger.hold("tool 2")
+    result = research.apply_async((3, 0.1), link=note.s("linked to it"))
+    ledger.wait_for_call("tool 2", 10)
+    worker.kill_tree()
+    ledger.let_go()
+    start_worker()
+
+    assert result.get(timeout=60)[0] == 2 + 3 + 4
+    broker.assert_clean(10)
+    [linked] = ledger.calls("linked")
+    assert linked["value"][0] == 2 + 3 + 4
