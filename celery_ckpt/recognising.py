@@ -80,10 +80,11 @@ class Recognition:
         """
         key, times = call_key(self._at.steps, call.id), 1
         spine, length = self._run.conversation.extent
-        if self._at.is_past:
-            # All of them were recorded, whatever has become of the conversation since.
+        at = asked_last(spine.messages[:length], call.id)
+        if self._at.is_past or at is None:
+            # It was recorded, whatever has become of the conversation since; or nobody has asked.
             key = self._book.first_by_hand(key)
-        elif (at := asked_last(spine.messages[:length], call.id)) is not None:
+        else:
             times = [one.id for one in spine.messages[at].tool_calls].count(call.id)
             key = call_key_by_hand(key, spine.digest(at + 1)[0])
         _, key, step = self._book.claim_call(key, times)

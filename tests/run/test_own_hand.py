@@ -234,6 +234,22 @@ def test_before_a_loop_that_was_entered_tools_by_hand_have_their_results() -> No
     assert attempts.go()[0] == attempts.go()[0] == [1, 2]
 
 
+def test_a_tool_by_hand_has_its_result_when_its_question_was_compacted_away() -> None:
+    made: list[int] = []
+
+    def body(run: AgentRun) -> int:
+        question = Message.of(chat_reply(None, ("call_0", "f", "{}")))
+        if not run.resumed:
+            run.conversation.append(question)
+        result: int = run.tool(question.tool_calls[0], lambda: made.append(1) or len(made))
+        run.conversation.replace([Message.user("summary")])
+        run.checkpoint()
+        return result
+
+    attempts = Attempts(body, Never())
+    assert attempts.go()[0] == attempts.go()[0] == 1
+
+
 def test_a_run_that_counts_by_hand_has_no_loop() -> None:
     run = Attempts(lambda run: None).attempt()
     run.emit(ITERATION)
