@@ -64,8 +64,9 @@ CAMPAIGNS = (
             faults.cut_broker,
             faults.full_store,
             faults.paused_store,
+            faults.paused_broker,
         ),
-        15,
+        18,
     ),
     Campaign(
         "network",

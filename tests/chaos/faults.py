@@ -175,9 +175,18 @@ def full_store(fleet: Fleet) -> None:
 
 def paused_store(fleet: Fleet) -> None:
     """The store's server does not answer for longer than a lease lasts."""
-    fleet.store.signal(signal.SIGSTOP)
+    _pause(fleet.store)
+
+
+def paused_broker(fleet: Fleet) -> None:
+    """Nor does that of the broker and the results."""
+    _pause(fleet.broker.server)
+
+
+def _pause(server: Valkey) -> None:
+    server.signal(signal.SIGSTOP)
     time.sleep(1.5 * LEASE)
-    fleet.store.signal(signal.SIGCONT)
+    server.signal(signal.SIGCONT)
 
 
 # -- a master and its replica ----------------------------------------------------------------------
