@@ -93,3 +93,15 @@ def test_a_store_that_is_well_is_said_to_be_well(tmp_path: Path) -> None:
         commands = commands_for(store)
         assert commands("doctor").stdout == "Nothing was found.\n"
         assert json.loads(commands("doctor", "--json").stdout) == []
+
+
+def test_what_a_crash_left_behind_is_named_and_then_removed(tmp_path: Path) -> None:
+    with open_store(f"file://{tmp_path}/files") as store:
+        tell(store)
+        store.watch("an agent that was deleted", 600)
+        commands = commands_for(store)
+        told = commands("doctor", code=1).stdout
+        assert "an agent that was deleted" in told
+        assert told.endswith("1 of these can be put right: celery ckpt doctor --repair\n")
+        assert "Repaired: " in commands("doctor", "--repair").stdout
+        assert commands("doctor").stdout == "Nothing was found.\n"
