@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[int, FrameType | None], Any]
 #: Those with which Celery stops at once, unless it is told to wait a little.
 _COLD = {"SIGQUIT"}
+#: How long such a signal waits for a task that is being handed to a child, and how often it looks.
+_HANDING_SECONDS, _LOOK_SECONDS = 2.0, 0.02
 
 
 class AgentsStep(bootsteps.StartStopStep):
@@ -89,9 +93,16 @@ def _chain(worker: Any, number: signal.Signals, name: str) -> None:
         return
     is_solo = worker.pool_cls.__module__.endswith("solo")
     celerys: Handler = before
+    until = 0.0
 
     def handle(signum: int, frame: FrameType | None) -> Any:
+        nonlocal until
+        until = until or time.monotonic() + _HANDING_SECONDS
         drain.begin(warm=not _is_cold(name))
+        if _is_cold(name) and _is_handing_over(worker) and time.monotonic() < until:
+            # Celery would stop right here, and wait for ever for a child that waits for its task.
+            threading.Timer(_LOOK_SECONDS, os.kill, (os.getpid(), signum)).start()
+            return None
         if is_solo and _is_cold(name):
             # Celery would raise NotImplementedError inside the body. A warm stop ends it as well.
             worker_state.should_stop = 0
@@ -99,6 +110,11 @@ def _chain(worker: Any, number: signal.Signals, name: str) -> None:
         return celerys(signum, frame)
 
     signal.signal(number, handle)
+
+
+def _is_handing_over(worker: Any) -> bool:
+    """Has the pool written a part of a task to one of its processes?"""
+    return bool(getattr(getattr(worker.pool, "_pool", None), "_active_writers", None))
 
 
 def _is_cold(name: str) -> bool:
