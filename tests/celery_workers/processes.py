@@ -124,11 +124,13 @@ class WorkerProcess:
         return self._started.pid
 
     def children(self) -> list[int]:
-        """The processes of the pool; none in the pools that have one process only."""
+        """The living processes of the pool; none in the pools that have one process only."""
         try:
-            return [child.pid for child in psutil.Process(self.pid).children()]
+            children = [child.pid for child in psutil.Process(self.pid).children()]
         except psutil.NoSuchProcess:
             return []
+        # What was killed stays a child until the main process has asked for its end.
+        return [pid for pid in children if _is_alive(pid)]
 
     def tree(self) -> list[int]:
         """All processes of its session: the main one, its children, and orphans if it has died."""
@@ -169,11 +171,14 @@ class WorkerProcess:
         until(lambda: not any(map(_is_alive, pids)), _KILL_DEADLINE, f"worker {self.name} is dead")
 
     def kill_child(self, pid: int) -> None:
-        """SIGKILL of one process of the pool, as the kernel does when memory is short."""
+        """SIGKILL of one process of the pool, as when memory is short; returns when it is dead."""
         assert pid in self.children(), f"{pid} is no child of worker {self.name}: {self.children()}"
         if self._ledger:
             self._ledger.killed(pid)
         os.kill(pid, signal.SIGKILL)
+        until(
+            lambda: not _is_alive(pid), _KILL_DEADLINE, f"process {pid} of worker {self.name} is dead"
+        )
 
     def freeze(self) -> None:
         """SIGSTOP of all its processes, as a paused machine; returns when none of them moves."""

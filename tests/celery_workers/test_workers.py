@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from celery import Celery
 
@@ -11,6 +14,7 @@ from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
 from celery_workers.processes import Pool
 from celery_workers.tasks import slow, who
+from celery_workers.waiting import until
 
 pytestmark = pytest.mark.usefixtures("celery_app")
 
@@ -77,6 +81,21 @@ def test_a_restarted_server_has_what_it_had_and_workers_return_to_it(
     broker.restart()
 
     assert who.delay().get(timeout=60) in worker.children()
+
+
+def test_a_killed_child_is_none_any_more_though_the_worker_has_not_noticed(
+    start_worker: StartWorker,
+) -> None:
+    worker = start_worker(concurrency=2)
+    until(lambda: len(worker.children()) == 2, 10, "it has two processes")
+    killed, other = worker.children()
+    os.kill(worker.pid, signal.SIGSTOP)
+
+    worker.kill_child(killed)
+    left = worker.children()
+    os.kill(worker.pid, signal.SIGCONT)
+
+    assert left == [other]
 
 
 def test_a_worker_restarts_in_place_and_is_waited_for_again(start_worker: StartWorker) -> None:
