@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from celery_workers.configuration import Configuration
+import faulthandler
 
+from celery_workers.configuration import STACKS, Configuration
+
+# Of all its processes, also of one that hangs.
+faulthandler.register(STACKS)
 app = Configuration.from_environment().make_app()

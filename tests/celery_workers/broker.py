@@ -42,6 +42,11 @@ class Broker:
         with self.server.client(db=self.db, decode_responses=True) as client:
             return dict(client.zrange("unacked_index", 0, -1, withscores=True))
 
+    def unacked_messages(self) -> list[str]:
+        """The same messages, whole."""
+        with self.server.client(db=self.db, decode_responses=True) as client:
+            return client.hvals("unacked")
+
     def left(self) -> dict[str, Any]:
         """All messages that are not done with; empty if there are none."""
         with self.server.client(db=self.db, decode_responses=True) as client:

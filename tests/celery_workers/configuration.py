@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -26,6 +27,8 @@ FAST_REDELIVERY: Mapping[str, Any] = {
     "unacked_restore_throttle": 1,
     "unacked_mutex_expire": 2,
 }
+#: Tells a process to write where all its threads are.
+STACKS = signal.SIGUSR2
 PLAIN_TASKS = "celery_workers.tasks"
 
 

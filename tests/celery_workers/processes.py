@@ -18,6 +18,7 @@ from typing import Literal, Self
 
 import psutil
 
+from celery_workers.configuration import STACKS
 from celery_workers.ledger import Ledger
 from celery_workers.starting import CeleryCommand, Started, execute, fork
 from celery_workers.waiting import until
@@ -139,6 +140,13 @@ class WorkerProcess:
     def log(self) -> str:
         """All that it has written, over all its starts."""
         return self._log.read_text(errors="replace")
+
+    def tell_stacks(self) -> None:
+        """Let each process write into the log where all its threads are, even if none of them moves."""
+        for pid in self.tree():
+            mark = self._log.stat().st_size
+            os.kill(pid, STACKS)
+            until(lambda mark=mark: self._log.stat().st_size > mark, _KILL_DEADLINE, f"{pid} tells")
 
     # What happens to it
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from random import Random
 from typing import Any
 
 from chaos import faults
+from chaos.evidence import examined
 from chaos.faults import Fault
-from chaos.fleet import TURNS, fleet
+from chaos.fleet import TURNS
 from chaos.judge import Verdict, judge
 from chaos.soak import soak
 
@@ -116,31 +114,23 @@ def run(
     """Run a campaign; ``tell`` hears of each fault. Problems are in the verdict, not raised."""
     if campaign.soaked_agents:
         return soak(campaign.name, seed, times or campaign.times, campaign.soaked_agents, tell)
-    chance = Random(f"{campaign.name} {seed}")
     verdict = Verdict(campaign.name, seed)
-    with (
-        tempfile.TemporaryDirectory(prefix="ckpt-chaos-", ignore_cleanup_errors=True) as directory,
-        fleet(
-            Path(directory),
-            chance,
-            workers=campaign.workers,
-            turns=campaign.turns,
-            store=campaign.store,
-            own_clocks=campaign.own_clocks,
-            conf=campaign.conf,
-        ) as made,
-    ):
-        try:
-            made.top_up(campaign.open_runs)
-            for _ in range(times or campaign.times):
-                fault = chance.choice(campaign.faults)
-                tell(fault.__name__)
-                fault(made)
-                if campaign.goes_on:
-                    made.top_up(campaign.open_runs)
-                made.wait_for_progress()
-                verdict.faults += 1
-            judge(made, verdict)
-        except Exception as error:
-            verdict.problems.append(f"{type(error).__name__}: {error}")
+    with examined(
+        verdict,
+        workers=campaign.workers,
+        turns=campaign.turns,
+        store=campaign.store,
+        own_clocks=campaign.own_clocks,
+        conf=campaign.conf,
+    ) as made:
+        made.top_up(campaign.open_runs)
+        for _ in range(times or campaign.times):
+            fault = made.chance.choice(campaign.faults)
+            tell(fault.__name__)
+            fault(made)
+            if campaign.goes_on:
+                made.top_up(campaign.open_runs)
+            made.wait_for_progress()
+            verdict.faults += 1
+        judge(made, verdict)
     return verdict

@@ -7,11 +7,8 @@ everything is measured. The first rounds only warm up.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from random import Random
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +24,8 @@ from servers import Valkey
 
 from celery_ckpt import Agents
 from celery_ckpt.runtime.maintenance import PRUNE
-from chaos.fleet import Fleet, fleet
+from chaos.evidence import examined
+from chaos.fleet import Fleet
 from chaos.judge import Verdict
 
 _END = 120.0
@@ -81,23 +79,17 @@ def soak(
 ) -> Verdict:
     """Work for so many rounds of so many short agents. Problems are in the verdict, not raised."""
     verdict = Verdict(name, seed)
-    with (
-        tempfile.TemporaryDirectory(prefix="ckpt-soak-", ignore_cleanup_errors=True) as directory,
-        fleet(Path(directory), Random(f"soak {seed}"), workers=workers, conf=CONF) as made,
-    ):
-        try:
-            samples = []
-            for number in range(warm_up + rounds):
-                tell(f"round {number + 1}")
-                verdict.runs += _round(made, size)
-                if number >= warm_up:
-                    samples.append(sample(made))
-            verdict.faults = rounds
-            verdict.calls = len(made.ledger.calls())
-            verdict.problems += [*drift(samples), *_left_over(made)]
-            verdict.remarks.append(told(samples))
-        except Exception as error:
-            verdict.problems.append(f"{type(error).__name__}: {error}")
+    with examined(verdict, workers=workers, conf=CONF) as made:
+        samples = []
+        for number in range(warm_up + rounds):
+            tell(f"round {number + 1}")
+            verdict.runs += _round(made, size)
+            if number >= warm_up:
+                samples.append(sample(made))
+        verdict.faults = rounds
+        verdict.calls = len(made.ledger.calls())
+        verdict.problems += [*drift(samples), *_left_over(made)]
+        verdict.remarks.append(told(samples))
     return verdict
 
 

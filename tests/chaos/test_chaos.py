@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from chaos import faults
 from chaos.campaigns import Campaign, run
+from chaos.evidence import examined
+from chaos.judge import Verdict
 from chaos.soak import TOLERANCES, Sample, drift, soak
 
 _MEGABYTE = 1 << 20
@@ -33,6 +38,23 @@ def test_work_leaves_nothing_behind_in_workers_and_servers() -> None:
     assert not verdict.problems, "\n".join([*verdict.problems, *verdict.remarks])
     assert verdict.runs > 40
     assert verdict.remarks
+
+
+def test_a_campaign_that_was_not_clean_leaves_its_logs_with_the_stacks_of_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    wrong, clean = Verdict("wrong", 6), Verdict("clean", 6)
+
+    with examined(wrong, workers=1):
+        raise RuntimeError("as if a promise had been broken")
+    with examined(clean, workers=0):
+        pass
+
+    (left,) = tmp_path.iterdir()
+    assert wrong.problems == ["RuntimeError: as if a promise had been broken"]
+    assert str(left) in wrong.remarks[0]
+    assert "most recent call first" in (left / "worker1.log").read_text()
 
 
 def test_a_soak_notices_what_grows() -> None:

@@ -1,0 +1,39 @@
+"""What stays of a campaign that was not clean: what its workers wrote, and where each of them was."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from chaos.fleet import Fleet, fleet
+from chaos.judge import Verdict
+
+
+@contextmanager
+def examined(verdict: Verdict, **options: Any) -> Iterator[Fleet]:
+    """A fleet; what goes wrong with it is in the verdict, not raised, and its files stay then."""
+    directory = Path(tempfile.mkdtemp(prefix="ckpt-chaos-"))
+    with fleet(directory, Random(f"{verdict.name} {verdict.seed}"), **options) as made:
+        try:
+            yield made
+        except Exception as error:
+            verdict.problems.append(f"{type(error).__name__}: {error}")
+        if verdict.problems:
+            _take_down(made, directory)
+    if verdict.problems:
+        verdict.remarks.append(f"the logs of its workers, with their stacks at the end: {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _take_down(made: Fleet, directory: Path) -> None:
+    for worker in made.workers:
+        with suppress(AssertionError):  # one that is stopped cannot
+            worker.tell_stacks()
+    left = [f"{key}: {value}" for key, value in made.broker.left().items()]
+    (directory / "left").write_text("\n".join([*left, *made.broker.unacked_messages()]))
