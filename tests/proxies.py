@@ -77,6 +77,10 @@ class Proxy:
         except BaseException as error:
             self._done.set_exception(error)
 
+    def lead_to(self, target: int) -> None:
+        """Whoever connects from now on is led to another port."""
+        self._target = target
+
     def cut(self) -> None:
         """Close every connection."""
         self._call(self._close_all())

@@ -58,6 +58,7 @@ CAMPAIGNS = (
         "servers",
         (
             faults.kill_store,
+            faults.kill_store_for_long,
             faults.kill_broker,
             faults.cut_broker,
             faults.full_store,

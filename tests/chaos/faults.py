@@ -154,9 +154,14 @@ def kill_broker(fleet: Fleet) -> None:
     _outage(fleet.broker.server)
 
 
-def _outage(server: Valkey) -> None:
+def kill_store_for_long(fleet: Fleet) -> None:
+    """It comes back when its clients have given up, and deliveries were put off."""
+    _outage(fleet.store, fleet.chance.uniform(11, 20))
+
+
+def _outage(server: Valkey, seconds: float = _OUTAGE) -> None:
     server.kill()
-    time.sleep(_OUTAGE)
+    time.sleep(seconds)
     server.start()
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from redis import Redis, RedisCluster
+from redis import BlockingConnectionPool, Redis, RedisCluster
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import ClusterNode
 from redis.connection import SSLConnection, parse_url
@@ -52,6 +52,12 @@ from celery_ckpt.errors import (
 #: What the driver can raise; a cluster's own exception is no RedisError.
 DRIVER_ERRORS = (RedisError, RedisClusterException, OSError)
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
+#: What a server answers that is a replica, and for which the driver has no class.
+_OF_A_REPLICA = (
+    "UNBLOCKED",  # it was made one while it waited for one
+    "WAIT cannot be used with replica",
+    "WAITAOF cannot be used with replica",
+)
 #: What a server answers while another one takes over.
 _NOT_NOW = (
     AskError,  # of which MOVED is one
@@ -64,9 +70,8 @@ _NOT_NOW = (
 _NOT_NOW_IN_WORDS = (
     "MISCONF",  # the disk is full
     "NOREPLICAS",
-    "UNBLOCKED",  # it was made a replica while it waited for one
-    "WAIT cannot be used with replica",
     "WAITAOF cannot be used",
+    *_OF_A_REPLICA,
 )
 #: What it answers when a user may run a script, but not a command in it: Redis 7 and Valkey, Redis 6.
 _NOT_ALLOWED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
@@ -153,8 +158,21 @@ def _sentinel(parts: SplitResult, scheme: str) -> AnyClient:
     sentinel_options = {**shared, **{k.removeprefix("sentinel_"): v for k, v in own.items()}}
     sentinel_options["retry"] = Retry(NoBackoff(), 0)
     sentinel = Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_options, **options)
-    client: Redis = sentinel.master_for(unquote(service), retry=retry())
+    greet = {"redis_connect_func": _greet_master}
+    client: Redis = sentinel.master_for(unquote(service), retry=retry(), **greet)
     return _with_known_options(client)
+
+
+def _greet_master(connection: Any) -> None:
+    """Who was the master when Sentinel was asked may be a replica by now, and would answer as one."""
+    connection.on_connect()
+    connection.send_command("ROLE")
+    try:
+        role = connection.read_response()[0]
+    except NoPermissionError:
+        return  # its first write will tell
+    if role not in (b"master", "master"):
+        raise RedisConnectionError(f"{connection.host}:{connection.port} is no master any more")
 
 
 def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
@@ -222,6 +240,20 @@ def without_password(url: str) -> str:
     if "://" not in url or "@" in behind:
         return "This"
     return hosts + re.split("[?#]", behind, maxsplit=1)[0]
+
+
+def leave_replica(client: AnyClient, error: Exception) -> None:
+    """Close the idle connections to a server that answers as a replica: the next one may lead to the
+    master. A cluster's client is told by its servers where to go.
+    """
+    is_replica = isinstance(error, ReadOnlyError | MasterDownError)
+    if isinstance(client, RedisCluster) or not (is_replica or str(error).startswith(_OF_A_REPLICA)):
+        return
+    pool = client.connection_pool
+    if isinstance(pool, BlockingConnectionPool):
+        pool.disconnect()  # before redis-py 7 it knows only all of them
+    else:
+        pool.disconnect(inuse_connections=False)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgain
 
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.store import Durability
-from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, retry, translate
+from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, retry
 from celery_ckpt.stores.redis.server import Call, Server
 
 #: An agent's work, and what others are told of it: refused as unavailable until it is confirmed.
@@ -87,7 +87,7 @@ class AwaitingServer(Server):
         try:
             replies, are_kept = self._awaited(calls)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where, calls[-1].key) from error
+            raise self._translated(error, calls[-1].key) from error
         if not are_kept and any(call.name in MUST_BE_KEPT for call in calls):
             reason = f"a write was not confirmed by {self._by} within {self._seconds:g} s"
             raise StoreUnavailable(where=self.where, reason=reason)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.exceptions import NoScriptError
 
-from celery_ckpt.errors import StoreError
-from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, translate
+from celery_ckpt.errors import CheckpointError, StoreError
+from celery_ckpt.stores.redis.client import DRIVER_ERRORS, AnyClient, leave_replica, translate
 from celery_ckpt.stores.resources import lua
 
 _PAGE = 500
@@ -73,6 +73,10 @@ class Server:
         # The user's client may decode replies; with NEVER_DECODE they are bytes all the same.
         self._send: Callable[..., Any] = client.execute_command
 
+    def _translated(self, error: Exception, key: bytes | str = "") -> CheckpointError:
+        leave_replica(self.client, error)
+        return translate(error, self.where, key)
+
     def run(self, script: str, keys: Sequence[bytes], *args: Any) -> Any:
         """Run a script in one round trip.
 
@@ -85,7 +89,7 @@ class Server:
         except NoScriptError:
             return self.command("EVAL", source, len(keys), *keys, *args)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where, keys[0]) from error
+            raise self._translated(error, keys[0]) from error
 
     def together(self, *calls: Call) -> list[Any]:
         """Send several commands and scripts in one round trip, in this order.
@@ -132,12 +136,12 @@ class Server:
         try:
             replies: list[Any] = pipeline.execute(raise_on_error=False)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where) from error
+            raise self._translated(error) from error
         return replies
 
     def _unless_error(self, call: Call, reply: Any) -> Any:
         if isinstance(reply, DRIVER_ERRORS):
-            raise translate(reply, self.where, call.key) from reply
+            raise self._translated(reply, call.key) from reply
         return reply
 
     def each(self, *calls: Call) -> list[Any]:
@@ -161,7 +165,7 @@ class Server:
         except NoScriptError:
             return self.command(*call.with_source)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where, call.key) from error
+            raise self._translated(error, call.key) from error
 
     # -- all of something, page by page --------------------------------------------------------------
 
@@ -182,14 +186,14 @@ class Server:
             for item in items:
                 yield tuple(map(_bytes, item)) if isinstance(item, tuple) else _bytes(item)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where, key) from error
+            raise self._translated(error, key) from error
 
     def command(self, *args: Any) -> Any:
         """Send one command."""
         try:
             return self._send(*args, NEVER_DECODE=True)
         except DRIVER_ERRORS as error:
-            raise translate(error, self.where, _key_of(args)) from error
+            raise self._translated(error, _key_of(args)) from error
 
 
 def _raise_unless_about_a_key(error: StoreError) -> None:
