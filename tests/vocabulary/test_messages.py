@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,20 @@ def test_a_message_made_of_a_message_is_the_same() -> None:
     message = Message.user("a")
     assert Message.of(message) is message
     assert Message.model_validate(message) == message
+
+
+@pytest.mark.parametrize(
+    "duplicate", [lambda m: m, copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_a_message_out_of_a_decoder_is_like_one_that_pydantic_has_checked(duplicate: Any) -> None:
+    decoded = duplicate(Message.decoded({"role": "user", "content": [1, {"a": None}]}))
+    checked = Message.model_validate({"role": "user", "content": [1, {"a": None}]})
+
+    assert decoded == checked
+    assert decoded.model_fields_set == checked.model_fields_set
+    assert decoded.__dict__ == checked.__dict__
+    assert decoded.model_dump_json() == checked.model_dump_json()
+    assert repr(decoded) == repr(checked)
 
 
 def test_a_message_keeps_nothing_of_the_caller() -> None:
