@@ -90,10 +90,11 @@ class Upkeep(ABC):
     def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
         """Do what a sweep decided, agent by agent; returns what went of each.
 
-        Nothing goes of an agent whose notes have changed since it was seen, and an agent is forgotten
-        only if nothing at all has changed. Which runs are old (``retention.old_runs``) is seen in the
-        same atomic step in which they go. One that has changed is named by ``due`` again after
-        ``retry`` seconds, any other after ``again`` seconds or when it changes.
+        Nothing goes of an agent whose notes have changed since it was seen. An agent is forgotten, or
+        loses its latest checkpoint, only if nothing at all has changed. Which runs are old
+        (``retention.old_runs``) is seen in the same atomic step in which they go. One that has changed
+        is named by ``due`` again after ``retry`` seconds, any other after ``again`` seconds or when it
+        changes.
         """
 
     @abstractmethod

@@ -2,6 +2,8 @@
 
     the notes have changed since it was seen      nothing goes; look again soon
     it was to be forgotten, and has changed       nothing goes; look again soon
+    it has changed, and would lose its latest     nothing goes; look again soon: somebody may have
+    checkpoint                                    taken it up, who goes on from that one
     it has changed                                what was to be dropped goes; look again soon
     else                                          that, or all of it, goes; look again when time comes,
                                                   or when it changes
@@ -58,7 +60,8 @@ def carry_out(broom: Broom, verdict: Verdict) -> Pruned:
     agent_id, seen = verdict.sight.agent_id, verdict.sight
     now = seen if seen.damage else broom.sight()
     is_same, pruned, again = now.seen == seen.seen, Pruned(agent_id), verdict.again
-    if now.notes != seen.notes or (verdict.forget and not is_same):
+    loses_latest = bool(now.marks) and now.marks[0].id in verdict.drop
+    if now.notes != seen.notes or (not is_same and (verdict.forget or loses_latest)):
         is_same = False
     elif verdict.forget:
         ids = tuple(mark.id for mark in now.marks)

@@ -10,7 +10,7 @@ from celery_ckpt.retention import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
-from celery_ckpt.testing.sweeping import SWEEP, judged, saved, sweep
+from celery_ckpt.testing.sweeping import SWEEP, judged, saved, settled, sweep
 
 
 class SweepingContract(ContractFixtures):
@@ -162,6 +162,27 @@ class SweepingContract(ContractFixtures):
 
         assert pruned.checkpoints == 3
         assert store.list("agent") == [*later[::-1], history[-1]]
+
+    def test_an_agent_that_somebody_takes_up_meanwhile_keeps_its_latest(
+        self, store: CheckpointStore
+    ) -> None:
+        for agent_id in ("quiet", "taken up", "resumed"):
+            saved(store, agent_id, 2)
+            settled(store, agent_id, agent_id, None, RunStatus.CANCELLED)
+        latest = {name: store.load_latest(name) for name in store.agents()}
+        verdicts = judged(store, Rules(keep=None, max_age=1), retry=-1, later=timedelta(days=1))
+        assert [len(verdict.drop) for verdict in verdicts] == [2, 2, 2]
+        store.start_run(make_run("taken up", "next"), "me", LONG_TTL)
+        store.update_run(make_run("resumed", "resumed"))
+
+        pruned = {one.agent_id: one.checkpoints for one in store.carry_out(verdicts)}
+
+        assert pruned == {"quiet": 2, "taken up": 0, "resumed": 0}
+        assert store.load_latest("quiet") is None
+        for agent_id in ("taken up", "resumed"):
+            assert store.load_latest(agent_id) == latest[agent_id]
+        [*again] = store.carry_out(judged(store, Rules(keep=1)))
+        assert {one.agent_id: one.checkpoints for one in again} == {"taken up": 1, "resumed": 1}
 
     def test_an_agent_is_forgotten_only_if_nothing_has_changed(self, store: CheckpointStore) -> None:
         for agent_id in ("quiet", "busy"):

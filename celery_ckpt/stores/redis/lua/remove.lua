@@ -11,7 +11,8 @@
            1  all again: after a save since ARGV[1], or if others are there than the caller read, only the
               log is left alone; after the removal of ARGV[3], or with other notes, everything is
            2  the log is still to be trimmed: it is done a part at a time
-           3  nothing here, but the agent has changed since the sweep saw it
+           3  nothing here, but the agent has changed since the sweep saw it; if it would have lost its latest,
+              everything is left alone
 ]]
 local TRIM = 1000
 
@@ -37,6 +38,9 @@ local is_unchanged = is_swept
 local seq, latest = tip(last_save)
 local saved_since = (seq or 0) ~= tonumber(ARGV[1])
 if not saved_since and ARGV[3] ~= '' and not newest then return {0, 0, 1} end
+-- Somebody may have taken the agent up since it was seen, and goes on from its latest.
+local loses_latest = not saved_since and latest and latest ~= ARGV[3]
+if is_swept and not is_unchanged and loses_latest then return {0, 0, 3} end
 local removed, bytes, left, changes = 0, 0, 0, {}
 local function change(field, value)
   changes[#changes + 1] = field
