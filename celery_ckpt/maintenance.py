@@ -22,7 +22,7 @@ from celery_ckpt.records import RunRecord, RunStatus, Step
 #: The metadata by which a checkpoint is pinned as it is taken.
 PIN = "pin"
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def without_pin(metadata: dict[str, str]) -> dict[str, str]:

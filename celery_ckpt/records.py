@@ -98,7 +98,7 @@ class RunRecord(Value):
     ended_at: Moment | None = None
     #: What its task wants kept of the agent, see ``AgentTask``; ``None``: as the settings say.
     keep: Annotated[int, Field(ge=1)] | None = None
-    max_age: Annotated[float, Field(gt=0)] | None = None
+    max_age: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @property
     def has_envelope(self) -> bool:

@@ -90,7 +90,7 @@ class RetentionPolicy:
             return None
         newest_first = sorted(history, key=attrgetter("seq"), reverse=True)
         ages = [info.created_at for info in newest_first[1 if live else 0 :] if not info.pin]
-        return min(ages) + self.max_age if ages else None
+        return _later(min(ages), self.max_age) if ages else None
 
 
 @dataclass(frozen=True)
@@ -108,27 +108,27 @@ class Rules:
         run, notes = sight.last_run, sight.notes
         keep = notes.keep or (run.keep if run else None) or self.keep
         max_age = notes.max_age or (run.max_age if run else None) or self.max_age
-        return RetentionPolicy(keep, None if max_age is None else timedelta(seconds=max_age))
+        return RetentionPolicy(keep, None if max_age is None else _span(max_age))
 
     def forget_at(self, sight: Sight) -> datetime | None:
         """When the agent goes as a whole, if nothing changes; ``None``: never."""
         after = sight.notes.forget_after or (self.forget_after if sight.is_named_by_task else None)
         if after is None or not _has_ended(sight) or any(mark.pin for mark in sight.marks):
             return None
-        return _later(_end_of(sight), after)
+        return _later(_end_of(sight), _span(after))
 
     def judge_runs(self, sight: Sight, now: datetime) -> tuple[datetime | None, datetime | None]:
         """The runs go that ended by when, and when to look for others; ``None``: none do, never."""
         after = sight.notes.forget_after or self.forget_after
         if after is None or sight.oldest_end is None:
             return None, None
-        first = _later(sight.oldest_end, after)
+        first = _later(sight.oldest_end, _span(after))
         if first > now:
             return None, first
         # Which will be the first then is not known yet; but hardly one ends after the last.
         is_over = sight.last_run is not None and sight.last_run.is_settled
-        last = _later(_end_of(sight), after) if is_over else now
-        return now - timedelta(seconds=after), last if last > now else None
+        last = _later(_end_of(sight), _span(after)) if is_over else now
+        return now - _span(after), last if last > now else None
 
 
 def old_runs(agent_id: str, runs: Sequence[RunRecord], before: datetime) -> list[RunRecord]:
@@ -190,9 +190,17 @@ def _end_of(sight: Sight) -> datetime:
     return run.ended_at or max([run.created_at, *(mark.created_at for mark in sight.marks)])
 
 
-def _later(moment: datetime, after: float) -> datetime:
-    """So many seconds later, or at the end of time."""
+def _later(moment: datetime, after: timedelta) -> datetime:
+    """So much later, or at the end of time: that is also when a record was made that cannot be read."""
     try:
-        return moment + timedelta(seconds=after)
+        return moment + after
     except OverflowError:
         return _END_OF_TIME
+
+
+def _span(seconds: float) -> timedelta:
+    """So many seconds, or as many as there can be."""
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError:
+        return timedelta.max

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from celery_ckpt.errors import ConfigurationError
@@ -52,7 +53,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_span(value: Any) -> bool:
-    return value is None or (isinstance(seconds(value), int | float) and seconds(value) > 0)
+    return value is None or (isinstance(seconds(value), int | float) and 0 < seconds(value) < inf)
 
 
 def limits_of(task: Any) -> dict[str, Any]:

@@ -40,7 +40,11 @@ class Settings(BaseModel):
     """Every setting with its default. Times are seconds, or a ``timedelta``."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
     )
 
     #: Where checkpoints are kept, see ``open_store``. There is no default: losing work is not one.

@@ -8,9 +8,11 @@ import pytest
 
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.models import Checkpoint
+from celery_ckpt.retention import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
+from celery_ckpt.testing.sweeping import sweep
 
 #: Makes what is stored of a checkpoint, but not its messages, unreadable.
 Spoil = Callable[[Checkpoint], object]
@@ -77,3 +79,14 @@ class DamageContract(ContractFixtures):
         assert other_store.load_latest("agent") == later
         assert other_store.prune("agent", 1) == 4
         assert other_store.list("agent") == [later]
+
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_a_sweep_passes_over_a_damaged_checkpoint(
+        self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil, number: int
+    ) -> None:
+        saved, neighbours = history(store, saves=2), history(store, "neighbour")
+        spoil(saved[number])
+        assert sweep(other_store, Rules(keep=3, max_age=3600)) == ["agent", "neighbour"]
+        assert other_store.list("neighbour") == neighbours[:0:-1]
+        with pytest.raises(CheckpointDamaged):
+            other_store.load(saved[number].id)

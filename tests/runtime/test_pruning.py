@@ -260,6 +260,8 @@ def test_a_named_agent_goes_if_that_was_said_of_it(
         agents.retain("named", keep=1)
     with pytest.raises(ValueError, match="keep"):
         agents.retain("named", keep=0)
+    with pytest.raises(ValueError, match="max_age"):
+        agents.retain("named", max_age=float("inf"))
 
 
 def test_pinned_checkpoints_stay_until_they_are_freed(

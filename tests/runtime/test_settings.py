@@ -106,6 +106,7 @@ def test_names_in_capitals_and_under_a_namespace_are_read() -> None:
     ("conf", "told"),
     [
         ({"ckpt_keep": 0}, "The setting ckpt_keep = 0 is wrong: .*greater than or equal to 1"),
+        ({"ckpt_max_age": float("inf")}, "The setting ckpt_max_age = inf is wrong: .*finite"),
         ({"ckpt_keep": "many"}, "The setting ckpt_keep = 'many' is wrong: .*valid integer"),
         ({"ckpt_strategy": "evry:3"}, "The setting ckpt_strategy = 'evry:3' is wrong: .*every"),
         ({"ckpt_strategy": 3}, "The setting ckpt_strategy = 3 is wrong"),

@@ -110,6 +110,8 @@ def test_wrong_arguments_are_refused_at_the_call(
         ({"iterations_per_task": 0}, "iterations_per_task.*0"),
         ({"iterations_per_task": 2, "strategy": "never"}, "needs checkpoints to go on from"),
         ({"keep": 0}, "keep.*0"),
+        ({"max_age": 0}, "max_age is over 0 seconds.*0"),
+        ({"max_age": float("inf")}, "max_age is over 0 seconds.*inf"),
     ],
 )
 def test_bad_options_are_refused_where_they_are_written(

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_ckpt import RetentionPolicy
+from celery_ckpt.maintenance import Notes, Sight
 from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.retention import Rules
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
@@ -62,6 +64,19 @@ def test_the_order_is_the_stores_not_the_clocks() -> None:
 
 def test_a_clock_that_went_back_makes_nothing_old() -> None:
     assert expired(RetentionPolicy(keep=None, max_age=HOUR), info(1, -5), info(2)) == []
+
+
+def test_a_limit_beyond_the_end_of_time_is_none() -> None:
+    """Also for a record that cannot be read: nobody knows when it was made, so it is never old."""
+    unknown = info(1).model_copy(update={"created_at": datetime.max.replace(tzinfo=UTC)})
+    for policy, history in [
+        (RetentionPolicy(keep=None, max_age=timedelta.max), [info(1, 5), info(2)]),
+        (RetentionPolicy(keep=None, max_age=HOUR), [unknown, info(2)]),
+    ]:
+        assert expired(policy, *history) == []
+        assert policy.next_expiry(history) == datetime.max.replace(tzinfo=UTC)
+    sight = Sight("agent", notes=Notes(max_age=1e15))
+    assert Rules().policy_of(sight).max_age == timedelta.max
 
 
 @pytest.mark.parametrize("live", [True, False])
