@@ -21,6 +21,7 @@ from celery_ckpt.retention import RetentionPolicy
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.runtime.sweeping import sweep_all, tell
+from celery_ckpt.stores.ailments import damage_in
 from celery_ckpt.stores.sealed import SealedStore
 
 _HOW_TO_SET_IT_UP = "Set it up as docs/howto/choose-a-store.md says, or take another store."
@@ -150,6 +151,10 @@ class Tidying:
         """Look at everything in the store, and at how it is set up: what can lose work, what crashes
         have left behind, and what nobody would look at. With ``repair`` what can be put right is.
         """
-        for risk in self._context.store.risks():
+        store, damaged = self._context.store, set()
+        for risk in store.risks():
             yield Finding("risk", "the store", risk, _HOW_TO_SET_IT_UP)
-        yield from self._context.store.ailments(repair)
+        for finding in store.ailments(repair):
+            damaged |= {finding.subject} if finding.kind == "damaged" else set()
+            yield finding
+        yield from (finding for finding in damage_in(store) if finding.subject not in damaged)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from celery_ckpt.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from celery_ckpt.maintenance import Finding, Rounds
+from celery_ckpt.store import CheckpointStore
 
 #: Who writes an index entry writes what belongs to it within this time, in seconds.
 PATIENCE = 1.0
@@ -21,6 +25,19 @@ def overlooked(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
         Rounds.SWEEP: "it was saved, and no sweep will look at it",
     }[rounds]
     return Finding("not listed", agent_id, what, "Have one look at it.", True, repaired)
+
+
+def damage_in(store: CheckpointStore) -> Iterator[Finding]:
+    """The agents that have checkpoints which cannot be read; reads every message there is."""
+    for agent_id in store.agents():
+        try:
+            store.list(agent_id)
+        except CheckpointDamaged as error:
+            yield damaged(agent_id, str(error))
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            continue  # it is there, for who has the key, or a newer version
 
 
 def damaged(agent_id: str, what: str) -> Finding:

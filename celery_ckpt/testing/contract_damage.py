@@ -10,6 +10,7 @@ from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.retention import Rules
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.ailments import damage_in
 from celery_ckpt.testing.contract_fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
 from celery_ckpt.testing.sweeping import sweep
@@ -90,3 +91,13 @@ class DamageContract(ContractFixtures):
         assert other_store.list("neighbour") == neighbours[:0:-1]
         with pytest.raises(CheckpointDamaged):
             other_store.load(saved[number].id)
+
+    def test_a_doctor_names_it(
+        self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
+    ) -> None:
+        damaged, *_ = history(store)
+        history(store, "neighbour")
+        assert list(damage_in(store)) == []
+        spoil(damaged)
+        [found] = damage_in(other_store)
+        assert (found.kind, found.subject, damaged.id in found.what) == ("damaged", "agent", True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from cli_kit import Commands, commands_for, tell
 
 from celery_ckpt import CheckpointStore, open_store
+from celery_ckpt.testing import make_checkpoint
 from celery_ckpt.testing.sweeping import settled
 
 
@@ -105,3 +109,17 @@ def test_what_a_crash_left_behind_is_named_and_then_removed(tmp_path: Path) -> N
         assert told.endswith("1 of these can be put right: celery ckpt doctor --repair\n")
         assert "Repaired: " in commands("doctor", "--repair").stdout
         assert commands("doctor").stdout == "Nothing was found.\n"
+
+
+def test_what_is_damaged_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(f"sqlite:///{path}") as store:
+        tell(store)
+        damaged = make_checkpoint("spoilt")
+        store.save(damaged)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE ckpt_saves SET messages = x'7b7d' WHERE id = ?", [damaged.id])
+        commands = commands_for(store)
+        for arguments in (["doctor"], ["doctor", "--repair"]):
+            told = commands(*arguments, code=1).stdout
+            assert re.search(f"damaged +spoilt: .*{damaged.id}", told)
