@@ -22,8 +22,8 @@ from celery_ckpt.stores.redis.durability import MAY_BE_LOST, MUST_BE_KEPT, SHOUL
 
 #: Scripts that write nothing, or nothing of an agent.
 READING = {
-    "all", "contents", "count_due", "fence", "holder", "lines", "mark", "read", "sight", "slices",
-    "standing",
+    "all", "contents", "count_due", "fence", "holder", "lines", "mark", "outlines", "read", "sight",
+    "slices", "standing",
 }  # fmt: skip
 #: Most of that is waited for a confirmation, where none is to come.
 SOON = "?socket_timeout=0.25"

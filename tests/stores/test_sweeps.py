@@ -68,7 +68,7 @@ def test_agents_from_before_there_were_sweeps_are_swept_in_sqlite(tmp_path: Path
     assert_all_are_swept(url)
 
 
-@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("size", [10, 100_000, 400_000])
 def test_what_is_read_of_a_record_tells_its_facts_but_not_its_state(redis_url: str, size: int) -> None:
     state = {"text": '"pin":' + "x" * size}
     pins = [{"pin": 'a "label", é'}, {"other": "pin"}, {}]
@@ -83,6 +83,21 @@ def test_what_is_read_of_a_record_tells_its_facts_but_not_its_state(redis_url: s
         assert facts == [(info.id, info.seq, info.created_at, info.pin) for info in history]
         lengths = [client.hstrlen("ckpt:{agent}:agent", f"c:{mark.id}") for mark in sight.marks]
         assert [mark.size for mark in sight.marks] == lengths
+
+
+def test_no_script_of_a_sweep_reads_all_of_an_agent_with_long_states(redis_url: str) -> None:
+    with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
+        for number in range(30):
+            state = {"number": number, "text": "x" * 100_000}
+            store.save(make_checkpoint("agent", make_conversation(1), state=state))
+        client.config_resetstat()
+        [verdict] = judged(store, Rules(keep=20))
+        store.carry_out([verdict])
+        commands = client.info("commandstats")
+        assert "cmdstat_hgetall" not in commands
+        scripts = sum(commands[name]["calls"] for name in commands if name.startswith("cmdstat_eval"))
+        assert scripts >= 3_000_000 // 600_000
+        assert len(store.history("agent")) == 20
 
 
 def test_a_long_history_is_read_and_dropped_a_part_at_a_time(redis_url: str) -> None:

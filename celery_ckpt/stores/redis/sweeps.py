@@ -25,6 +25,8 @@ T = TypeVar("T")
 #: read of one client, up to 16 KB, before it turns to the next: twenty looks are 2 ms. A removal names
 #: what goes, so that fewer are read at once.
 _LOOKS, _DROPS = 20, 100
+#: More bytes than that of one agent are looked at in parts: to read them takes a millisecond or two.
+_HEAVY = 500_000
 #: What is left to do after a removal, see ``remove.lua``.
 DONE, AGAIN, TRIM, CHANGED = range(4)
 
@@ -61,7 +63,7 @@ class RedisSweeps(RedisOldRuns):
 
     def _sights(self, page: Sequence[str]) -> Iterator[Sight]:
         calls = [
-            Call.script("sight", self._keys.of(name, "agent", "runs", "open"), name, LONG)
+            Call.script("sight", self._keys.of(name, "agent", "runs", "open"), name, LONG, _HEAVY)
             for name in page
         ]
         return map(self._sight, page, self._server.each(*calls))
@@ -72,7 +74,9 @@ class RedisSweeps(RedisOldRuns):
         if not reply:
             return Sight(agent_id)
         seen, told, busy, named, run, end, first, seq, is_long, cut, flat = reply
-        pairs = self._paged(agent_id) if is_long else zip(flat[::2], flat[1::2], strict=True)
+        if is_long:
+            cut, flat = self._outlines(agent_id)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
         lines = {id_of(field): line for field, line in pairs if field.startswith(_FIELD)}
         try:
             notes = self._parsed_notes(agent_id, told)
@@ -83,6 +87,16 @@ class RedisSweeps(RedisOldRuns):
             return Sight(agent_id, seen="?", damage=str(error))
         facts = bool(busy), bool(named), last, oldest_end, *places
         return Sight(agent_id, text, found, notes, *facts)
+
+    def _outlines(self, agent_id: str) -> tuple[builtins.list[Any], builtins.list[Any]]:
+        """What ``sight.lua`` leaves out of a long history: all that is there from beginning to end."""
+        keys, cut, flat = self._keys.of(agent_id, "agent"), builtins.list[Any](), builtins.list[Any]()
+        cursor = None
+        while cursor != b"0":
+            cursor, *part = self._server.run("outlines", keys, cursor or 0)
+            cut += part[0]
+            flat += part[1]
+        return cut, flat
 
     # -- doing ---------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@
   drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
   seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
                                                      how many of its runs are open and fields of it
+  cut_short(all)  in {field of the agent, value, ...}, leaves of long records only what a sweep judges by;
+                  {field of each, its length, ...}
   moments(step)  the moments in KEYS[1] (see watch.lua) of the agents ARGV[1], ARGV[1 + step], ...
   contents(steps, runs)  a digest of all checkpoints, and of the hashes under these keys
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
@@ -87,6 +89,30 @@ local function seen(open, tip, ...)
   for i = 1, 6 do facts[i] = facts[i] or '' end
   facts[7] = open
   return table.concat(facts, ' ')
+end
+
+local function pin_of(line)
+  local is_read, header = pcall(cjson.decode, string.match(line, '{.*$'))
+  local metadata = is_read and type(header) == 'table' and header.metadata
+  return type(metadata) == 'table' and metadata.pin
+end
+
+local function outline(line)
+  local beginning = string.match(line, '^%d+ %d+ %d+ %S+ %S+ %S+ {"created_at":%-?%d+')
+  local pin = string.find(line, '"pin":', 1, true) and pin_of(line)
+  return (beginning or '') .. (pin and ',"metadata":' .. cjson.encode({pin = pin}) or '') .. '}'
+end
+
+local function cut_short(all)
+  -- A state can be long, and nobody judges by it.
+  local cut = {}
+  for i = 2, #all, 2 do
+    if #all[i] > 1000 and string.sub(all[i - 1], 1, 2) == 'c:' then
+      cut[#cut + 1], cut[#cut + 2] = all[i - 1], #all[i]
+      all[i] = outline(all[i])
+    end
+  end
+  return cut
 end
 
 local function contents(steps, runs)

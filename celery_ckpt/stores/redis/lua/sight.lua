@@ -1,7 +1,7 @@
 --[[ sight: what a sweep has to know of an agent.
   KEYS[1]  hash of the agent (see fence.lua)    KEYS[2], KEYS[3]  runs (see add_run.lua)
   ARGV[1]  agent_id
-  ARGV[2]  at most so many fields: of a longer hash none are answered
+  ARGV[2]  at most so many fields, and ARGV[3] about so many bytes: of a longer hash none are answered
   returns  {} | {seen, notes, 1 if a run is open or the lease held, 1 if a run has the agent's name,
            {id, status, delivered, the end of the record} of the last run or {},
            oldest, "?" if it is not known, or "" if there is no other run, first, seq,
@@ -9,21 +9,6 @@
            {field of KEYS[1], value, ...}}
 ]]
 -- Records are answered as they are: Python takes them apart quicker, while the server serves others.
--- But a state can be long, and nobody judges by it: of a record longer than this, only the outline.
-local SHORT = 1000
-
-local function pin_of(line)
-  local is_read, header = pcall(cjson.decode, string.match(line, '{.*$'))
-  local metadata = is_read and type(header) == 'table' and header.metadata
-  return type(metadata) == 'table' and metadata.pin
-end
-
-local function outline(line)
-  local beginning = string.match(line, '^%d+ %d+ %d+ %S+ %S+ %S+ {"created_at":%-?%d+')
-  local pin = string.find(line, '"pin":', 1, true) and pin_of(line)
-  return (beginning or '') .. (pin and ',"metadata":' .. cjson.encode({pin = pin}) or '') .. '}'
-end
-
 local function last_run(id, line)
   if not line then return {} end
   local run = run_facts(line)
@@ -44,14 +29,10 @@ if runs and runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
 end
 local open = redis.call('LLEN', KEYS[3])
 local is_busy = open > 0 or lease_refusal(agent, '')
-local is_long = fields > tonumber(ARGV[2])
-local all, cut = is_long and {} or redis.call('HGETALL', KEYS[1]), {}
-for i = 2, #all, 2 do
-  if #all[i] > SHORT and string.sub(all[i - 1], 1, 2) == 'c:' then
-    cut[#cut + 1] = all[i - 1]
-    cut[#cut + 1] = #all[i]
-    all[i] = outline(all[i])
-  end
-end
+-- Estimated, as if all records had the size of the latest: to measure them would take longer.
+local size = fields * redis.call('HSTRLEN', KEYS[1], string.match(last_save or '', 'c:.*') or '')
+local is_long = fields > tonumber(ARGV[2]) or size > tonumber(ARGV[3])
+local all = is_long and {} or redis.call('HGETALL', KEYS[1])
+local cut = cut_short(all)
 return {seen(open, last_save, steps, runs, token, nonce, notes), notes or '', is_busy and 1 or 0, named and 1 or 0,
   last_run(last, run), oldest, first or '0', string.match(last_save or '', '^%d+') or '0', is_long and 1 or 0, cut, all}
