@@ -156,3 +156,15 @@ def test_it_can_be_switched_off(start_beat: StartBeat, broker: Broker) -> None:
     until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has sent the user's task twice")
 
     assert messages(broker) == []
+
+
+def test_a_worker_with_beat_inside_prunes_by_itself(
+    start_worker: StartWorker, configuration: Configuration
+) -> None:
+    with open_store(configuration.store_url) as store:
+        history = [make_checkpoint("agent") for _ in range(5)]
+        for checkpoint in history:
+            store.save(checkpoint)
+        worker = start_worker(options=("-B", "-s", "inside.db"))
+        until(lambda: len(store.history("agent")) == 2, 20, f"it is pruned\n{worker.log()}")
+        assert store.list("agent") == history[:-3:-1]
