@@ -17,6 +17,7 @@ from celery_ckpt.errors import (
     StoreUnavailable,
 )
 from celery_ckpt.maintenance import Finding, Notes, Pruned, PruneReport, Verdict
+from celery_ckpt.names import checked_name
 from celery_ckpt.retention import RetentionPolicy
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import seconds
@@ -90,7 +91,7 @@ class Tidying:
         store = self._context.store
         limits = {"keep": keep, "max_age": seconds(max_age), "forget_after": seconds(forget_after)}
         Notes.model_validate(limits)
-        while store.sights([agent_id])[0].seen:
+        while store.sights([checked_name(agent_id)])[0].seen:
             before = store.notes(agent_id)
             if store.set_notes(agent_id, before, before.model_copy(update=limits)):
                 return
@@ -102,7 +103,7 @@ class Tidying:
         """
         policy, store = RetentionPolicy(keep), self._context.store
         while True:
-            [sight] = store.sights([agent_id])
+            [sight] = store.sights([checked_name(agent_id)])
             gone = policy.expired(sight.marks, system_clock.now(), live=sight.is_busy)
             [pruned] = store.carry_out([Verdict(sight, drop=[mark.id for mark in gone])])
             if pruned.checkpoints or not gone:

@@ -423,3 +423,14 @@ def test_the_doctor_tells_risks_and_repairs(
 
     assert [found.repaired for found in agents.doctor(repair=True)] == [False, True]
     assert [found.kind for found in agents.doctor()] == ["risk"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 513])
+def test_what_can_be_no_agent_is_refused_on_redis_too(redis_url: str, name: str) -> None:
+    app = Celery("names", broker="memory://", set_as_current=False)
+    app.conf.ckpt_store_url = redis_url
+    with pytest.raises(ValueError, match="1 to 512 characters"):
+        Agents(app).prune(name, 1)
+    with pytest.raises(ValueError, match="1 to 512 characters"):
+        Agents(app).retain(name, keep=1)
+    app.close()
