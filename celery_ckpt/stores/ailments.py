@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_ckpt.errors import CheckpointDamaged, StoreError, StoreUnavailable
+from celery_ckpt.errors import (
+    EncryptionKeyMissing,
+    NotEncrypted,
+    SchemaTooNew,
+    StoreError,
+    StoreUnavailable,
+)
 from celery_ckpt.maintenance import Finding, Rounds
 from celery_ckpt.store import CheckpointStore
 
@@ -28,16 +34,18 @@ def overlooked(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
 
 
 def damage_in(store: CheckpointStore) -> Iterator[Finding]:
-    """The agents that have checkpoints which cannot be read; reads every message there is."""
+    """The agents of which something cannot be read; reads every message there is."""
     for agent_id in store.agents():
         try:
             store.list(agent_id)
-        except CheckpointDamaged as error:
-            yield damaged(agent_id, str(error))
+            for run in store.runs(agent_id):
+                store.steps(agent_id, run.run_id)
         except StoreUnavailable:
             raise
-        except StoreError:
-            continue  # it is there, for who has the key, or a newer version
+        except (EncryptionKeyMissing, NotEncrypted, SchemaTooNew):
+            continue  # it can be read by who has the key, or a newer version
+        except StoreError as error:
+            yield damaged(agent_id, str(error))
 
 
 def damaged(agent_id: str, what: str) -> Finding:

@@ -45,7 +45,7 @@ class DyingServer(Server):
     def together(self, *calls: Call) -> list[Any]:
         return [self._one(call) for call in calls]
 
-    side_by_side = together
+    side_by_side = each = together
 
     def run(self, script: str, keys: Any, *args: Any) -> Any:
         return self._one(Call.script(script, keys, *args))

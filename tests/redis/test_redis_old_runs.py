@@ -44,7 +44,7 @@ def fill(client: Redis, count: int, **fields: Any) -> None:
 
 def parts(store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """What each ``forget_runs`` answers from now on."""
-    replies, send = [], store._server.side_by_side
+    replies, send = [], store._server.each
 
     def sent(*calls: Call) -> list[Any]:
         answered = send(*calls)
@@ -53,7 +53,7 @@ def parts(store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> list[
         )
         return answered
 
-    monkeypatch.setattr(store._server, "side_by_side", sent)
+    monkeypatch.setattr(store._server, "each", sent)
     return replies
 
 

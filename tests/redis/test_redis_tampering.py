@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,16 +11,19 @@ from redis import Redis
 from redis_kit import run, work
 from servers import Valkey
 
-from celery_ckpt import Checkpoint, RedisCheckpointStore
+from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, StoreError
-from celery_ckpt.maintenance import Rounds
+from celery_ckpt.maintenance import Rounds, Verdict
+from celery_ckpt.retention import Rules
 from celery_ckpt.stores.redis import ailments
-from celery_ckpt.testing import make_step
+from celery_ckpt.testing import make_checkpoint, make_message, make_step
+from celery_ckpt.testing.sweeping import judged, settled
 
 AGENT, RUNS, STEPS = "ckpt:{agent}:agent", "ckpt:{agent}:runs", "ckpt:{agent}:steps"
 #: A name that is no text.
 NO_TEXT = b"\xff\xfe"
 LONGEST = b"x" * 513
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -147,3 +151,45 @@ def test_what_the_server_cannot_do_with_a_key_is_said_with_its_name(store, serve
     for read in (store.load_latest, store.history, store.holder, store.standing, store.notes):
         with pytest.raises(StoreError, match=r"answered about ckpt:\{agent\}:agent: .*WRONGTYPE"):
             read("agent")
+
+
+def _wrong_kind(key: str) -> Callable[[Redis], object]:
+    return lambda server: (server.delete(key), server.set(key, "no such thing"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (_wrong_kind("ckpt:{agent}:log"), "WRONGTYPE"),
+        (_wrong_kind("ckpt:{agent}:stepidx"), "WRONGTYPE"),
+        (lambda server: server.hset(AGENT, "listed", "many"), "number expected"),
+    ],
+    ids=["log", "steps", "listed"],
+)
+def test_an_agent_that_cannot_be_pruned_keeps_no_other_from_it(
+    store: RedisCheckpointStore,
+    server: Redis,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Redis], object],
+    told: str,
+) -> None:
+    histories = {name: [] for name in ("neighbour", "agent", "other neighbour")}
+    for name, history in histories.items():
+        for run_id in ("old", "last"):
+            settled(store, name, run_id, NOON)
+            store.record_step(make_step(name, run_id))
+        for number in range(3):  # what a later one says is all new, so that the log is trimmed
+            history.append(make_checkpoint(name, Conversation(messages=[make_message(f"{number}")])))
+            store.save(history[-1])
+    spoil(server)
+    rules = Rules(keep=1, forget_after=60)
+    pruned = {one.agent_id: one for one in store.carry_out(judged(store, rules))}
+
+    assert (told in caplog.text, "Agent 'agent' is not pruned" in caplog.text) == (True, True)
+    for name in ("neighbour", "other neighbour"):
+        assert (pruned[name].checkpoints, pruned[name].runs) == (2, 1)
+        assert store.list(name) == histories[name][-1:]
+    [sight] = store.sights(["agent"])
+    drop = [one.id for one in histories["agent"][:2]]
+    with pytest.raises(StoreError, match=told):
+        store.carry_out([Verdict(sight, drop=drop, runs_before=NOON)])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from celery_ckpt.errors import StoreError
 from celery_ckpt.maintenance import Verdict
 from celery_ckpt.stores.redis.reading import RedisReading
 from celery_ckpt.stores.redis.server import Call
+
+logger = logging.getLogger(__name__)
 
 #: Where the first part of a scan begins, see ``forget_runs.lua``.
 _START = (b"0", b"0", b"")
@@ -21,6 +25,13 @@ class Forgotten(NamedTuple):
     bytes: int = 0
 
 
+def not_pruned(verdict: Verdict, error: StoreError) -> None:
+    """Somebody spoilt a key of an agent. A sweep goes on with the others; who named it is told."""
+    if verdict.moment is None:
+        raise error
+    logger.error("Agent %r is not pruned: %s", verdict.sight.agent_id, error)
+
+
 class RedisOldRuns(RedisReading):
     """The part of the store that forgets runs."""
 
@@ -29,8 +40,12 @@ class RedisOldRuns(RedisReading):
         gone: dict[str, Forgotten] = {}
         left = {verdict.sight.agent_id: (verdict, _START) for verdict in verdicts}
         while left:
-            replies = self._server.side_by_side(*(self._part(*one) for one in left.values()))
+            replies = self._server.each(*(self._part(*one) for one in left.values()))
             for (name, (verdict, _)), reply in zip(list(left.items()), replies, strict=True):
+                if isinstance(reply, StoreError):
+                    not_pruned(verdict, reply)
+                    del left[name]
+                    continue
                 is_all, runs, size, *place = reply
                 before = gone.get(name, Forgotten())
                 gone[name] = Forgotten(before.runs + runs, before.bytes + size)

@@ -103,6 +103,14 @@ class Server:
 
     def side_by_side(self, *calls: Call) -> list[Any]:
         """Send several commands and scripts that need no order: to each node in one round trip."""
+        return [self._unless_error(*answer) for answer in zip(calls, self._answers(calls), strict=True)]
+
+    def each(self, *calls: Call) -> list[Any]:
+        """The same; if one of them fails for what its key holds, the error is its answer."""
+        return [self._or_error(*answer) for answer in zip(calls, self._answers(calls), strict=True)]
+
+    def _answers(self, calls: Sequence[Call]) -> list[Any]:
+        """What the servers say to each, errors included."""
         if not calls:
             return []
         plain = {"transaction": False} if isinstance(self.client, Redis) else {}
@@ -110,11 +118,11 @@ class Server:
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             # The server learns a script with the first call of it; then the others can be sent again.
-            replies[unknown[0]] = self._one(calls[unknown[0]])
-            again = self.side_by_side(*(calls[at] for at in unknown[1:]))
-            for at, reply in zip(unknown[1:], again, strict=True):
+            first = self._answer(calls[unknown[0]])
+            again = [first, *self._answers([calls[at] for at in unknown[1:]])]
+            for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply
-        return [self._unless_error(*answer) for answer in zip(calls, replies, strict=True)]
+        return replies
 
     def at_once(self, *calls: Call) -> list[Any] | None:
         """Send several commands and scripts as one atomic step, in one round trip.
@@ -140,17 +148,18 @@ class Server:
         return replies
 
     def _unless_error(self, call: Call, reply: Any) -> Any:
+        if isinstance(reply, StoreError):
+            raise reply
         if isinstance(reply, DRIVER_ERRORS):
             raise self._translated(reply, call.key) from reply
         return reply
 
-    def each(self, *calls: Call) -> list[Any]:
-        """The same; if one of them fails for what its key holds, the error is its answer."""
+    def _or_error(self, call: Call, reply: Any) -> Any:
         try:
-            return self.side_by_side(*calls)
+            return self._unless_error(call, reply)
         except StoreError as error:
             _raise_unless_about_a_key(error)
-            return [self._answer(call) for call in calls]
+            return error
 
     def _answer(self, call: Call) -> Any:
         try:

@@ -15,7 +15,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
 from celery_ckpt.stores.redis.keys import FIELD
-from celery_ckpt.stores.redis.old_runs import RedisOldRuns, parsed_end
+from celery_ckpt.stores.redis.old_runs import RedisOldRuns, not_pruned, parsed_end
 from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.server import Call
 
@@ -125,7 +125,7 @@ class RedisSweeps(RedisOldRuns):
         replies: dict[str, Any] = {}
         for page in _pages(verdicts, _DROPS):
             names = (verdict.sight.agent_id for verdict in page)
-            answers = self._server.side_by_side(*map(self._doing, page))
+            answers = self._server.each(*map(self._doing, page))
             replies.update(zip(names, answers, strict=True))
         return replies
 
@@ -147,6 +147,9 @@ class RedisSweeps(RedisOldRuns):
         name = verdict.sight.agent_id
         if reply is None:
             return Pruned(name), True
+        if isinstance(reply, StoreError):
+            not_pruned(verdict, reply)
+            return Pruned(name), False
         if verdict.forget:
             if not reply:
                 return Pruned(name), False
