@@ -8,6 +8,7 @@ from celery_ckpt.errors import (
     EncryptionKeyMissing,
     NotEncrypted,
     SchemaTooNew,
+    StoreDamaged,
     StoreError,
     StoreUnavailable,
 )
@@ -35,17 +36,24 @@ def overlooked(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
 
 def damage_in(store: CheckpointStore) -> Iterator[Finding]:
     """The agents of which something cannot be read; reads every message there is."""
-    for agent_id in store.agents():
-        try:
-            store.list(agent_id)
-            for run in store.runs(agent_id):
-                store.steps(agent_id, run.run_id)
-        except StoreUnavailable:
-            raise
-        except (EncryptionKeyMissing, NotEncrypted, SchemaTooNew):
-            continue  # it can be read by who has the key, or a newer version
-        except StoreError as error:
-            yield damaged(agent_id, str(error))
+    try:
+        for agent_id in store.agents():
+            yield from _damage_of(store, agent_id)
+    except StoreDamaged as error:
+        yield damaged("the store", str(error))
+
+
+def _damage_of(store: CheckpointStore, agent_id: str) -> Iterator[Finding]:
+    try:
+        store.list(agent_id)
+        for run in store.runs(agent_id):
+            store.steps(agent_id, run.run_id)
+    except StoreUnavailable:
+        raise
+    except (EncryptionKeyMissing, NotEncrypted, SchemaTooNew):
+        return  # it can be read by who has the key, or a newer version
+    except StoreError as error:
+        yield damaged(agent_id, str(error))
 
 
 def damaged(agent_id: str, what: str) -> Finding:

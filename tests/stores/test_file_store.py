@@ -11,8 +11,11 @@ import pytest
 from celery_ckpt import Checkpoint, FileCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.records import RunStatus
+from celery_ckpt.retention import Rules
+from celery_ckpt.stores.ailments import damage_in
 from celery_ckpt.stores.file import journal as journal_module
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
+from celery_ckpt.testing.sweeping import sweep
 
 
 def history(store: FileCheckpointStore, saves: int = 4, agent_id: str = "agent") -> list[Checkpoint]:
@@ -192,6 +195,27 @@ def test_a_name_in_the_wrong_directory_is_damage(store: FileCheckpointStore, tmp
         list(store.agents())
     with pytest.raises(StoreDamaged):
         store.load_latest("agent")
+
+
+def test_a_name_that_cannot_be_read_keeps_nobody_from_looking_after_the_others(
+    store: FileCheckpointStore, tmp_path: Path
+) -> None:
+    names = [f"agent {number}" for number in range(5)]
+    for agent_id in names:
+        for _ in range(3):
+            store.save(make_checkpoint(agent_id))
+    (store._agents.directory(names[2]) / "name").write_bytes(b"")
+    others, found = [name for name in names if name != names[2]], []
+    with pytest.raises(StoreDamaged):
+        found.extend(store.agents())
+
+    assert sorted(found) == others
+    assert sweep(store, Rules(keep=1)) == names
+    assert [len(store.list(name)) for name in others] == [1, 1, 1, 1]
+    assert sweep(store, Rules(keep=1)) == [], "not before tomorrow"
+    assert list(store.ailments()) == []
+    [finding] = damage_in(store)
+    assert (finding.kind, "/name cannot be read" in finding.what) == ("damaged", True)
 
 
 def test_agents_made_and_deleted_at_once_are_never_an_error(tmp_path: Path) -> None:

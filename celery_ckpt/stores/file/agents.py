@@ -194,12 +194,23 @@ class Agents:
                     replace(path, encode(fields))
 
     def names(self) -> Iterator[str]:
-        """The names of all agents that have anything."""
+        """The names of all agents that have anything.
+
+        Raises:
+            StoreDamaged: one has no name that can be read; at the end, when all others were named.
+        """
+        damage: StoreDamaged | None = None
         for directory in self._directories("*"):
             with translated(directory):
-                name = name_in(directory)
+                try:
+                    name = name_in(directory)
+                except StoreDamaged as error:
+                    damage = error
+                    continue
                 if name is not None and has_data(directory):
                     yield name.agent_id
+        if damage is not None:
+            raise damage
 
     def with_locator(self, place: str) -> list[str]:
         """The names of the agents whose locator that is."""

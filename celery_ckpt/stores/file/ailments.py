@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from celery_ckpt.errors import StoreError
+from celery_ckpt.errors import StoreDamaged, StoreError
 from celery_ckpt.maintenance import Finding, Rounds
 from celery_ckpt.stores.ailments import PATIENCE, damaged, moment_for_nobody, overlooked, unneeded
 from celery_ckpt.stores.file.agents import Agent, has_data, name_in
@@ -61,7 +62,7 @@ def _remove_empty(store: FileDropping, directory: Path) -> None:
 
 
 def _agents(store: FileDropping, repair: bool) -> Iterator[Finding]:
-    for agent_id in list(store.agents()):
+    for agent_id in _listed(store):
         with store._agents.changing(agent_id) as agent:
             if agent is None:
                 continue
@@ -70,6 +71,15 @@ def _agents(store: FileDropping, repair: bool) -> Iterator[Finding]:
             except StoreError as error:
                 found = [damaged(agent_id, str(error))]
         yield from found
+
+
+def _listed(store: FileDropping) -> list[str]:
+    names: list[str] = []
+    # Whoever reads all that there is comes upon a name that is damaged, and tells it.
+    with suppress(StoreDamaged):
+        for agent_id in store.agents():
+            names.append(agent_id)
+    return names
 
 
 def _of_agent(store: FileDropping, agent: Agent, repair: bool) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 
 from celery_ckpt.clock import microseconds
-from celery_ckpt.errors import CheckpointError
+from celery_ckpt.errors import CheckpointError, StoreDamaged
 from celery_ckpt.maintenance import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.names import checked_name
 from celery_ckpt.retention import old_runs, oldest_end
@@ -95,8 +95,14 @@ class FileSweeps(FileDropping):
 
     def _carry_out(self, verdict: Verdict) -> Pruned:
         agent_id = verdict.sight.agent_id
-        with self._agents.changing(agent_id) as agent:
-            pruned = carry_out(_Broom(self, agent_id, agent), verdict)
+        try:
+            with self._agents.changing(agent_id) as agent:
+                pruned = carry_out(_Broom(self, agent_id, agent), verdict)
+        except StoreDamaged:
+            if not verdict.sight.damage:
+                raise
+            # Not even its name can be read; it has its next moment all the same.
+            pruned = carry_out(_Broom(self, agent_id, None), verdict)
         self._tidy_after(pruned)
         return pruned
 
