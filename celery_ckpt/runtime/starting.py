@@ -15,6 +15,7 @@ from celery_ckpt.errors import (
     LeaseHeld,
     LeaseLost,
     NotEncrypted,
+    SchemaTooNew,
     StoreUnavailable,
 )
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
@@ -40,7 +41,7 @@ LATER_SECONDS = 5.0
 #: One that finds its agent in the hands of a tool.
 _SOON_SECONDS = 1.0
 #: What another worker may be able to read, and this one after a deploy or a ``rekey``.
-UNREADABLE_HERE = (EncryptionKeyMissing, NotEncrypted)
+UNREADABLE_HERE = (EncryptionKeyMissing, NotEncrypted, SchemaTooNew)
 
 
 class _Busy(Exception):

@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
+from celery_ckpt.codec import refuse_newer
 from celery_ckpt.errors import CheckpointTooLarge, StoreError
 from celery_ckpt.jsonvalues import decode, encode
 from celery_ckpt.records import RunRecord, Step
@@ -45,19 +46,33 @@ def is_same(one: Step | RunRecord, other: Step | RunRecord) -> bool:
 
 
 def decoded_step(agent_id: str, run_id: str, data: bytes) -> Step:
-    """The step that ``encoded`` wrote. Raises ``StoreError`` if it is damaged."""
+    """The step that ``encoded`` wrote. Raises ``StoreError`` if it is damaged, or too new."""
+    what = f"A step of run {run_id!r} of agent {agent_id!r}"
     try:
-        return Step(agent_id=agent_id, run_id=run_id, **_object(data))
+        return Step(agent_id=agent_id, run_id=run_id, **fields_of(data, what))
     except (ValueError, TypeError) as error:
-        raise damaged(f"A step of run {run_id!r} of agent {agent_id!r}", error) from error
+        raise damaged(what, error) from error
 
 
 def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
-    """The run record that ``encoded`` wrote. Raises ``StoreError`` if it is damaged."""
+    """The run record that ``encoded`` wrote. Raises ``StoreError`` if it is damaged, or too new."""
+    what = f"The record of run {run_id!r} of agent {agent_id!r}"
     try:
-        return RunRecord(agent_id=agent_id, run_id=run_id, **_object(data))
+        return RunRecord(agent_id=agent_id, run_id=run_id, **fields_of(data, what))
     except (ValueError, TypeError) as error:
-        raise damaged(f"The record of run {run_id!r} of agent {agent_id!r}", error) from error
+        raise damaged(what, error) from error
+
+
+def fields_of(data: bytes, what: str) -> dict[str, Any]:
+    """The fields of a step or a run as it is stored. One of format 1 does not say so.
+
+    Raises:
+        SchemaTooNew: a newer version wrote it.
+        ValueError: it is no object.
+    """
+    fields = _object(data)
+    refuse_newer(fields.pop("format", 1), what)
+    return fields
 
 
 def run_end(data: bytes) -> datetime | None:

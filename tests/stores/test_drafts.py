@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from celery_ckpt import Checkpoint, Conversation, Entry, Message
 from celery_ckpt.errors import CheckpointDamaged, CheckpointTooLarge, SchemaTooNew
+from celery_ckpt.stores.limits import decoded_run, decoded_step
 from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.reading import Reading
 from celery_ckpt.stores.log.record import Record, low_of, stamp
@@ -248,6 +250,12 @@ def test_a_header_without_sense_is_damage(header: bytes) -> None:
 def test_a_line_of_a_newer_version_is_refused() -> None:
     with pytest.raises(SchemaTooNew, match="Checkpoint c of agent 'agent-1'"):
         Record.parse(AGENT, "c", b"2 whatever it says")
+
+
+@pytest.mark.parametrize("decoded", [decoded_step, decoded_run])
+def test_a_step_or_run_of_a_newer_version_is_refused(decoded: Callable[..., object]) -> None:
+    with pytest.raises(SchemaTooNew, match="of run 'r' of agent 'a' has format version 2"):
+        decoded("a", "r", b'{"format":2,"then":[]}')
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import re
 from typing import Any
 from urllib.parse import quote, unquote
 
-from celery_ckpt.jsonvalues import decode
 from celery_ckpt.records import RunRecord
-from celery_ckpt.stores.limits import damaged, refuse_too_large
+from celery_ckpt.stores.limits import damaged, fields_of, refuse_too_large
 
 #: The fields that stand before the JSON, in order.
 IN_FRONT = ("status", "delivered", "attempts", "stalled", "progress", "delivery")
@@ -38,15 +37,16 @@ def word(fact: object) -> str:
 
 
 def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
-    """The run that a line tells of. Raises ``StoreError`` if it is damaged."""
+    """The run that a line tells of. Raises ``StoreError`` if it is damaged, or too new."""
+    what = f"The record of run {run_id!r} of agent {agent_id!r}"
     try:
         _, *words = line.split(b" ", len(IN_FRONT) + 1)
         front: dict[str, Any] = {
             name: "" if word == b"-" else unquote(word.decode())
             for name, word in zip(IN_FRONT, words, strict=False)
         }
-        fields = {"agent_id": agent_id, "run_id": run_id, **front, **decode(words[-1])}
+        fields = {"agent_id": agent_id, "run_id": run_id, **front, **fields_of(words[-1], what)}
         # What a decoder made is plain.
         return RunRecord.model_validate(fields, context=fields.keys())
     except (ValueError, TypeError, IndexError) as error:
-        raise damaged(f"The record of run {run_id!r} of agent {agent_id!r}", error) from error
+        raise damaged(what, error) from error

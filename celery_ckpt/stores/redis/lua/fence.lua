@@ -28,6 +28,7 @@
                    but the number as a table by name, and the number
   run_line(number, facts)  puts them together again
   is_settled(facts)  is there nothing left to do for that run?
+  is_too_new(facts)  was that run written by a newer version?
   run_ending(line)  the end of a run's line, or of its record, from created_at on; or nil
   run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
   drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
@@ -161,6 +162,10 @@ end
 
 local function is_settled(run)
   return run.is_final and run.delivered == '1'
+end
+
+local function is_too_new(run)
+  return (tonumber(string.match(run.record, '^{"format":(%d+)')) or 0) > tonumber(FORMAT_VERSION)
 end
 
 local function run_ending(line)

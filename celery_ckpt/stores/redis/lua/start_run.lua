@@ -2,8 +2,8 @@
   KEYS[1]  hash of the agent (see fence.lua)    KEYS[2]  runs (see add_run.lua)
   ARGV[1]  run_id   ARGV[2]  delivery
   ARGV[3]  nonce of the new lease   ARGV[4]  owner   ARGV[5]  ttl_ms   ARGV[6]  over (see fence.lua)
-  returns  {"ok", line, token, expires_ms} | {"waiting", line} | {"settled", line} | {"damaged", line}
-           | {"none"} | refusal
+  returns  {"ok", line, token, expires_ms} | {"waiting", line} | {"settled", line} | {"none"} | refusal
+           | {"damaged", line}: nothing is done, also if a newer version wrote it
 ]]
 local function keep(line)
   redis.call('HSET', KEYS[2], ARGV[1], line)
@@ -17,7 +17,7 @@ local is_anothers = active ~= '' and active ~= ARGV[1]
 -- One that is not known has to be added first, unless it would be refused.
 if not stored then return not is_anothers and taking_refusal(agent, ARGV[6]) or {'none'} end
 local run, number = run_facts(stored)
-if not number then return {'damaged', stored} end
+if not number or is_too_new(run) then return {'damaged', stored} end
 if is_settled(run) then return {'settled', stored} end
 if not run.is_final and is_anothers then
   run.status, run.delivery = 'waiting', ARGV[2]
