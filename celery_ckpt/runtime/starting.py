@@ -18,6 +18,7 @@ from celery_ckpt.errors import (
     SchemaTooNew,
     StoreUnavailable,
 )
+from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
@@ -135,8 +136,8 @@ def _delivered(task: Any) -> RunRecord:
     # One that was sent past AgentTask.apply_async is recorded by whoever gets it first.
     is_recorded = getattr(request, RECORDED_HEADER, False)
     return RunRecord(
-        agent_id=agent_id_of(request),
-        run_id=request.id,
+        agent_id=checked_name(agent_id_of(request)),
+        run_id=checked_name(request.id, "A run_id"),
         task=task.name,
         envelope={} if is_recorded else envelope_of_request(task),
         delivery=delivery_tag(request),

@@ -139,8 +139,8 @@ class AgentTask(Task, Generic[P, R]):
             headers[AGENT_HEADER] = checked_name(agent_id)
         if self.app.conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id, *positional, **options)
-        task_id = task_id or uuid()
-        with admitting(self, headers.get(AGENT_HEADER) or task_id, task_id, options):
+        task_id = checked_name(task_id or uuid(), "A run_id")
+        with admitting(self, checked_name(headers.get(AGENT_HEADER) or task_id), task_id, options):
             return super().apply_async(args, kwargs, task_id, *positional, **options)
 
     def retry(self, *args: Any, **options: Any) -> Any:

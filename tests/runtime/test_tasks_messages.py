@@ -175,3 +175,15 @@ def test_an_app_that_knows_no_agents_sends_one_by_name(site: Site, task: str) ->
 def test_an_agent_cannot_be_called_that(site: Site, name: str) -> None:
     with pytest.raises(InvalidName):
         facts.apply_async(agent_id=name)
+
+
+@pytest.mark.parametrize("option", [{"headers": {"ckpt_agent_id": "x" * 513}}, {"task_id": "x" * 513}])
+def test_whoever_sends_by_name_is_told_what_is_wrong_with_a_name(
+    site: Site, option: dict[str, Any]
+) -> None:
+    """An error of pydantic's, which it was, reached him without its text."""
+    with pytest.raises(InvalidName, match="has 513 characters"):
+        facts.apply_async(**option)
+    result = site.app.send_task(facts.name, **option)
+    with pytest.raises(InvalidName, match="has 513 characters"):
+        result.get(timeout=60)
