@@ -9,6 +9,7 @@ import click
 from celery_ckpt.cli.exits import Tally
 from celery_ckpt.cli.options import agents_argument, agents_of, json_option, screen_of
 from celery_ckpt.cli.safe import counted, one_line
+from celery_ckpt.errors import AgentNotFound
 
 
 @click.command("resume")
@@ -75,9 +76,12 @@ def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: 
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:
         with tally.one():
-            status = agents.status(agent_id)
+            [sight] = agents.store.sights([agent_id])  # which says so if something is damaged
+            if not sight.seen and not sight.damage:
+                raise AgentNotFound(agent_id=agent_id)
             if not yes:
-                _ask(f"{one_line(agent_id)} with {counted(status.checkpoints, 'checkpoint')}")
+                found = "what is damaged" if sight.damage else counted(len(sight.marks), "checkpoint")
+                _ask(f"{one_line(agent_id)} with {found}")
             count = agents.delete(agent_id)
             if as_json:
                 screen.json({"agent_id": agent_id, "checkpoints": count})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,16 +12,29 @@ from datetime import datetime
 from celery.result import AsyncResult
 from celery.utils import uuid
 
-from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver, StoreError
+from celery_ckpt.errors import (
+    AgentNotFound,
+    AlreadyExists,
+    CheckpointNotFound,
+    LeaseError,
+    RunOver,
+    StoreError,
+    StoreUnavailable,
+)
 from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint, Value
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
-from celery_ckpt.runtime.broker import send
+from celery_ckpt.runtime.broker import send, without_retries
 from celery_ckpt.runtime.cancelling import cancel_runs
+from celery_ckpt.runtime.starting import UNREADABLE_HERE
 from celery_ckpt.runtime.tidying import Tidying
 from celery_ckpt.store import CheckpointStore
 
+logger = logging.getLogger(__name__)
+
+#: What can be asked for again, later or by somebody else.
+_NOT_DAMAGED = (StoreUnavailable, LeaseError, *UNREADABLE_HERE)
 #: A run that was sent by hand and that nobody has begun so much later is sent again.
 _UNCLAIMED_SECONDS = 5.0
 #: How long to wait until another look at a run that is being settled.
@@ -199,8 +213,16 @@ class Agents(Tidying):
         return bool(cancel_runs(self._context, agent_id))
 
     def delete(self, agent_id: str) -> int:
-        """End its runs and forget everything about it; returns how many checkpoints went."""
-        self.cancel(agent_id)
+        """End its runs and forget everything about it; returns how many checkpoints went.
+
+        What is damaged goes too, although a run that nobody can read cannot be ended.
+        """
+        try:
+            self.cancel(agent_id)
+        except _NOT_DAMAGED:
+            raise
+        except StoreError as damage:
+            logger.warning("Agent %r is deleted, but not all its runs were ended: %s", agent_id, damage)
         return self._context.store.delete(agent_id)
 
 
@@ -212,8 +234,7 @@ def _present(runs: builtins.list[RunRecord], active: str | None) -> RunRecord | 
 def _anew(run: RunRecord) -> RunRecord:
     """A run that has ended, as if it had just been sent."""
     again = {"status": RunStatus.QUEUED, "delivered": False, "retries": 0, "stalled": 0}
-    envelope = run.envelope
-    envelope["headers"] = {**envelope["headers"], "retries": 0}
+    envelope = without_retries(run.envelope)
     return run.model_copy(
         update={**again, "error": None, "result": None, "ended_at": None, "envelope": envelope}
     )

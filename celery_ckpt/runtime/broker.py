@@ -8,7 +8,8 @@ one is put back at once (``restore``). Other brokers do the like by themselves.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from celery import Celery
@@ -19,6 +20,8 @@ from kombu.utils import json
 from celery_ckpt.errors import NotJson, StoreError
 from celery_ckpt.jsonvalues import plain
 
+#: What it raises to read a message that is damaged, or that somebody has forged.
+DAMAGED = (AttributeError, LookupError, TypeError, ValueError)
 #: What a run that has begun must not be bound to when it is sent again.
 _ONLY_BEFORE_THE_START = ("eta", "expires")
 
@@ -58,11 +61,23 @@ def send(app: Celery, sealed: Mapping[str, Any], *, has_begun: bool, instead_of:
     Raises:
         StoreError: what was stored is no message.
     """
-    try:
+    with _reading():
         _publish(app, sealed, has_begun, instead_of)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except DAMAGED as error:
         reason = f"The stored message of a run is damaged: {error!r:.200}. Cancel or delete its agent."
         raise StoreError(reason=reason) from error
+
+
+def without_retries(sealed: Mapping[str, Any]) -> dict[str, Any]:
+    """The message of a run that is to have all its retries before it. Raises what ``send`` does."""
+    with _reading():
+        return {**sealed, "headers": {**sealed["headers"], "retries": 0}}
 
 
 def _publish(app: Celery, sealed: Mapping[str, Any], has_begun: bool, instead_of: str) -> None:
@@ -153,11 +168,16 @@ class Unacked:
         return dict(json.loads(found)[0].get("headers") or {}) if found else {}
 
     def is_backlogged(self, sealed: Mapping[str, Any]) -> bool:
-        """Do messages wait in the queue that this one goes to? It may be one of them."""
+        """Do messages wait in the queue that this one goes to? It may be one of them.
+
+        Raises:
+            StoreError: what was stored is no message.
+        """
         channel = self._channel
         if channel is None:
             return False
-        queues = channel._lookup(sealed["exchange"], sealed["routing_key"])
+        with _reading():
+            queues = channel._lookup(sealed["exchange"], sealed["routing_key"])
         return any(channel._size(queue) for queue in queues)
 
     def drop(self, tag: str) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import Any
 
 from celery import Celery, states
 from celery.app.task import Context
-from kombu.exceptions import ContentDisallowed
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_ckpt.records import RunRecord
-from celery_ckpt.runtime.broker import content
+from celery_ckpt.runtime.broker import DAMAGED, content
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,16 @@ def tell_started(task: Any) -> None:
 
 
 def tell_cancelled(app: Celery, run: RunRecord) -> None:
-    """REVOKED; a chord that waits for the task hears of it."""
-    app.backend.mark_as_revoked(run.run_id, CANCELLED, request=_request(app, run), store_result=True)
+    """REVOKED; a chord that waits for the task hears of it, unless nobody can read the message."""
+    tell = partial(app.backend.mark_as_revoked, run.run_id, CANCELLED, store_result=True)
+    try:
+        tell(request=_request(app, run))
+    except (*DAMAGED, DecodeError) as error:
+        reason = type(error).__name__
+        logger.warning(
+            "The stored message of run %s, cancelled now, is damaged: %s", run.run_id, reason
+        )
+        tell()
 
 
 def is_revoked(task: Any) -> bool:

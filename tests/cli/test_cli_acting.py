@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from cli_kit import Commands, commands_for, tell
@@ -41,6 +44,18 @@ def test_a_checkpoint_is_forked_under_a_name_that_is_free(commands: Commands) ->
 def test_a_deleted_agent_is_gone(commands: Commands) -> None:
     tell(commands.store)
     assert json.loads(commands("delete", "user-42", "-y", "--json").stdout)["checkpoints"] == 3
+    assert list(commands.store.agents()) == []
+
+
+def test_an_agent_whose_run_is_damaged_can_be_deleted(tmp_path: Path) -> None:
+    commands = commands_for(f"sqlite:///{tmp_path}/store.db")
+    tell(commands.store, status="queued", delivered=False)
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        connection.execute("UPDATE ckpt_runs SET record = ?", [b"nonsense"])
+    assert commands.fails("cancel", "user-42", code=1).endswith("Delete the agent, or that run.")
+
+    assert "user-42: deleted, with 3 checkpoints." in commands("delete", "user-42", "-y").stdout
+
     assert list(commands.store.agents()) == []
 
 

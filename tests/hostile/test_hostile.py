@@ -17,8 +17,10 @@ from importing import imported_into, store_with
 from mangling import mangled_json
 from watching import nothing_executed
 
+from celery_ckpt import Agents
 from celery_ckpt.errors import StoreError
 from celery_ckpt.runtime.broker import envelope, send
+from celery_ckpt.testing import make_run
 
 ENVELOPE = envelope(
     body=[[1], {"a": 2}, {}],
@@ -55,6 +57,27 @@ def test_a_message_that_was_forged_in_a_store_is_sent_or_refused(number: int) ->
         forged = json.loads(mangled_json(Random(number), ENVELOPE))
         with suppress(StoreError):
             send(app, forged, has_begun=False)
+
+
+@settings(max_examples=100, database=None)
+@given(number=st.integers(0, 2**48), status=st.sampled_from(["failed", "queued"]))
+def test_an_agent_whose_message_was_forged_is_resumed_or_refused_and_deleted(
+    number: int, status: str
+) -> None:
+    forged = json.loads(mangled_json(Random(number), ENVELOPE))
+    run = make_run("agent", "run", status=status, delivered=status == "failed")
+    try:
+        run = run.model_copy(update={"envelope": forged})
+    except ValueError:
+        return  # no record holds that
+    with Celery("hostile", broker="memory://", backend="cache+memory://", set_as_current=False) as app:
+        app.conf.ckpt_store_url = "memory://"
+        agents = Agents(app)
+        agents.store.add_run(run)
+        with suppress(StoreError):
+            agents.resume("agent")
+        agents.delete("agent")
+        assert list(agents.names()) == []
 
 
 def test_it_is_noticed_if_anything_is_executed() -> None:

@@ -1,4 +1,4 @@
-"""What a watchdog leaves behind when nothing is open."""
+"""What a watchdog leaves behind when nothing is open, and what does not stop it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from celery import Celery
+from celery_workers.broker import Broker
+from celery_workers.scenarios import MODULE, count
 
 from celery_ckpt import CheckpointStore
 from celery_ckpt.clock import system_clock
@@ -14,6 +16,7 @@ from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.broker import Unacked
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.watchdog import Watchdog
+from celery_ckpt.testing import make_run
 
 
 @pytest.fixture
@@ -58,3 +61,19 @@ def test_no_sweep_is_told_of_an_agent_that_was_deleted(app: Celery) -> None:
     look(app)
 
     assert (store.count_due(), store.count_due(Rounds.SWEEP)) == (0, 0)
+
+
+@pytest.mark.configured(include=(MODULE,))
+def test_an_agent_whose_message_was_forged_does_not_keep_it_from_the_others(
+    celery_app: Celery, broker: Broker
+) -> None:
+    store = AppContext.of(celery_app).store
+    store.add_run(make_run("forged", "forged", envelope={"headers": {}}), unclaimed=0)
+    count.apply_async((1,), agent_id="other")
+    with broker.server.client(db=broker.db) as client:
+        client.delete("celery")  # it got lost
+    store.watch("other", 0)
+
+    look(celery_app)
+
+    assert broker.queue_length() == 1
