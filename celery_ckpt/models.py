@@ -17,12 +17,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
 )
 
 from celery_ckpt import codec
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import Conversation
+from celery_ckpt.errors import NotJson
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.jsonvalues import plain
 from celery_ckpt.names import checked_name, new_checkpoint_id
@@ -129,17 +131,24 @@ class Checkpoint(Value):
         clock: Clock = system_clock,
         **fields: Any,
     ) -> Self:
-        """Photograph a conversation: a new id, the present time, and whatever else is given."""
+        """Photograph a conversation: a new id, the present time, and whatever else is given.
+
+        Raises:
+            NotJson: something in its state or metadata would not come back as it was.
+        """
         now = clock.now()
         new_id = new_checkpoint_id(checked_name(agent_id), now)
-        return cls(
-            id=new_id,
-            agent_id=agent_id,
-            conversation=conversation,
-            iteration=iteration,
-            created_at=now,
-            **fields,
-        )
+        try:
+            return cls(
+                id=new_id,
+                agent_id=agent_id,
+                conversation=conversation,
+                iteration=iteration,
+                created_at=now,
+                **fields,
+            )
+        except ValidationError as error:
+            raise _not_json(error) or error from None
 
     def with_metadata(self, key: str, value: str) -> Self:
         """The same checkpoint with one more piece of metadata."""
@@ -158,6 +167,18 @@ class Checkpoint(Value):
             NotACheckpoint: it is something else.
         """
         return codec.from_bytes(cls, data)
+
+
+def _not_json(error: ValidationError) -> NotJson | None:
+    """The mistake in a state or in metadata that pydantic tells of, in our own words. Nobody who waits
+    for a result would get to see the text of pydantic's.
+    """
+    first = error.errors(include_input=False, include_url=False)[0]
+    place, cause = first["loc"], first.get("ctx", {}).get("error")
+    if isinstance(cause, NotJson):
+        return cause
+    path, reason = ".".join(map(str, place)), f"is not right ({first['msg'].lower()})"
+    return NotJson(path=path, reason=reason) if place[0] in ("state", "metadata") else None
 
 
 def is_alike(one: Checkpoint, other: Checkpoint) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 from celery.exceptions import Retry
 
-from celery_ckpt import AgentRun, Message, agent_task
+from celery_ckpt import AgentRun, EveryN, Message, agent_task
 from celery_workers.ledger import here
 
 
@@ -119,3 +120,11 @@ interrupted = {
     )
     for policy in ("leave", "answer", "take_back")
 }
+
+
+@agent_task(strategy=EveryN(1), retry_backoff=False, default_retry_delay=0)
+def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
+    """Keeps what JSON cannot hold, as an attempt after it would too."""
+    for _ in run.iterations(limit=2):
+        kept: dict[str, Any] = {"state": run.state, "metadata": run.metadata}[what]
+        kept["when"] = datetime(2026, 1, 1, tzinfo=UTC)

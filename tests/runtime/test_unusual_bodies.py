@@ -9,6 +9,7 @@ from celery_workers.unusual import (
     factorial,
     fails_if_changed,
     fails_speechless,
+    forgets_that_it_is_json,
     in_threads,
     inner,
     interrupted,
@@ -20,7 +21,7 @@ from celery_workers.waiting import until
 from kombu.exceptions import EncodeError
 
 from celery_ckpt import Agents, CheckpointEvent
-from celery_ckpt.errors import RunMisused, StepChanged
+from celery_ckpt.errors import NotJson, RunMisused, StepChanged
 from celery_ckpt.records import RunStatus
 
 SITE = {"include": ("celery_workers.unusual",), "conf": {"ckpt_lease_ttl": 3}}
@@ -86,6 +87,16 @@ def test_a_result_that_celery_cannot_keep_is_a_failure_in_the_store_too(site: Si
         result.get(timeout=60)
     status = Agents(site.app).status(result.id)
     assert (status.status, "EncodeError" in str(status.error)) == (RunStatus.FAILED, True)
+
+
+@pytest.mark.parametrize("what", ["state", "metadata"])
+def test_who_keeps_what_json_cannot_hold_is_told_so_at_once(site: Site, what: str) -> None:
+    """It was retried, and the error reached who waits without its text."""
+    result = forgets_that_it_is_json.delay(what)
+
+    with pytest.raises(NotJson, match=rf"{what}\.when is of type datetime\.datetime"):
+        result.get(timeout=60)
+    assert Agents(site.app).runs(result.id)[0].attempts == 1
 
 
 def test_a_step_that_has_changed_fails_the_run_at_once_if_that_is_wanted(site: Site) -> None:
