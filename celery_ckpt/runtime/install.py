@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from celery import Celery
 from celery._state import _get_active_apps, connect_on_app_finalize
+from celery.app import utils
 
 from celery_ckpt.runtime import parent, saving, schedule, sending, settling
 from celery_ckpt.runtime.maintenance import PRUNE, add_tasks
@@ -24,10 +26,20 @@ def connect() -> None:
     """Listen to Celery, and install in every app there is and will be."""
     for module in (saving, sending, settling, parent, schedule):
         module.connect()
+    _hide_passwords()
     connect_on_app_finalize(_on_finalize)
     for app in _get_active_apps():
         if app.finalized:
             install(app)
+
+
+def _hide_passwords() -> None:
+    """Where Celery shows settings (``celery report``, ``inspect conf``, Flower) it hides what it knows
+    to be secret: keys, and passwords in the URLs of its own. The store's is another one.
+    """
+    hidden, name = utils.HIDDEN_SETTINGS, "CKPT_STORE_URL"
+    if name not in hidden.pattern:
+        utils.HIDDEN_SETTINGS = re.compile(f"{hidden.pattern}|{name}", hidden.flags)
 
 
 def _on_finalize(app: Any) -> None:

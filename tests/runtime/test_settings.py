@@ -179,3 +179,14 @@ NAMESPACED: dict[str, Any] = {"app": "celery_workers.namespaced", "forked": True
 
 def _given(conf: Mapping[str, Any]) -> dict[str, str]:
     return {"CKPT_TEST_NAMESPACED": json.dumps(dict(conf))}
+
+
+@pytest.mark.parametrize("namespace", ["", "CELERY"])
+def test_celery_shows_neither_the_password_of_the_store_nor_the_keys(namespace: str) -> None:
+    secrets = {"ckpt_store_url": "redis://:hunter2@host/1", "ckpt_encryption_keys": ["hunter2"]}
+    given = {f"CELERY_{name.upper()}": value for name, value in secrets.items()}
+    app = Celery("secretive", set_as_current=False)
+    app.config_from_object(given if namespace else secrets, namespace=namespace or None)
+
+    assert "ckpt_store_url: '********'" in app.bugreport().lower()
+    assert "hunter2" not in f"{app.bugreport()} {app.conf.table(with_defaults=True)}"
