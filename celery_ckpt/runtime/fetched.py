@@ -12,7 +12,7 @@ import time
 
 from celery import Celery
 
-from celery_ckpt.runtime.broker import Unacked
+from celery_ckpt.runtime.broker import DAMAGED, Unacked
 from celery_ckpt.runtime.envelopes import AGENT_HEADER, RECORDED_HEADER
 from celery_ckpt.runtime.lease import RENEWALS
 from celery_ckpt.runtime.parent import unacknowledged
@@ -46,10 +46,18 @@ class Fetched:
         tags = unacked.untouched_for(shortest, shortest + _SPAN)
         self._others.intersection_update(tags)
         for tag in set(tags) - self._others:
-            if not self._is_agents(unacked.headers(tag)):
+            try:
+                self._put_back_if_agents(unacked, tag)
+            except DAMAGED as error:
+                # It must not keep those of agents from coming back.
+                logger.warning("Message %s is none of Celery's: %s", tag, type(error).__name__)
                 self._others.add(tag)
-            elif unacked.restore(tag):
-                logger.warning("A message that a dead worker had is back on its queue: %s", tag)
+
+    def _put_back_if_agents(self, unacked: Unacked, tag: str) -> None:
+        if not self._is_agents(unacked.headers(tag)):
+            self._others.add(tag)
+        elif unacked.restore(tag):
+            logger.warning("A message that a dead worker had is back on its queue: %s", tag)
 
     def _is_agents(self, headers: dict[str, object]) -> bool:
         if headers.get(RECORDED_HEADER) or headers.get(AGENT_HEADER):
