@@ -83,6 +83,7 @@ def test_a_linked_task_is_called_once_after_the_worker_was_killed(
     start_worker()
 
     assert result.get(timeout=60)[0] == 2 + 3 + 4
+    ledger.wait_for_call("linked", 10)  # its message is acknowledged before it is executed
     broker.assert_clean(10)
     [linked] = ledger.calls("linked")
     assert linked["value"][0] == 2 + 3 + 4
