@@ -87,11 +87,14 @@ def _started_unless_busy(context: AppContext, task: Any) -> Attempt:
 
 
 def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore | Reject:
-    """Drop what is on record: that and the watchdog protect it. Else it is only in this message."""
+    """Drop what a watchdog could send again: that is on record, envelope and all. Else it is only in
+    this message: of one whose record was deleted, whoever began it may not live to keep its envelope.
+    """
     reason = f"{busy} works for the agent"
     if isinstance(busy, _InRepair):
         return _put_off(task, _SOON_SECONDS, reason)
-    if context.store.run(agent_id_of(task.request), task.request.id) is None:
+    recorded = context.store.run(agent_id_of(task.request), task.request.id)
+    if recorded is None or not recorded.has_envelope:
         return _put_off(task, LATER_SECONDS, reason)
     return Ignore(reason)
 

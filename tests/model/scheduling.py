@@ -84,12 +84,14 @@ class Execution:
         """Nobody has anything to do now: wait for the next moment, if something is still open."""
         if self.world.restore_orphans():
             return True
-        moments = self.world.moments()
-        if not moments or not self.world.open_runs(set(runs.values())):
+        is_open = bool(self.world.open_runs(set(runs.values())))
+        watched, etas = self.world.moments() if is_open else [], self.world.etas()
+        if not watched + etas:
             return False
-        self.world.waits += 1
-        now = self.world.clock.now().timestamp()
-        self.world.clock.advance(max(0.0, min(moments) - now) + 0.001)
+        moment = min(watched + etas)
+        # Nothing but a watchdog will go on with it.
+        self.world.waits += moment not in etas
+        self.world.clock.advance(max(0.0, moment - self.world.clock.now().timestamp()) + 0.001)
         return True
 
     def _take(self, actor: Actor) -> Actor:
@@ -125,12 +127,13 @@ class Execution:
         known = [run for run, agent in runs.items() if world.store.run(agent, run) is not None]
         # Each run goes on with the agent's state, so one adds to what the other came to.
         expected = [number * sum(range(1, CALLS + 1)) for number in range(1, len(known) + 1)]
-        results = sorted(world.results.get(run, 0) for run in known)
+        results = sorted(world.results.get(run, ("", 0))[1] for run in known)
         repeated = sum(times - 1 for times in world.calls.values())
         troubles = world.crashes + world.jumps
         again = [run for run, times in world.callbacks.items() if times > 1 + troubles]
         facts = {
             "not settled": lost,
+            "published, but not on record": sorted(world.published - {*known}),
             "wrong results": results if results != expected else [],
             "messages left": [*world.queue, *world.unacked.values()],
             "calls made again": [] if repeated <= troubles else [repeated],

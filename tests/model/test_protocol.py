@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from actors import Process, SteppingUnacked, record_of
+from actors import Process
 from celery.exceptions import Ignore
-from scheduling import JUMP, Actor, Deviations, Execution, alternatives
-from world import pause
+from scheduling import CRASH, JUMP, Actor, Deviations, Execution, alternatives
+from stepping import SteppingUnacked
 
 from celery_ckpt.records import RunStatus
-from celery_ckpt.runtime.admission import UNCLAIMED_SECONDS
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.execution import _finished as finished
+from celery_ckpt.runtime.sending import sending
 from celery_ckpt.runtime.settling import settle
 
 #: How many things come between, in every combination. With 2 it takes minutes.
@@ -34,6 +35,11 @@ SCENARIOS = {
 def stepping_broker() -> Iterator[None]:
     with (
         patch("celery_ckpt.runtime.broker.Unacked", SteppingUnacked),
+        # Nobody reads how the tracer tells of exceptions.
+        patch(
+            "celery.app.trace.ExceptionInfo",
+            lambda *_, **__: SimpleNamespace(exception=None, traceback=""),
+        ),
         patch("celery_ckpt.runtime.watchdog.is_known_dead", lambda owner: False),
         patch("celery_ckpt.runtime.starting.is_known_dead", lambda owner: False),
     ):
@@ -113,23 +119,23 @@ def _settle_before_celery_has_it(attempt: Any, run: Any, value: Any) -> Any:
     return value
 
 
-def _publish_before_it_is_recorded(caller: Process, agent_id: str, *run_ids: str) -> Any:
-    def act() -> None:
-        for run_id in run_ids:
-            headers = {"id": run_id, "ckpt_agent_id": agent_id}
-            pause("publish")
-            caller.world.publish(headers)
-            caller.store.add_run(record_of(agent_id, run_id, headers), unclaimed=UNCLAIMED_SECONDS)
-
-    return act
+@contextmanager
+def _publish_before_it_is_sealed(
+    task_name: str, serializer: str, sealed: Callable[[dict[str, Any]], None]
+) -> Iterator[None]:
+    envelopes: list[dict[str, Any]] = []
+    with sending(task_name, serializer, envelopes.append):
+        yield
+    sealed(envelopes[0])
 
 
 #: What is wrong, the scenario in which that is found, and what happens before the one thing between.
 BROKEN = {
     "a message is published before its run is on record": (
-        ("actors.Process.send", _publish_before_it_is_recorded),
+        ("celery_ckpt.runtime.admission.sending", _publish_before_it_is_sealed),
         "one run",
-        {1: "first"},
+        # The caller dies between both. A worker that takes the message may die with it, too.
+        {1: CRASH},
     ),
     "a hand-off is published before the lease is free": (
         ("celery_ckpt.runtime.execution._handed_off", _send_before_it_is_released),

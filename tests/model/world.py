@@ -21,6 +21,8 @@ from celery_ckpt.testing import FakeClock
 
 #: How long a lease lasts, in seconds.
 LEASE = 10.0
+#: The task that is called back when a run has succeeded.
+HEARD = "heard"
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,13 @@ class Message:
     """What lies in the queue. The tag stays the same when it is delivered again."""
 
     tag: str
-    run_id: str
-    agent_id: str
+    headers: dict[str, Any]
+    #: When a worker begins it, in seconds since 1970.
+    due: float
+
+    @property
+    def run_id(self) -> str:
+        return str(self.headers["id"])
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,10 @@ class World:
     unacked: dict[str, Message] = field(default_factory=dict)
     #: Who has a message, while that process lives.
     holders: dict[str, object] = field(default_factory=dict)
-    results: dict[str, Any] = field(default_factory=dict)
+    #: The runs of which a message was published.
+    published: set[str] = field(default_factory=set)
+    #: The state and the result of each run, as Celery's backend has them.
+    results: dict[str, tuple[str, Any]] = field(default_factory=dict)
     callbacks: Counter[str] = field(default_factory=Counter)
     calls: Counter[tuple[str, int]] = field(default_factory=Counter)
     recorded: set[tuple[str, int]] = field(default_factory=set)
@@ -76,17 +86,31 @@ class World:
 
     # -- the broker ----------------------------------------------------------------------------------
 
-    def publish(self, headers: dict[str, Any]) -> None:
-        """A message for a run."""
-        tag = f"tag {next(self._tags)}"
-        self.queue.append(Message(tag, headers["id"], headers["ckpt_agent_id"]))
+    def publish(self, headers: dict[str, Any], seconds: float) -> None:
+        """A message for a run, to be begun so much later."""
+        tag, due = f"tag {next(self._tags)}", self.clock.now().timestamp() + seconds
+        self.queue.append(Message(tag, headers, due))
+        self.published.add(headers["id"])
 
-    def deliver(self, to: object) -> Message:
-        """The next message, which stays in ``unacked``."""
-        message = self.queue.popleft()
+    def has_message(self) -> bool:
+        """Is there one to be begun now?"""
+        return self._next() is not None
+
+    def _next(self) -> Message | None:
+        now = self.clock.now().timestamp()
+        return next((message for message in self.queue if message.due <= now), None)
+
+    def taken(self) -> Message:
+        """The next message, which is nowhere but in the hands of whoever takes it."""
+        message = self._next()
+        assert message is not None
+        self.queue.remove(message)
+        return message
+
+    def deliver(self, message: Message, to: object) -> None:
+        """A message is with a worker, and in ``unacked``."""
         self.unacked[message.tag] = message
         self.holders[message.tag] = to
-        return message
 
     def died(self, holder: object) -> None:
         """Nobody touches its messages any more."""
@@ -108,6 +132,12 @@ class World:
         self.redeliveries += 1
         for tag in list(self.unacked):
             self.restore(tag)
+
+    # -- the result backend --------------------------------------------------------------------------
+
+    def keep_result(self, run_id: str, state: str, result: Any) -> None:
+        """What whoever waits for a run is told."""
+        self.results[run_id] = state, result
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -137,6 +167,10 @@ class World:
     def moments(self) -> list[float]:
         """When the watchdog is to look at some agent, in seconds since 1970."""
         return [moment / 1e6 for moment in self.store._moments[Rounds.WATCHDOG].values()]
+
+    def etas(self) -> list[float]:
+        """When messages that are not to be begun yet are."""
+        return [message.due for message in self.queue]
 
     def newest_token(self) -> int:
         """The token of whoever got a lease last."""

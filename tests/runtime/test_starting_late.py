@@ -84,16 +84,29 @@ def delivered(
         starting.start(task)
 
 
+SEALED = {"text": "[]"}
+SOMEBODY = "host/boot/1/2/3"
+
+
 @pytest.mark.parametrize(
-    ("is_recorded", "owner", "seconds"),
-    [(True, "rekey", [1.0]), (True, "host/boot/1/2/3", []), (False, "host/boot/1/2/3", [5.0])],
+    ("envelope", "owner", "seconds"),
+    [
+        pytest.param(SEALED, "rekey", [1.0], id="in the hands of a tool"),
+        pytest.param(SEALED, SOMEBODY, [], id="on record"),
+        pytest.param({}, SOMEBODY, [5.0], id="on record without its message"),
+        pytest.param(None, SOMEBODY, [5.0], id="not on record"),
+    ],
 )
-def test_a_delivery_that_finds_its_agent_busy_is_dropped_only_if_the_run_is_worked_on(
-    is_recorded: bool, owner: str, seconds: list[float], sent_later: list[float], monkeypatch
+def test_a_delivery_that_finds_its_agent_busy_is_dropped_only_if_it_could_be_sent_again(
+    envelope: dict[str, Any] | None,
+    owner: str,
+    seconds: list[float],
+    sent_later: list[float],
+    monkeypatch,
 ) -> None:
     store = MemoryCheckpointStore()
-    if is_recorded:
-        store.add_run(make_run("a", "r"))
+    if envelope is not None:
+        store.add_run(make_run("a", "r", envelope=envelope))
     store.acquire("a", owner, TTL)
     delivered(store, monkeypatch)
     assert sent_later == seconds
@@ -104,7 +117,7 @@ def test_a_delivery_that_cannot_even_be_read_while_its_agent_is_busy_comes_back(
 ) -> None:
     store = MemoryCheckpointStore()
     store.add_run(make_run("a", "r", envelope={"text": "plain"}))
-    store.acquire("a", "host/boot/1/2/3", TTL)
+    store.acquire("a", SOMEBODY, TTL)
     delivered(SealedStore(store, base64.b64encode(bytes(32)).decode()), monkeypatch)
     assert sent_later == [5.0]
 
