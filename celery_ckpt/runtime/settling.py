@@ -57,7 +57,8 @@ def settle(attempt: Attempt) -> None:
     patience = attempt.context.settings.lease_ttl
     try:
         following = patiently(lambda: store.settle_run(record, attempt.hold.lease), patience)
-        if following is None:
+        # An agent with a name of its own may have a run that was recorded, and whose message was lost.
+        if following is None and record.run_id == record.agent_id:
             attempt.context.keeper.unwatch(record.agent_id, attempt.moment)
     except LeaseError:
         logger.warning("Run %s was settled by somebody else", record.run_id)
