@@ -171,10 +171,11 @@ class Agents(Tidying):
         store.watch(agent_id, _UNCLAIMED_SECONDS)
         result = self._app.AsyncResult(run.run_id)
         if run.status.is_final:
-            run = _anew(run)
-            store.update_run(run)
+            # First: once it may be begun, its next result may be there.
             with suppress(NotImplementedError):  # some backends cannot, and there may be none
                 result.forget()
+            run = _anew(run)
+            store.update_run(run)
         send(self._app, run.envelope, has_begun=True)
         return result
 

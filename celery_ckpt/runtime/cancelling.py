@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from celery_ckpt.clock import system_clock
-from celery_ckpt.errors import RunOver
+from celery_ckpt.errors import LeaseError, RunOver
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.repairing import repaired
@@ -12,10 +14,15 @@ from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settling import send_next
 from celery_ckpt.runtime.states import CANCELLED, tell_cancelled
 
+logger = logging.getLogger(__name__)
+
 
 def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
     """End all runs of an agent that have not ended; returns their ids."""
     standing = context.store.standing(agent_id)
+    if standing.open:
+        # Whoever dies in the midst of it leaves the rest to a watchdog.
+        context.store.watch(agent_id, context.settings.lease_ttl)
     # The active one last: until it is settled, none of the others can begin.
     runs = sorted(standing.open, key=lambda run: run.run_id == standing.active)
     return [run.run_id for run in runs if _is_cancelled(context, run)]
@@ -27,6 +34,15 @@ def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
         lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, ttl)
     except RunOver:
         return False
+    try:
+        _settle(context, run, lease)
+    except LeaseError:
+        # It took longer than the lease lasts: a watchdog has seen to the rest.
+        logger.warning("Run %s was settled by somebody else", run.run_id)
+    return True
+
+
+def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
     if lease is not None:
         _tidy(context, run, lease)
     tell_cancelled(context.app, run)
@@ -34,7 +50,6 @@ def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
     if cancelled is not None:
         ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
         send_next(context, context.store.settle_run(ended, lease))
-    return True
 
 
 def _tidy(context: AppContext, run: RunRecord, lease: Lease) -> None:

@@ -1,0 +1,96 @@
+"""Whoever cancels, deletes or resumes takes his time, or dies in the midst of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, states
+
+from celery_ckpt import Agents, MemoryCheckpointStore
+from celery_ckpt.records import RunStatus
+from celery_ckpt.runtime import agents as agents_module
+from celery_ckpt.runtime import cancelling
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.testing import FakeClock, make_run
+
+TTL = 30.0
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> MemoryCheckpointStore:
+    return MemoryCheckpointStore(clock=clock)
+
+
+def context_of(store: MemoryCheckpointStore) -> Any:
+    settings = SimpleNamespace(lease_ttl=TTL)
+    return SimpleNamespace(store=store, settings=settings, owner="operator", app=None)
+
+
+def test_a_cancellation_that_takes_longer_than_its_lease_is_a_cancellation(
+    store: MemoryCheckpointStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.start_run(make_run("agent", "run"), "worker", TTL)
+
+    def tell_late(app: Any, run: Any) -> None:
+        clock.advance(TTL + 1)
+        store.acquire("agent", "watchdog", TTL)
+
+    monkeypatch.setattr(cancelling, "tell_cancelled", tell_late)
+    assert cancelling.cancel_runs(context_of(store), "agent") == ["run"]
+
+
+def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdog(
+    store: MemoryCheckpointStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a run that waits: the one whose turn it is ends, and leaves nothing to be watched."""
+    active = store.start_run(make_run("agent", "agent"), "worker", TTL)
+    store.start_run(make_run("agent", "waits"), "worker", TTL)
+    moment = store.start_run(make_run("agent", "waits"), "worker", TTL).moment
+
+    def die(app: Any, run: Any) -> None:
+        raise KeyboardInterrupt
+
+    clock.advance(1)
+    monkeypatch.setattr(cancelling, "tell_cancelled", die)
+    with pytest.raises(KeyboardInterrupt):
+        cancelling.cancel_runs(context_of(store), "agent")
+    ended = active.run.model_copy(update={"status": RunStatus.SUCCEEDED})
+    assert store.settle_run(ended, active.lease) is None
+    store.unwatch({"agent": moment})
+
+    clock.advance(TTL + 1)
+    assert [run.run_id for run in store.standing("agent").open] == ["waits"]
+    assert [agent_id for agent_id, _ in store.due(10, 1)] == ["agent"]
+
+
+def test_the_old_result_of_a_run_is_forgotten_before_it_can_have_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Celery("resuming", set_as_current=False, broker="memory://", backend="cache+memory://")
+    app.conf.ckpt_store_url = "memory://"
+    told: list[str] = []
+
+    class Watched(MemoryCheckpointStore):
+        def update_run(self, *args: Any, **kwargs: Any) -> None:
+            told.append(app.AsyncResult("run").state)
+            super().update_run(*args, **kwargs)
+
+    store = Watched()
+    context = AppContext(app, store=store)
+    monkeypatch.setattr(AppContext, "of", lambda app: context)
+    monkeypatch.setattr(agents_module, "send", lambda *_, **__: None)
+    envelope = {"headers": {}, "text": "[]"}
+    failed = {"status": RunStatus.FAILED, "delivered": True, "envelope": envelope}
+    store.add_run(make_run("agent", "run", **failed))
+    app.backend.store_result("run", ValueError("broken"), states.FAILURE)
+
+    Agents(app).resume("agent")
+
+    assert told == [states.PENDING]
