@@ -33,7 +33,7 @@ from celery_ckpt.runtime.lease import RENEWALS, Hold
 from celery_ckpt.runtime.options import limits_of
 from celery_ckpt.runtime.owner import is_known_dead, is_process
 from celery_ckpt.runtime.settling import settle
-from celery_ckpt.runtime.states import is_revoked
+from celery_ckpt.runtime.states import told_outcome
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def _started(context: AppContext, task: Any) -> Attempt:
     run = _delivered(task)
     begun = _begun(context, run)
     if begun.lease is None:
-        raise Ignore("it is settled" if begun.run.is_settled else "it waits for its turn")
+        raise _nothing_to_do(task, begun.run)
     hold = Hold(begun.lease, run.delivery)
     attempt = Attempt(context, task, begun.run, hold, begun.moment)
     context.keeper.keep(hold)
@@ -111,14 +111,24 @@ def _started(context: AppContext, task: Any) -> Attempt:
     # What the message says is old if it was delivered more than once.
     task.request.retries = max(task.request.retries, begun.run.retries)
     if not begun.run.has_envelope:
-        _seal_or_cancel(attempt)
+        _seal_or_end(attempt)
     return attempt
 
 
-def _seal_or_cancel(attempt: Attempt) -> None:
+def _nothing_to_do(task: Any, run: RunRecord) -> Ignore | Reject:
+    """Not now: it is settled, or it waits and is sent when its turn comes, if that is possible."""
+    if run.is_settled:
+        return Ignore("it is settled")
+    if not run.has_envelope:
+        return _put_off(task, LATER_SECONDS, "it waits for its turn, and only in this message")
+    return Ignore("it waits for its turn")
+
+
+def _seal_or_end(attempt: Attempt) -> None:
     try:
-        if is_revoked(attempt.task):
-            raise _cancelled(attempt)
+        outcome = told_outcome(attempt.task)
+        if outcome is not None:
+            raise _over(attempt, outcome)
         _seal(attempt)
     except BaseException:
         # Nobody works on it: a lease that is kept all the same would never end.
@@ -126,12 +136,12 @@ def _seal_or_cancel(attempt: Attempt) -> None:
         raise
 
 
-def _cancelled(attempt: Attempt) -> Ignore:
-    """The agent was deleted while this message was on its way."""
-    ended = {"status": RunStatus.CANCELLED, "ended_at": system_clock.now()}
+def _over(attempt: Attempt, outcome: RunStatus) -> Ignore:
+    """The agent was deleted while this message, or a copy of it, was on its way."""
+    ended = {"status": outcome, "ended_at": system_clock.now()}
     attempt.of_run = attempt.of_run.model_copy(update=ended)
     settle(attempt)
-    return Ignore("it was cancelled")
+    return Ignore(f"it has {outcome}" if outcome is not RunStatus.CANCELLED else "it was cancelled")
 
 
 def _delivered(task: Any) -> RunRecord:

@@ -11,13 +11,18 @@ from celery import Celery, states
 from celery.app.task import Context
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from celery_ckpt.records import RunRecord
+from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.broker import DAMAGED, content
 
 logger = logging.getLogger(__name__)
 
 #: What a cancelled run's result says.
 CANCELLED = "cancelled"
+_OUTCOMES = {
+    states.SUCCESS: RunStatus.SUCCEEDED,
+    states.FAILURE: RunStatus.FAILED,
+    states.REVOKED: RunStatus.CANCELLED,
+}
 
 
 def tell_started(task: Any) -> None:
@@ -49,13 +54,13 @@ def tell_cancelled(app: Celery, run: RunRecord) -> None:
         tell()
 
 
-def is_revoked(task: Any) -> bool:
-    """Does the result say so? No, if there are no results."""
+def told_outcome(task: Any) -> RunStatus | None:
+    """How its run has ended, if the result says so; ``None`` if there are no results."""
     try:
-        return bool(task.backend.get_state(task.request.id) == states.REVOKED)
+        return _OUTCOMES.get(task.backend.get_state(task.request.id))
     except Exception as error:
-        logger.info("Whether run %s was cancelled is not known: %s", task.request.id, error)
-        return False
+        logger.info("Whether run %s has ended is not known: %s", task.request.id, error)
+        return None
 
 
 def _request(app: Celery, run: RunRecord) -> Context | None:

@@ -112,6 +112,37 @@ def test_a_delivery_that_finds_its_agent_busy_is_dropped_only_if_it_could_be_sen
     assert sent_later == seconds
 
 
+@pytest.mark.parametrize(("envelope", "seconds"), [(SEALED, []), (None, [5.0])])
+def test_a_delivery_whose_turn_has_not_come_is_dropped_only_if_it_could_be_sent_again(
+    envelope: dict[str, Any] | None, seconds: list[float], sent_later: list[float], monkeypatch
+) -> None:
+    """Its agent was deleted, and another run of it was begun since: nobody else has its message."""
+    store = MemoryCheckpointStore()
+    if envelope is not None:
+        store.add_run(make_run("a", "r", envelope=envelope))
+    store.start_run(make_run("a", "another"), SOMEBODY, TTL)
+    delivered(store, monkeypatch)
+    assert sent_later == seconds
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [("REVOKED", "cancelled"), ("SUCCESS", "succeeded"), ("FAILURE", "failed")],
+)
+def test_a_copy_of_a_message_whose_run_has_ended_and_was_deleted_is_not_executed(
+    state: str, status: str, monkeypatch
+) -> None:
+    settled: list[str] = []
+    monkeypatch.setattr(starting, "settle", lambda attempt: settled.append(attempt.of_run.status))
+    backend = SimpleNamespace(get_state=lambda task_id: state)
+    task = SimpleNamespace(backend=backend, request=SimpleNamespace(id="r"))
+    context = SimpleNamespace(keeper=SimpleNamespace(let_go=lambda hold: None))
+    attempt: Any = SimpleNamespace(task=task, context=context, hold=None, of_run=make_run("a", "r"))
+    with pytest.raises(Ignore):
+        starting._seal_or_end(attempt)
+    assert settled == [status]
+
+
 def test_a_delivery_that_cannot_even_be_read_while_its_agent_is_busy_comes_back(
     sent_later: list[float], monkeypatch
 ) -> None:
