@@ -27,7 +27,6 @@ from celery_ckpt.control import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.errors import (
     CheckpointError,
     RedactionFailed,
-    RunFailed,
     RunStalled,
     StoreUnavailable,
 )
@@ -40,9 +39,15 @@ from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.envelopes import send_later
 from celery_ckpt.runtime.opening import opened_run
-from celery_ckpt.runtime.results import as_record, from_record, refuse_what_celery_cannot_keep
+from celery_ckpt.runtime.results import (
+    as_record,
+    failure_of,
+    from_record,
+    refuse_what_celery_cannot_keep,
+)
+from celery_ckpt.runtime.settling import tell_outcome_again
 from celery_ckpt.runtime.starting import LATER_SECONDS, UNREADABLE_HERE, start
-from celery_ckpt.runtime.states import tell_cancelled, tell_started
+from celery_ckpt.runtime.states import tell_cancelled, tell_started, tells_started
 from celery_ckpt.runtime.telling import tell
 from celery_ckpt.strategies import Never
 
@@ -74,8 +79,7 @@ def _delivered_again(attempt: Attempt) -> Any:
         tell_cancelled(attempt.context.app, record)
         attempt.is_announced = True
         raise Ignore("it was cancelled")
-    reason = record.error or "for a reason that was not recorded"
-    raise RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
+    raise failure_of(record)
 
 
 def _stalled(record: RunRecord) -> RunStalled:
@@ -221,6 +225,8 @@ def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     attempt.context.keeper.let_go(attempt.hold)
     logger.warning("Run %s goes on elsewhere; this attempt stops", attempt.of_run.run_id)
     tell(signals.lease_lost, attempt, run)
+    if tells_started(attempt.task):
+        tell_outcome_again(attempt)  # STARTED may have come after it
     return Ignore("another attempt has taken over")
 
 

@@ -55,6 +55,12 @@ def from_record(record: RunRecord) -> Any:
     raise RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
 
 
+def failure_of(record: RunRecord) -> RunFailed:
+    """The failure that a record keeps: of the exception, only its text."""
+    reason = record.error or "for a reason that was not recorded"
+    return RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
+
+
 def _is_unknown(kept: Any) -> bool:
     return isinstance(kept, dict) and kept.keys() == {_UNKNOWN}
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery.signals import task_failure, task_postrun, task_success, worker_process_shutdown
+from celery.signals import task_failure, task_postrun, task_retry, task_success, worker_process_shutdown
 
 from celery_ckpt.errors import LeaseError, StoreError
-from celery_ckpt.records import RunRecord
+from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.patience import patiently
+from celery_ckpt.runtime.states import keeps_result, tell_again
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,13 @@ def _on_announced(sender: Any, **_: Any) -> None:
     attempt = attempt_of(sender)
     if attempt is not None:
         attempt.is_announced = True
+
+
+def _on_retried(sender: Any, **_: Any) -> None:
+    attempt = attempt_of(sender)
+    # Celery says so after the lease was given up, and after the message was published.
+    if attempt is not None and keeps_result(attempt.task):
+        tell_outcome_again(attempt)
 
 
 def _on_postrun(sender: Any, **_: Any) -> None:
@@ -68,6 +76,20 @@ def settle(attempt: Attempt) -> None:
         send_next(attempt.context, following)
 
 
+def tell_outcome_again(attempt: Attempt) -> None:
+    """This attempt may have told Celery that its run is at work, or to be tried again, just after it
+    had ended in other hands, by a cancellation for instance: whoever waits would wait for ever.
+    """
+    context, of_run = attempt.context, attempt.of_run
+    try:
+        run = context.store.run(of_run.agent_id, of_run.run_id)
+        # Whoever has a result or an exception, and has not settled it, tells it better than its record.
+        if run is not None and (run.is_settled or run.status is RunStatus.CANCELLED):
+            tell_again(context.app, run)
+    except Exception as error:
+        logger.warning("Whether run %s has ended was not told: %s", of_run.run_id, error)
+
+
 def send_next(context: AppContext, following: RunRecord | None) -> None:
     """Send a run whose turn has come; a watchdog does it if this fails."""
     if following is None:
@@ -84,5 +106,6 @@ def connect() -> None:
     """Listen to Celery."""
     for number, signal in enumerate((task_success, task_failure)):
         signal.connect(_on_announced, weak=False, dispatch_uid=f"celery_ckpt.announced.{number}")
+    task_retry.connect(_on_retried, weak=False, dispatch_uid="celery_ckpt.retried")
     task_postrun.connect(_on_postrun, weak=False, dispatch_uid="celery_ckpt.postrun")
     worker_process_shutdown.connect(finish, weak=False, dispatch_uid="celery_ckpt.shutdown")

@@ -33,7 +33,7 @@ from celery_ckpt.runtime.lease import RENEWALS, Hold
 from celery_ckpt.runtime.options import limits_of
 from celery_ckpt.runtime.owner import is_known_dead, is_process
 from celery_ckpt.runtime.settling import settle
-from celery_ckpt.runtime.states import told_outcome
+from celery_ckpt.runtime.states import tell_if_missed, told_outcome
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +118,7 @@ def _started(context: AppContext, task: Any) -> Attempt:
 def _nothing_to_do(task: Any, run: RunRecord) -> Ignore | Reject:
     """Not now: it is settled, or it waits and is sent when its turn comes, if that is possible."""
     if run.is_settled:
+        tell_if_missed(task, run)
         return Ignore("it is settled")
     if not run.has_envelope:
         return _put_off(task, LATER_SECONDS, "it waits for its turn, and only in this message")

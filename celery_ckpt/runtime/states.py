@@ -9,15 +9,18 @@ from typing import Any
 
 from celery import Celery, states
 from celery.app.task import Context
+from celery.exceptions import TaskRevokedError
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.broker import DAMAGED, content
+from celery_ckpt.runtime.results import failure_of, from_record
 
 logger = logging.getLogger(__name__)
 
 #: What a cancelled run's result says.
 CANCELLED = "cancelled"
+_UNDER_WAY = (states.STARTED, states.RETRY)
 _OUTCOMES = {
     states.SUCCESS: RunStatus.SUCCEEDED,
     states.FAILURE: RunStatus.FAILED,
@@ -25,13 +28,23 @@ _OUTCOMES = {
 }
 
 
+def tells_started(task: Any) -> bool:
+    """Is STARTED to be kept?"""
+    tracks = task.app.conf.task_track_started if task.tracks_start is None else task.tracks_start
+    return bool(tracks) and keeps_result(task)
+
+
+def keeps_result(task: Any) -> bool:
+    """Does somebody want to know how the task ends?"""
+    return not (task.ignore_result or task.request.ignore_result)
+
+
 def tell_started(task: Any) -> None:
     """STARTED, if that is to be kept: by Celery's own means it would replace the outcome of a run that
     has ended, whenever a late copy of its message is delivered.
     """
-    tracks = task.app.conf.task_track_started if task.tracks_start is None else task.tracks_start
     request = task.request
-    if not tracks or task.ignore_result or request.ignore_result:
+    if not tells_started(task):
         return
     who = {"pid": os.getpid(), "hostname": request.hostname}
     try:
@@ -52,6 +65,25 @@ def tell_cancelled(app: Celery, run: RunRecord) -> None:
             "The stored message of run %s, cancelled now, is damaged: %s", run.run_id, reason
         )
         tell()
+
+
+def tell_again(app: Celery, run: RunRecord) -> None:
+    """How a run has ended, if it has. Nobody is called back: that is done by whoever ended it."""
+    if run.status is RunStatus.SUCCEEDED:
+        app.backend.store_result(run.run_id, from_record(run), states.SUCCESS)
+    elif run.status is RunStatus.CANCELLED:
+        app.backend.store_result(run.run_id, TaskRevokedError(CANCELLED), states.REVOKED)
+    elif run.status is RunStatus.FAILED:
+        app.backend.store_result(run.run_id, failure_of(run), states.FAILURE)
+
+
+def tell_if_missed(task: Any, run: RunRecord) -> None:
+    """Of a run that has ended the result may still say otherwise: whoever told that, too late, died."""
+    try:
+        if keeps_result(task) and task.backend.get_state(run.run_id) in _UNDER_WAY:
+            tell_again(task.app, run)
+    except Exception as error:
+        logger.info("Whether the end of run %s was told is not known: %s", run.run_id, error)
 
 
 def told_outcome(task: Any) -> RunStatus | None:

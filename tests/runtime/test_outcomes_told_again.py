@@ -1,0 +1,109 @@
+"""What whoever waits for a run is told, when it ends while an attempt still tells how far it is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, states
+from celery.exceptions import Ignore, TaskRevokedError
+
+from celery_ckpt import MemoryCheckpointStore
+from celery_ckpt.errors import RunFailed
+from celery_ckpt.records import RunStatus
+from celery_ckpt.runtime import execution
+from celery_ckpt.runtime.settling import _on_retried
+from celery_ckpt.runtime.states import tell_if_missed
+from celery_ckpt.testing import make_run
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = Celery("telling", set_as_current=False, broker="memory://", backend="cache+memory://")
+    app.backend.forget("run")  # all such backends of a process are one
+    return app
+
+
+def an_attempt(app: Celery, status: RunStatus, **fields: Any) -> Any:
+    """One at a run that is on record with this status by now."""
+    store = MemoryCheckpointStore()
+    store.add_run(make_run("agent", "run", status=status, **fields))
+    request = SimpleNamespace(ignore_result=False)
+    task = SimpleNamespace(app=app, request=request, ignore_result=False, tracks_start=True)
+    keeper = SimpleNamespace(let_go=lambda hold: None)
+    context = SimpleNamespace(app=app, store=store, keeper=keeper, sends_events=False)
+    return SimpleNamespace(context=context, task=task, hold=None, of_run=make_run("agent", "run"))
+
+
+TOLD = {"delivered": True}
+OUTCOMES = {
+    "cancelled": (RunStatus.CANCELLED, {}, states.REVOKED, TaskRevokedError),
+    "failed": (RunStatus.FAILED, {"error": "Broken", **TOLD}, states.FAILURE, RunFailed),
+    "succeeded": (RunStatus.SUCCEEDED, {"result": 7, **TOLD}, states.SUCCESS, int),
+    "failed, and about to be told": (RunStatus.FAILED, {}, states.RETRY, type(None)),
+    "queued": (RunStatus.QUEUED, {}, states.RETRY, type(None)),
+}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_run_that_ended_while_it_was_told_to_be_tried_again_is_told_to_have_ended(
+    app: Celery, outcome: str
+) -> None:
+    """Celery says RETRY after it has published the message: nobody has the lease by then."""
+    status, fields, state, kind = OUTCOMES[outcome]
+    attempt = an_attempt(app, status, **fields)
+    app.backend.store_result("run", None, states.RETRY)
+    attempt.task.request.ckpt_attempt = attempt
+
+    _on_retried(attempt.task)
+
+    result = app.AsyncResult("run")
+    assert (result.state, type(result.result).__name__) == (state, kind.__name__)
+
+
+def test_a_task_without_a_result_has_none_either_if_it_is_cancelled_while_it_is_tried_again(
+    app: Celery,
+) -> None:
+    attempt = an_attempt(app, RunStatus.CANCELLED)
+    attempt.task.request.ckpt_attempt, attempt.task.ignore_result = attempt, True
+
+    _on_retried(attempt.task)
+
+    assert app.AsyncResult("run").state == states.PENDING
+
+
+def test_a_run_that_was_cancelled_just_before_it_was_told_to_have_started_is_told_to_be_revoked(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "tell", lambda *_, **__: None)
+    attempt = an_attempt(app, RunStatus.CANCELLED)
+    app.backend.store_result("run", None, states.STARTED)
+
+    assert isinstance(execution._fenced(attempt, None), Ignore)
+
+    assert app.AsyncResult("run").state == states.REVOKED
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (states.STARTED, states.REVOKED),
+        (states.RETRY, states.REVOKED),
+        (states.SUCCESS, states.SUCCESS),
+        (states.PENDING, states.PENDING),
+    ],
+)
+def test_a_late_delivery_of_a_cancelled_run_tells_what_its_last_worker_did_not_live_to_tell(
+    app: Celery, before: str, after: str
+) -> None:
+    """Nothing, if there is no result: whoever waited may have forgotten it."""
+    if before != states.PENDING:
+        app.backend.store_result("run", None, before)
+    cancelled = make_run("agent", "run", status=RunStatus.CANCELLED, delivered=True)
+    request = SimpleNamespace(ignore_result=False)
+    task = SimpleNamespace(app=app, backend=app.backend, request=request, ignore_result=False)
+
+    tell_if_missed(task, cancelled)
+
+    assert app.AsyncResult("run").state == after
