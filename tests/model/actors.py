@@ -8,14 +8,13 @@ from typing import Any
 from celery import Celery
 from celery.app.trace import TraceInfo, build_tracer
 from stepping import AtOnce, NoKeeper, SteppingBackend, SteppingBroker, SteppingStore, SteppingUnacked
-from world import HEARD, LEASE, World, pause
+from world import AGENT, CALLS, HEARD, LEASE, World, pause
 
-from celery_ckpt import AgentRun, EveryN, agent_task
+from celery_ckpt import AgentRun, Agents, EveryN, agent_task
+from celery_ckpt.errors import CheckpointError
 from celery_ckpt.runtime import context as contexts
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.watchdog import Watchdog
-
-CALLS = 2
 
 
 class _Quiet(TraceInfo):
@@ -36,20 +35,22 @@ class Process:
         self.app._backend = SteppingBackend(self.app, self.store)
         self.context = AppContext(self.app, store=self.store)  # type: ignore[arg-type]
         self.context.owner = f"{name}/-/-/-/-"  # as a process is named that nobody can see
-        self.context.keeper = NoKeeper()  # type: ignore[assignment]
+        self.context.keeper = NoKeeper(self.store)  # type: ignore[assignment]
         self.context.aside = AtOnce()  # type: ignore[assignment]
         contexts._contexts[self.app] = self.context
         declare = agent_task(app=self.app, shared=False, name="agent", strategy=EveryN(1), **options)
         self.task = declare(self._body)
         self._trace = build_tracer("agent", self.task, app=self.app, Info=_Quiet)
 
-    def _body(self, run: AgentRun) -> int:
+    def _body(self, run: AgentRun) -> list[str]:
         self.world.begin(self, run.run_id)
         try:
             for number in run.iterations(limit=CALLS):
-                answer = run.step("call", self.world.call, run.run_id, number)
-                run.state["sum"] = run.state.get("sum", 0) + answer
-            return int(run.state["sum"])
+                call = run.step("call", self.world.call, run.run_id, number)
+                run.state["done"] = [*run.state.get("done", []), call]
+                if number == CALLS:
+                    self.world.fail(run.run_id, run.task.request.retries)
+            return list(run.state["done"])
         finally:
             self.world.bodies.pop(self, None)
 
@@ -89,12 +90,23 @@ class Process:
         now = self.world.clock.now().timestamp()
         return any(moment <= now for moment in self.world.moments())
 
-    def send(self, agent_id: str, *run_ids: str) -> Callable[[], None]:
+    def send(self, *run_ids: str) -> Callable[[], None]:
         """A caller: sends its runs one after the other."""
         heard = self.app.signature(HEARD, immutable=True)
 
         def act() -> None:
             for run_id in run_ids:
-                self.task.apply_async(task_id=run_id, agent_id=agent_id, link=heard)
+                self.task.apply_async(task_id=run_id, agent_id=AGENT, link=heard)
 
         return act
+
+    def operate(self, act: Callable[[Agents, World], object]) -> Callable[[], None]:
+        """Somebody who acts on agents from outside."""
+
+        def operator() -> None:
+            try:
+                act(Agents(self.app), self.world)
+            except CheckpointError as error:
+                self.world.wrong.append(f"whoever acted from outside got {error!r}")
+
+        return operator

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors import CALLS, Process
+from actors import Process
 from greenlet import greenlet
+from judging import judged
 from world import Pause, World
 
 #: More steps than any schedule needs.
@@ -57,34 +58,34 @@ class Execution:
 
     actors: list[Actor]
     deviations: Deviations
-    world: World = field(default_factory=World)
+    world: World
     #: At each step: whose it was, what it was, and who else could have gone.
     steps: list[tuple[str, str, list[str]]] = field(default_factory=list)
 
-    def run(self, runs: Mapping[str, str]) -> Execution:
-        """Let everybody act until all is quiet; ``runs`` says which runs there are, and whose."""
+    def run(self) -> Execution:
+        """Let everybody act until all is quiet."""
         for actor in self.actors:
             actor.start(self.world)
         current = self.actors[0]
-        while chosen := self._next(current, runs):
+        while chosen := self._next(current):
             current = self._take(chosen)
             if len(self.steps) > _TOO_MANY:
                 self.world.wrong.append("it does not end")
                 break
-        self._judge(runs)
+        self.world.wrong += judged(self.world)
         return self
 
-    def _next(self, current: Actor, runs: Mapping[str, str]) -> Actor | None:
+    def _next(self, current: Actor) -> Actor | None:
         able = [actor for actor in self.actors if actor.can_go]
         if not able:
-            return self._next(current, runs) if self._time_passes(runs) else None
+            return self._next(current) if self._time_passes() else None
         return current if current in able else able[0]
 
-    def _time_passes(self, runs: Mapping[str, str]) -> bool:
+    def _time_passes(self) -> bool:
         """Nobody has anything to do now: wait for the next moment, if something is still open."""
         if self.world.restore_orphans():
             return True
-        is_open = bool(self.world.open_runs(set(runs.values())))
+        is_open = bool(self.world.open_runs())
         watched, etas = self.world.moments() if is_open else [], self.world.etas()
         if not watched + etas:
             return False
@@ -120,28 +121,6 @@ class Execution:
         actor.stands = None
         if actor.comes_back:
             actor.start(self.world)
-
-    def _judge(self, runs: Mapping[str, str]) -> None:
-        world = self.world
-        lost = [run.run_id for run in world.open_runs(set(runs.values()))]
-        known = [run for run, agent in runs.items() if world.store.run(agent, run) is not None]
-        # Each run goes on with the agent's state, so one adds to what the other came to.
-        expected = [number * sum(range(1, CALLS + 1)) for number in range(1, len(known) + 1)]
-        results = sorted(world.results.get(run, ("", 0))[1] for run in known)
-        repeated = sum(times - 1 for times in world.calls.values())
-        troubles = world.crashes + world.jumps
-        again = [run for run, times in world.callbacks.items() if times > 1 + troubles]
-        facts = {
-            "not settled": lost,
-            "published, but not on record": sorted(world.published - {*known}),
-            "wrong results": results if results != expected else [],
-            "messages left": [*world.queue, *world.unacked.values()],
-            "calls made again": [] if repeated <= troubles else [repeated],
-            "callbacks sent again": again,
-            # Without any trouble nothing is left to the watchdog.
-            "waits": [world.waits] if world.waits > 0 == troubles + world.redeliveries else [],
-        }
-        world.wrong += [f"{what}: {which}" for what, which in facts.items() if which]
 
 
 #: Greenlets that are never resumed. Collected, they would be thrown an exception, and act on it.

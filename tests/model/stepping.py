@@ -30,6 +30,8 @@ class SteppingStore:
         def step(*args: Any, **options: Any) -> Any:
             pause(verb)
             newest = self.world.newest_token()
+            if verb == "delete":
+                self.world.forget()
             answer = method(*args, **options)
             lease = next((arg for arg in (*args, *options.values()) if isinstance(arg, Lease)), None)
             if verb in _WRITES and lease is not None and lease.token < newest:
@@ -115,18 +117,26 @@ class SteppingBackend(BaseBackend):
 
     def get_state(self, task_id: str) -> str:
         pause("ask for the state")
-        return self._of.world.results.get(task_id, ("PENDING", None))[0]
+        return self._of.world.state(task_id)
+
+    def forget(self, task_id: str) -> None:
+        pause("forget the result")
+        self._of.world.results.pop(task_id, None)
 
 
 class NoKeeper:
     """Renews nothing: time only passes where the scheduler says so."""
+
+    def __init__(self, store: SteppingStore) -> None:
+        self._store = store
 
     def keep(self, hold: Any) -> None: ...
     def let_go(self, hold: Any) -> None: ...
     def is_keeping(self, agent_id: str) -> bool:
         return False
 
-    def unwatch(self, agent_id: str, moment: int) -> None: ...
+    def unwatch(self, agent_id: str, moment: int) -> None:
+        self._store.unwatch({agent_id: moment})
 
 
 class AtOnce:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from celery.states import READY_STATES, SUCCESS
 from greenlet import getcurrent
 
 from celery_ckpt import MemoryCheckpointStore
@@ -21,6 +22,10 @@ from celery_ckpt.testing import FakeClock
 
 #: How long a lease lasts, in seconds.
 LEASE = 10.0
+#: The agent that all runs are for.
+AGENT = "agent"
+#: How many calls each of them makes.
+CALLS = 2
 #: The task that is called back when a run has succeeded.
 HEARD = "heard"
 
@@ -54,10 +59,17 @@ def pause(before: str, ready: Callable[[], bool] = lambda: True) -> None:
         parent.switch(Pause(before, ready))
 
 
+class Broken(Exception):
+    """What a body fails with."""
+
+
 @dataclass
 class World:
     """Everything that outlives a process, and what must be true of it."""
 
+    #: How many attempts at each run fail, and how often Celery tries again.
+    fails: int = 0
+    max_retries: int = 0
     clock: FakeClock = field(default_factory=FakeClock)
     queue: deque[Message] = field(default_factory=deque)
     unacked: dict[str, Message] = field(default_factory=dict)
@@ -69,6 +81,12 @@ class World:
     results: dict[str, tuple[str, Any]] = field(default_factory=dict)
     callbacks: Counter[str] = field(default_factory=Counter)
     calls: Counter[tuple[str, int]] = field(default_factory=Counter)
+    #: How often the body of each run has failed, and how often somebody sent it again by hand.
+    failures: Counter[str] = field(default_factory=Counter)
+    resumed: int = 0
+    is_deleted: bool = False
+    #: The runs that had ended when their agent was deleted, and nobody but their record knew.
+    untold: set[str] = field(default_factory=set)
     recorded: set[tuple[str, int]] = field(default_factory=set)
     #: The bodies that are being executed: actor, run, and how often time had jumped when it began.
     bodies: dict[object, tuple[str, int]] = field(default_factory=dict)
@@ -128,16 +146,34 @@ class World:
         return message is not None
 
     def redeliver_all(self) -> None:
-        """The visibility timeout of every message is over, whether somebody works on it or not."""
+        """The visibility timeout of every message is over, whether somebody works on it or not. Those
+        that are not to be begun yet lie with workers, too: there they stay, and come back as well.
+        """
         self.redeliveries += 1
+        now = self.clock.now().timestamp()
+        self.queue.extend([message for message in self.queue if message.due > now])
         for tag in list(self.unacked):
             self.restore(tag)
 
     # -- the result backend --------------------------------------------------------------------------
 
     def keep_result(self, run_id: str, state: str, result: Any) -> None:
-        """What whoever waits for a run is told."""
+        """What whoever waits for a run is told. Celery's backends replace no success."""
+        known = self.state(run_id)
+        if known == SUCCESS:
+            return
+        if known in READY_STATES and state in READY_STATES - {known}:
+            self.wrong.append(f"{run_id} was told to be {known}, and then {state}")
         self.results[run_id] = state, result
+
+    def state(self, run_id: str) -> str:
+        """What whoever asks for a run is told."""
+        return self.results.get(run_id, ("PENDING", None))[0]
+
+    @property
+    def troubles(self) -> int:
+        """How often something happened that excuses a repetition."""
+        return self.crashes + self.jumps
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -156,13 +192,26 @@ class World:
         self.bodies[actor] = run_id, self.jumps
         self.order.append(run_id)
 
-    def call(self, run_id: str, number: int) -> int:
+    def call(self, run_id: str, number: int) -> str:
         """A model is called: the very thing that costs money."""
         if (run_id, number) in self.recorded:
             self.wrong.append(f"call {number} of {run_id} was made again although it was recorded")
         self.calls[run_id, number] += 1
         pause("the model answers")
-        return number
+        return f"{run_id}, call {number}"
+
+    def forget(self) -> None:
+        """The agent is about to be deleted: what comes after it begins from nothing."""
+        self.untold |= {run.run_id for run in self.open_runs() if run.status.is_final}
+        self.recorded.clear()
+        self.calls.clear()
+        self.is_deleted = True
+
+    def fail(self, run_id: str, retries: int) -> None:
+        """A body is about to end: does it fail?"""
+        if retries < self.fails:
+            self.failures[run_id] += 1
+            raise Broken(f"attempt after {retries} retries")
 
     def moments(self) -> list[float]:
         """When the watchdog is to look at some agent, in seconds since 1970."""
@@ -176,6 +225,14 @@ class World:
         """The token of whoever got a lease last."""
         return max((agent.lease.token for agent in self.store._agents.values()), default=0)
 
-    def open_runs(self, agents: set[str]) -> list[RunRecord]:
-        """The runs that are not settled."""
-        return [run for agent in agents for run in self.store.standing(agent).open]
+    def open_runs(self) -> list[RunRecord]:
+        """The runs that are not settled, and can be."""
+        return [run for run in self.store.standing(AGENT).open if not self.is_beyond_help(run)]
+
+    def is_beyond_help(self, run: RunRecord) -> bool:
+        """Its agent was deleted. Whoever made its record anew died before the message was in it, and
+        whoever took that message next died with it.
+        """
+        messages = {message.run_id for message in (*self.queue, *self.unacked.values())}
+        is_lost = not run.has_envelope and run.run_id not in messages
+        return is_lost and self.is_deleted and self.crashes > 1
