@@ -49,8 +49,19 @@ def _on_postrun(sender: Any, **_: Any) -> None:
         return
     # However it ended: a lease that nobody works with must come to its end.
     attempt.context.keeper.let_go(attempt.hold)
-    if attempt.of_run.status.is_final and attempt.is_announced:
+    if not attempt.of_run.status.is_final:
+        return
+    if attempt.is_announced:
         attempt.context.aside.do(lambda: settle(attempt))
+    else:
+        _tell_nobody(sender.request)
+
+
+def _tell_nobody(request: Any) -> None:
+    """Celery could not keep the outcome, and would now tell everybody that the task has failed, by the
+    exception that kept it from that. The outcome is on record, and is delivered again.
+    """
+    request.update(ignore_result=True, chord=None, chain=None, errbacks=None)
 
 
 def finish(**_: Any) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from celery_workers import giving_up
 from celery_workers.broker import BACKEND_DB, Broker
+from celery_workers.canvas import note_failure
 from celery_workers.configuration import Configuration
 from celery_workers.fixtures import StartWorker
+from celery_workers.giving_up import GAVE_UP
 from celery_workers.ledger import Ledger
 from celery_workers.processes import Pool
-from celery_workers.scenarios import count
-from scenario_kit import POOLS, assert_right_end, scenario
+from celery_workers.scenarios import MODULE, count
+from scenario_kit import LEASE, POOLS, assert_right_end, scenario
 from servers import Valkey
 
 #: Celery itself tries for twenty seconds.
@@ -47,3 +50,26 @@ def test_a_result_that_could_not_be_stored_is_delivered_when_the_backend_is_back
     assert_right_end(result, 3, ledger, broker)
     assert len(ledger.bodies(result.id)) == 1
     assert f"Run {result.id} (succeeded) was sent again" in worker.log()
+
+
+@pytest.mark.configured(
+    include=(MODULE, note_failure.__module__, giving_up.__name__),
+    conf={"ckpt_lease_ttl": LEASE, "result_backend_transport_options": ONCE},
+)
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_run_that_succeeded_is_not_told_to_have_failed_if_the_backend_comes_back_just_then(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey, pool: Pool
+) -> None:
+    start_worker(pool=pool)
+    ledger.hold("tool 3", GAVE_UP)
+    result = count.apply_async((3,), link_error=note_failure.s())
+    ledger.wait_for_call("tool 3", 10)
+
+    other_server.kill()
+    ledger.hold(GAVE_UP)
+    ledger.wait_for(lambda note: note.what == GAVE_UP, 10)
+    other_server.start()
+    ledger.let_go()
+
+    assert_right_end(result, 3, ledger, broker)
+    assert ledger.calls("errback") == []
