@@ -14,7 +14,7 @@ from celery_ckpt.maintenance import LastRun, Mark, Notes, Pruned, Sight, Verdict
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
-from celery_ckpt.stores.redis.keys import FIELD
+from celery_ckpt.stores.redis.keys import FIELD, shown
 from celery_ckpt.stores.redis.old_runs import RedisOldRuns, not_pruned, parsed_end
 from celery_ckpt.stores.redis.reading import LONG, id_of
 from celery_ckpt.stores.redis.server import Call
@@ -77,7 +77,7 @@ class RedisSweeps(RedisOldRuns):
         if is_long:
             cut, flat = self._outlines(agent_id)
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        lines = {id_of(field): line for field, line in pairs if field.startswith(_FIELD)}
+        lines = {shown(field[2:]): line for field, line in pairs if field[:2] == _FIELD}
         try:
             notes = self._parsed_notes(agent_id, told)
             found = _resized(marks(agent_id, lines.items(), notes), cut)
