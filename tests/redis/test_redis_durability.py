@@ -276,16 +276,38 @@ def test_every_verb_waits_on_the_node_of_its_slot(clustered: RedisCheckpointStor
         every_verb(clustered, agent_id)
 
 
+def _move(masters: list[Valkey], key: str) -> None:
+    """Give the slot of a key to another node, in the steps by which all of them come to agree."""
+    nodes = [ClusterNode(LOOPBACK, node.port) for node in masters]
+    with RedisCluster(startup_nodes=nodes) as client:
+        slot = client.keyslot(key)
+        old = client.nodes_manager.get_node_from_slot(slot)
+        new, third = (node for node in client.get_primaries() if node.port != old.port)
+        old_id, new_id = client.cluster_myid(old), client.cluster_myid(new)
+        client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", old_id, target_nodes=new)
+        client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", new_id, target_nodes=old)
+        # Who imports it first: its claim is then newer than that of the old one.
+        for node in (new, old, third):
+            client.execute_command("CLUSTER SETSLOT", slot, "NODE", new_id, target_nodes=node)
+
+
 def test_a_write_that_waits_follows_a_slot_that_has_moved(
+    masters: list[Valkey], clustered: RedisCheckpointStore
+) -> None:
+    _move(masters, "ckpt:{moving}:agent")
+    saved = work(clustered, "moving", 2)
+    assert clustered.list("moving") == saved[::-1]
+
+
+def test_a_slot_that_no_node_takes_for_its_own_is_a_store_that_is_away(
     masters: list[Valkey], clustered: RedisCheckpointStore
 ) -> None:
     nodes = [ClusterNode(LOOPBACK, node.port) for node in masters]
     with RedisCluster(startup_nodes=nodes) as client:
-        slot = client.keyslot("ckpt:{moving}:agent")
+        slot = client.keyslot("ckpt:{torn}:agent")
         owner = client.nodes_manager.get_node_from_slot(slot)
-        new = next(node for node in client.get_primaries() if node.port != owner.port)
-        new_id = client.cluster_myid(new)
-        for node in client.get_primaries():
-            client.execute_command("CLUSTER SETSLOT", slot, "NODE", new_id, target_nodes=node)
-    saved = work(clustered, "moving", 2)
-    assert clustered.list("moving") == saved[::-1]
+        other = next(node for node in client.get_primaries() if node.port != owner.port)
+        its_id = client.cluster_myid(other)
+        client.execute_command("CLUSTER SETSLOT", slot, "NODE", its_id, target_nodes=owner)
+    with pytest.raises(StoreUnavailable):
+        clustered.load_latest("torn")

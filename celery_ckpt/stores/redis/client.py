@@ -23,7 +23,7 @@ from redis.connection import SSLConnection, parse_url
 from redis.exceptions import (
     AskError,
     AuthenticationError,
-    ClusterDownError,
+    ClusterError,
     MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
@@ -61,7 +61,7 @@ _OF_A_REPLICA = (
 #: What a server answers while another one takes over.
 _NOT_NOW = (
     AskError,  # of which MOVED is one
-    ClusterDownError,
+    ClusterError,  # it is down, or its nodes name each other as whose a slot is
     MasterDownError,
     ReadOnlyError,
     TryAgainError,
