@@ -61,6 +61,7 @@ class AgentsStep(bootsteps.StartStopStep):
         """The worker has stopped."""
         finish()
         self.obj.stop()
+        drain.unshare()
 
     terminate = stop
 

@@ -3,7 +3,7 @@
 One page of memory that parent and children share. It is made at import, before the pool forks; with
 ``worker_pool_start_method = "spawn"`` the children find it by the name in an environment variable.
 Celery's own ``worker_shutting_down`` comes too late in a cold shutdown, and not at all with SIGHUP and
-``control.shutdown()``; so ``watchdog.py`` chains the signal handlers and uses its bootstep's ``close``.
+``control.shutdown()``; so ``bootstep.py`` chains the signal handlers and uses its bootstep's ``close``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import os
 import struct
 import time
 from multiprocessing import resource_tracker, shared_memory
+from typing import Any
+
+from celery.signals import worker_process_init
 
 _ENVIRONMENT = "CELERY_CKPT_DRAIN"
 #: Is the worker shutting down; gently; since when (monotonic, the same for all processes of a boot).
@@ -37,9 +40,16 @@ class Drain:
         self._page = self._shared.buf
         os.environ[_ENVIRONMENT] = self._shared.name
 
+    def unshare(self) -> None:
+        """In the parent, when it has stopped: nobody needs the name any more."""
+        if self._shared is not None and _ENVIRONMENT in os.environ:
+            del os.environ[_ENVIRONMENT]
+            self._shared.unlink()
+
     def attach(self) -> None:
         """In a spawned child: use the parent's page."""
-        name = os.environ.get(_ENVIRONMENT)
+        # Taken away: a worker that this process starts is none of its parent's children.
+        name = os.environ.pop(_ENVIRONMENT, None)
         if name and self._shared is None:
             self._shared = shared_memory.SharedMemory(name=name)
             # It is the parent's to remove.
@@ -73,3 +83,12 @@ class Drain:
 
 #: Of this worker.
 drain = Drain()
+
+
+def _on_child(**_: Any) -> None:
+    drain.attach()
+
+
+def connect() -> None:
+    """Listen to Celery."""
+    worker_process_init.connect(_on_child, weak=False, dispatch_uid="celery_ckpt.drain")

@@ -89,6 +89,25 @@ def test_a_soft_shutdown_hands_an_agent_over_and_costs_no_call(
     _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
 
 
+@scenario(worker_pool_start_method="spawn", worker_soft_shutdown_timeout=PATIENT)
+@pytest.mark.parametrize("end", [Worker.term, Worker.quit])
+def test_a_child_that_was_spawned_hears_of_a_shutdown_like_one_that_was_forked(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, end: End
+) -> None:
+    workers = several_workers(2, start_worker)
+    ledger.hold()
+    result = count.delay(4)
+
+    (left,) = _end_one_after_the_other([end], workers, result, ledger)
+    ledger.wait_for(_call_in([worker for worker in workers if worker is not left]), 20)
+    assert left.wait_exit(EXIT) == 0
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker)
+    _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
+    assert "leaked" not in left.log()
+
+
 def _end_one_after_the_other(
     ends: Sequence[End], workers: Sequence[Worker], result: AsyncResult, ledger: Ledger
 ) -> list[Worker]:
