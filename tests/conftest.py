@@ -26,11 +26,6 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def valkey_url(valkey: Valkey) -> str:
-    return valkey.url
-
-
 @pytest.fixture
 def redis_url(valkey: Valkey) -> str:
     """The URL of a server that holds nothing."""

@@ -4,7 +4,6 @@ counts what was really called.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -45,30 +44,6 @@ def research(run: AgentRun, n: int, seconds: float = 0.1) -> list[Any]:
             reply = run.llm(model, run, run.conversation, seconds)
             for call in reply.tool_calls:
                 result = run.tool(call, add)
-                run.state["sum"] = run.state.get("sum", 0) + result
-        return [run.state["sum"], len(run.conversation), run.conversation.digest]
-
-
-@agent_task(strategy=EveryN(1), max_retries=3)
-async def async_research(run: AgentRun, n: int, seconds: float = 0.1) -> list[Any]:
-    """The same as a coroutine."""
-    with here().body(run.run_id, attempt=run.attempt):
-        if not run.resumed:
-            run.conversation.append(Message.user(f"count to {n}"))
-
-        async def answer(conversation: Conversation) -> dict[str, Any]:
-            await asyncio.sleep(seconds)
-            return model(run, conversation, 0)
-
-        async def add(x: int) -> int:
-            await asyncio.sleep(seconds)
-            _call(run, f"tool {x}", 0)
-            return x + 1
-
-        async for _ in run.iterations(limit=n):
-            reply = await run.llm(answer, run.conversation)
-            for call in reply.tool_calls:
-                result = await run.tool(call, add)
                 run.state["sum"] = run.state.get("sum", 0) + result
         return [run.state["sum"], len(run.conversation), run.conversation.digest]
 

@@ -9,7 +9,6 @@ import pytest
 from celery import Celery
 
 from celery_workers.broker import Broker
-from celery_workers.configuration import FAST_REDELIVERY
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger
 from celery_workers.processes import Pool
@@ -17,8 +16,6 @@ from celery_workers.tasks import slow, who
 from celery_workers.waiting import until
 
 pytestmark = pytest.mark.usefixtures("celery_app")
-
-redelivered_fast = pytest.mark.configured(transport_options=FAST_REDELIVERY)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
