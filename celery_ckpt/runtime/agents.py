@@ -99,7 +99,7 @@ class Agents(Tidying):
         Raises:
             AgentNotFound: there is none of that name.
         """
-        standing = self._context.store.standing(agent_id)
+        standing = self.store.standing(agent_id)
         run = _present(self.runs(agent_id), standing.active)
         history = self.history(agent_id)
         if run is None and not history:
@@ -120,24 +120,24 @@ class Agents(Tidying):
     def _run(self, agent_id: str) -> RunRecord | None:
         """The active run, else the last one."""
         runs = self.runs(agent_id)
-        return _present(runs, self._context.store.standing(agent_id).active)
+        return _present(runs, self.store.standing(agent_id).active)
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """The records of its runs, in the order in which they were sent."""
-        return self._context.store.runs(agent_id)
+        return self.store.runs(agent_id)
 
     def steps(self, agent_id: str) -> builtins.list[Step]:
         """The recorded steps of all its runs; those that no later attempt needs are gone."""
         runs = self.runs(agent_id)
-        return [step for run in runs for step in self._context.store.steps(agent_id, run.run_id)]
+        return [step for run in runs for step in self.store.steps(agent_id, run.run_id)]
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         """The outlines of its checkpoints, newest first."""
-        return self._context.store.history(agent_id)
+        return self.store.history(agent_id)
 
     def latest(self, agent_id: str) -> Checkpoint | None:
         """Its latest checkpoint."""
-        return self._context.store.load_latest(agent_id)
+        return self.store.load_latest(agent_id)
 
     def checkpoint(self, checkpoint_id: str) -> Checkpoint:
         """A checkpoint by its id, of whichever agent.
@@ -145,7 +145,7 @@ class Agents(Tidying):
         Raises:
             CheckpointNotFound: there is none of that id.
         """
-        found = self._context.store.load(checkpoint_id)
+        found = self.store.load(checkpoint_id)
         if found is None:
             raise CheckpointNotFound(checkpoint_id=checkpoint_id)
         return found
@@ -167,15 +167,14 @@ class Agents(Tidying):
             raise RunOver(agent_id=agent_id, run_id=run.run_id, status=run.status.value)
         if not run.has_envelope:
             raise StoreError(reason=_NO_ENVELOPE.format(run_id=run.run_id, agent_id=agent_id))
-        store = self._context.store
-        store.watch(agent_id, _UNCLAIMED_SECONDS)
+        self.store.watch(agent_id, _UNCLAIMED_SECONDS)
         result = self._app.AsyncResult(run.run_id)
         if run.status.is_final:
             # First: once it may be begun, its next result may be there.
             with suppress(NotImplementedError):  # some backends cannot, and there may be none
                 result.forget()
             run = _anew(run)
-            store.update_run(run)
+            self.store.update_run(run)
         send(self._app, run.envelope, has_begun=True)
         return result
 
@@ -195,16 +194,15 @@ class Agents(Tidying):
             CheckpointNotFound: there is none of that id.
             AlreadyExists: there is an agent of that name.
         """
-        store = self._context.store
         original = self.checkpoint(checkpoint_id)
         name = checked_name(uuid() if agent_id is None else agent_id)
-        if store.history(name) or store.runs(name):
+        if self.history(name) or self.runs(name):
             raise AlreadyExists(what="An agent's history", agent_id=name)
         metadata = {**without_pin(original.metadata), "forked_from": checkpoint_id}
         fork = Checkpoint.new(
             name, original.conversation, original.iteration, state=original.state, metadata=metadata
         )
-        store.save(fork)
+        self.store.save(fork)
         return name
 
     def cancel(self, agent_id: str) -> bool:
@@ -224,7 +222,7 @@ class Agents(Tidying):
             raise
         except StoreError as damage:
             logger.warning("Agent %r is deleted, but not all its runs were ended: %s", agent_id, damage)
-        return self._context.store.delete(agent_id)
+        return self.store.delete(agent_id)
 
 
 def _present(runs: builtins.list[RunRecord], active: str | None) -> RunRecord | None:
