@@ -38,7 +38,8 @@ class AgentsStep(bootsteps.StartStopStep):
         super().__init__(worker, **options)
         context = _context(worker.app)
         drain.end()
-        if worker.app.conf.get("worker_pool_start_method") == "spawn":
+        # By a setting or by an option of the command; Celery 5.6 has neither.
+        if getattr(worker, "pool_start_method", "fork") == "spawn":
             drain.share()
         context.announce_events(bool(worker.task_events))
 

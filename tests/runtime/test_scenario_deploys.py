@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from socket import gethostname
 
 import pytest
-from celery import current_app
+from celery import VERSION, current_app
 from celery.result import AsyncResult
 from celery_workers.broker import Broker
 from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger, Note
-from celery_workers.processes import Pool, Worker
+from celery_workers.processes import FAST, Pool, Worker
 from celery_workers.scenarios import count
 from scenario_kit import POOLS, assert_right_end, scenario, several_workers
 
@@ -89,12 +89,13 @@ def test_a_soft_shutdown_hands_an_agent_over_and_costs_no_call(
     _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
 
 
-@scenario(worker_pool_start_method="spawn", worker_soft_shutdown_timeout=PATIENT)
+@pytest.mark.skipif(VERSION < (5, 7), reason="Celery 5.7 was the first that can spawn them")
+@scenario(worker_soft_shutdown_timeout=PATIENT)
 @pytest.mark.parametrize("end", [Worker.term, Worker.quit])
 def test_a_child_that_was_spawned_hears_of_a_shutdown_like_one_that_was_forked(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, end: End
 ) -> None:
-    workers = several_workers(2, start_worker)
+    workers = several_workers(2, start_worker, options=(*FAST, "--pool-start-method=spawn"))
     ledger.hold()
     result = count.delay(4)
 
