@@ -28,7 +28,7 @@ _COLUMNS = (
 @click.pass_context
 def bench_(ctx: click.Context, rounds: int, size: int, as_json: bool) -> None:
     """Measure what each operation of the store takes from here, with an agent that is deleted again."""
-    bench = Bench(agents_of(ctx).store, rounds, size)
+    bench = Bench(agents_of(ctx, may_make_store=True).store, rounds, size)
     with bar("measuring", rounds) as advance:
         timings = bench.run(advance)
     screen = screen_of(ctx, as_json=as_json)

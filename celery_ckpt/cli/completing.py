@@ -21,8 +21,12 @@ def agent_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
     def look(app: Any) -> None:
         from celery_ckpt.runtime.agents import Agents
+        from celery_ckpt.runtime.settings import Settings
+        from celery_ckpt.stores.opening import missing_path
 
         with suppress(Exception):  # whatever it is, the command itself will say it
+            if missing_path(Settings.of(app).store_url or ""):
+                return
             names = Agents(app).names()
             wanted = (name for name in names if name.startswith(incomplete) and name.isprintable())
             found.extend(islice(wanted, _MOST))

@@ -18,17 +18,26 @@ agents_argument = click.argument(
     "agent_ids", metavar="AGENT...", nargs=-1, required=True, shell_complete=agent_names
 )
 _NO_APP = "Which app? Name it: celery -A proj ckpt ...; or a store: celery ckpt --store URL ..."
+_NO_STORE = "There is no store at {path} yet. Is the path right? A worker makes it, or an import."
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
 
 
-def agents_of(ctx: click.Context) -> Agents:
-    """The agents of the app that Celery's command line has found."""
+def agents_of(ctx: click.Context, *, may_make_store: bool = False) -> Agents:
+    """The agents of the app that Celery's command line has found.
+
+    A store on this disk that is not there is made only by what is to fill it: a misspelt path, or the
+    wrong working directory, must not look like a store without agents.
+    """
     from celery_ckpt.runtime.agents import Agents
     from celery_ckpt.runtime.settings import Settings, is_nobodys
+    from celery_ckpt.stores.opening import missing_path
 
     app = ctx.obj.app
-    if is_nobodys(app) and Settings.of(app).store_url is None:
+    url = Settings.of(app).store_url
+    if is_nobodys(app) and url is None:
         raise Failure(_NO_APP, Code.CONFIGURATION)
+    if not may_make_store and (path := missing_path(url or "")):
+        raise Failure(_NO_STORE.format(path=path.absolute()), Code.NOT_FOUND)
     return Agents(app)
 
 

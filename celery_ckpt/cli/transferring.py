@@ -100,7 +100,8 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
 
     An agent is imported whole or not at all. One that has another history in this store is refused.
     """
-    agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
+    agents = agents_of(ctx, may_make_store=True)
+    screen, tally = screen_of(ctx, as_json=as_json), Tally()
     with bar("importing bytes", _size(file)) as advance:
         for imported in import_agents(agents.store, _counted(file, advance)):
             if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +25,10 @@ _REDIS_SCHEMES = (
 
 #: What can be waited for, where not everything can. A file store always syncs.
 _DURABILITIES = {"memory": ["default"], "file": ["default", "fsync"], "sqlite": ["default", "fsync"]}
+
+
+#: What stands behind ``sqlite://`` if there is to be no file.
+_IN_MEMORY = ("", "/", "/:memory:")
 
 
 def open_store(
@@ -48,6 +53,18 @@ def open_store(
     """
     store = _opened(url, durability, options)
     return _store("sealed", "SealedStore")(store, encryption_keys) if encryption_keys else store
+
+
+def missing_path(url: str) -> Path | None:
+    """The file or directory that opening this URL would make; ``None`` if there is nothing to make."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite" and rest not in _IN_MEMORY:
+        path = Path(unquote(rest.removeprefix("/")))
+    elif scheme == "file":
+        path = Path(unquote(urlsplit(url).path))
+    else:
+        return None
+    return None if path.exists() else path
 
 
 def _opened(url: str, durability: Durability, options: dict[str, Any]) -> CheckpointStore:
@@ -94,7 +111,7 @@ def _file(url: str, options: dict[str, Any]) -> CheckpointStore:
 def _sqlite(url: str, options: dict[str, Any]) -> CheckpointStore:
     kind = _store("sqlite", "SqliteCheckpointStore")
     path = unquote(url.removeprefix("sqlite://"))
-    if path in ("", "/", "/:memory:"):
+    if path in _IN_MEMORY:
         memory: CheckpointStore = kind.in_memory(**options)
         return memory
     if not path.startswith("/"):

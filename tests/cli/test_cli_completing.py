@@ -57,6 +57,11 @@ def test_names_of_agents_are_completed_if_they_can_be_typed(store_option: str) -
     assert offered(f"celery ckpt {store_option} export ") == ["other", "user-1", "user-2"]
 
 
+def test_a_store_that_is_not_on_the_disk_is_not_made_to_complete_names(tmp_path: Path) -> None:
+    assert offered(f"celery ckpt --store sqlite:///{tmp_path}/typo/store.db show u") == []
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import free_port
 
-from celery_ckpt import MemoryCheckpointStore
+from celery_ckpt import MemoryCheckpointStore, open_store
 from celery_ckpt.cli.group import COMMANDS
 from celery_ckpt.stores.redis import client
 
@@ -81,6 +81,26 @@ def test_a_database_that_is_a_directory_is_a_wrong_configuration(tmp_path: Path)
     assert "is a directory" in line
 
 
+#: All but those that fill a store.
+LOOKING = [given for name, given in {**UNKNOWN, **FREE}.items() if name not in ("bench", "import")]
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///", "file://"])
+@pytest.mark.parametrize("arguments", LOOKING, ids=lambda given: given[0])
+def test_a_store_that_is_not_on_the_disk_is_not_made_to_look_into_it(
+    arguments: list[str], scheme: str, tmp_path: Path
+) -> None:
+    commands = commands_for(f"{scheme}{tmp_path}/typo/store", **NEEDED.get(arguments[0], {}))
+    line = commands.fails(*arguments, code=66)
+    assert f"no store at {tmp_path}/typo/store" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_not_on_the_disk_is_made_to_measure_it(tmp_path: Path) -> None:
+    commands_for(f"sqlite:///{tmp_path}/new/store.db")("bench", "--rounds", "1")
+    assert (tmp_path / "new" / "store.db").exists()
+
+
 def test_a_misspelt_setting_is_named() -> None:
     commands = commands_for("memory://")
     commands.app.conf.ckpt_kep = 3
@@ -108,8 +128,8 @@ def test_a_store_that_is_away_is_unavailable(arguments: list[str], tmp_path: Pat
 
 
 def test_the_store_can_be_named_on_the_command_line(commands: Commands, tmp_path: Path) -> None:
-    other = commands_for(None)
-    assert "no agent" in other("--store", f"sqlite:///{tmp_path}/other.db", "list").stdout
+    open_store(url := f"sqlite:///{tmp_path}/other.db").close()
+    assert "no agent" in commands_for(None)("--store", url, "list").stdout
     assert "no kind of store" in commands_for(None).fails("--store", "x://", "list", code=78)
 
 
