@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -47,6 +50,7 @@ class CkptGroup(DYMGroup):
         """Read the group's own options; without any argument the help is shown."""
         from celery_ckpt.cli.exits import one_line_errors
 
+        _replace_closed_streams()
         if not args:
             return super().parse_args(ctx, args)
         with one_line_errors():
@@ -58,6 +62,13 @@ class CkptGroup(DYMGroup):
 
         with one_line_errors():
             return super().invoke(ctx)
+
+
+def _replace_closed_streams() -> None:
+    """Python has no stream at all where one was closed (``>&-``): let it lead nowhere instead."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 @click.group(cls=CkptGroup, name="ckpt")

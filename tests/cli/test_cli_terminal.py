@@ -36,6 +36,30 @@ def test_the_command_is_found_by_celery(process: Process, process_store: Checkpo
     assert row.startswith("user-42 ")
 
 
+@pytest.mark.parametrize(
+    ("redirection", "arguments", "code"),
+    [
+        (">&-", ["list"], 0),
+        (">&-", ["export"], 0),
+        ("<&-", ["delete", "user-42"], 2),
+        ("<&- >&- 2>&-", ["show", "nobody"], 66),
+    ],
+    ids=str,
+)
+def test_a_stream_that_is_closed_outright_leads_nowhere(
+    process: Process,
+    process_store: CheckpointStore,
+    redirection: str,
+    arguments: list[str],
+    code: int,
+) -> None:
+    tell(process_store)
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *process.command(*arguments)]
+    ended = subprocess.run(shell, env=process.environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_on_a_terminal_there_are_tables_and_colours(
     process: Process, process_store: CheckpointStore
 ) -> None:
