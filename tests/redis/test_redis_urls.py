@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from redis_kit import every_verb
 from servers import Valkey
 
 from celery_ckpt import RedisCheckpointStore, open_store
-from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.errors import ConfigurationError, StoreUnavailable
+from celery_ckpt.stores.redis import client
 
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])
@@ -45,6 +47,18 @@ def test_tls_works_with_the_authority_that_signed(
         url = proxy.url.replace("rediss", scheme, 1)
         with open_store(f"{url}?ssl_ca_certs={tmp_path}/ca.pem") as store:
             every_verb(store, "agent")
+
+
+def test_tls_that_nobody_answers_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_HANDSHAKE_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0), backlog=20) as silent:
+        url = f"rediss://127.0.0.1:{silent.getsockname()[1]}/0?socket_timeout=0.2"
+        with open_store(url) as store, pytest.raises(StoreUnavailable, match="write redis://"):
+            list(store.agents())
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):  # it came once
+            silent.accept()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ Options of redis-py, ``ssl_ca_certs`` or ``socket_timeout`` for instance, go int
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,12 +33,8 @@ from redis.exceptions import (
     RedisError,
     TryAgainError,
 )
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -75,7 +72,6 @@ _NOT_NOW_IN_WORDS = (
 )
 #: What it answers when a user may run a script, but not a command in it: Redis 7 and Valkey, Redis 6.
 _NOT_ALLOWED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
-
 #: What it answers, or its client says, if the URL does not fit the server.
 _MISFITS = {
     "DB index is out of range": "Name another database in the URL",
@@ -90,19 +86,31 @@ _DEFAULTS: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5}
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 
+#: Python's words for TLS that nobody answers (a server without it waits for more), and how long to
+#: try again then, in seconds: each time takes as long as the socket's timeout.
+_NO_HANDSHAKE, _HANDSHAKE_PATIENCE = "handshake operation timed out", 8.0
+
+
 class _Retry(Retry):
-    """A login that was refused is not tried again: it stays refused."""
+    """A refused login is not tried again: it stays refused. TLS that nobody answers, not for long."""
 
     def call_with_retry(
         self, do: Any, fail: Any, is_retryable: Any = None, *args: Any, **options: Any
     ) -> Any:
         """See redis-py."""
+        end = time.monotonic() + _HANDSHAKE_PATIENCE
 
         def may_help(error: Exception) -> bool:
-            is_refused = isinstance(error, AuthenticationError)
+            is_late = _is_without_handshake(error) and time.monotonic() > end
+            is_refused = is_late or isinstance(error, AuthenticationError)
             return not is_refused and (is_retryable is None or is_retryable(error))
 
         return super().call_with_retry(do, fail, may_help, *args, **options)
+
+
+def _is_without_handshake(error: BaseException) -> bool:
+    """The driver says only that it could not connect in time, and keeps why as the context."""
+    return _NO_HANDSHAKE in f"{error} {error.__context__}"
 
 
 def retry(also: tuple[type[Exception], ...] = ()) -> Retry:
@@ -269,6 +277,8 @@ def translate(error: Exception, where: str, key: bytes | str = "") -> Checkpoint
     """The error of ours that says what one of the driver's means; ``key``: what was asked about."""
     # What follows in the answer of Sentinel's client are all its clients with all their options.
     reason = str(error).partition(" : <redis")[0].rstrip(".?") or type(error).__name__
+    if _is_without_handshake(error):
+        reason += ", no TLS was spoken (if the server has none, write redis:// for rediss://)"
     in_script = any(text in reason for text in _NOT_ALLOWED_IN_SCRIPT)
     if isinstance(error, NoPermissionError) or in_script:
         return ConfigurationError(
