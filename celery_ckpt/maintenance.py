@@ -195,6 +195,17 @@ class Pruned(NamedTuple):
     #: How many records of old runs went, or would go, of an agent that stays.
     runs: int = 0
 
+    def and_then(self, other: Pruned) -> Pruned:
+        """This, and what went of the same agent when it was looked at again."""
+        return Pruned(
+            self.agent_id,
+            self.checkpoints + other.checkpoints,
+            self.bytes + other.bytes,
+            self.forgotten or other.forgotten,
+            self.ids + other.ids,
+            self.runs + other.runs,
+        )
+
     @property
     def is_any(self) -> bool:
         """Did anything go?"""

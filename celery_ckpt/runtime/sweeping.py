@@ -55,14 +55,9 @@ def sweep_all(
     context: AppContext, *, dry_run: bool, told: Callable[[Pruned], object] | None
 ) -> PruneReport:
     """Look at every agent there is; in a dry run only say what would go."""
-    report, store = PruneReport(dry_run=dry_run), context.store
-    agents = store.agents()
+    report, agents = PruneReport(dry_run=dry_run), context.store.agents()
     while page := list(islice(agents, _PAGE)):
-        if dry_run:
-            pruned = _would_go(context, page)
-        else:
-            pruned = _swept(context, [(name, store.watch(name, _HOLD, Rounds.SWEEP)) for name in page])
-        for one in pruned:
+        for one in _would_go(context, page) if dry_run else _swept_whole(context, page):
             report.add(one)
             if told is not None:
                 told(one)
@@ -74,6 +69,21 @@ def _swept(context: AppContext, found: Sequence[Found]) -> Iterator[Pruned]:
     for pruned in context.store.carry_out(verdicts):
         tell(context, pruned)
         yield pruned
+
+
+def _swept_whole(context: AppContext, page: Sequence[str]) -> Iterator[Pruned]:
+    """The same until nothing is left to go: a store may drop a long history in parts."""
+    total, left = {name: Pruned(name) for name in page}, list(page)
+    while left:
+        found = [(name, context.store.watch(name, _HOLD, Rounds.SWEEP)) for name in left]
+        verdicts, left = list(_judged(context, found)), []
+        for verdict, pruned in zip(verdicts, context.store.carry_out(verdicts), strict=True):
+            tell(context, pruned)
+            name = pruned.agent_id
+            total[name] = total[name].and_then(pruned)
+            if 0 < pruned.checkpoints < len(verdict.drop):
+                left.append(name)
+    yield from total.values()
 
 
 def _judged(context: AppContext, found: Sequence[tuple[str, int | None]]) -> Iterator[Verdict]:

@@ -101,14 +101,19 @@ class Tidying:
         """Drop all but the newest checkpoints; never a pinned one, nor the latest one of an agent with
         an open run. Returns how many went.
         """
-        policy, store = RetentionPolicy(keep), self._context.store
+        policy, store, total, seen = RetentionPolicy(keep), self._context.store, 0, ""
         while True:
             [sight] = store.sights([checked_name(agent_id)])
             gone = policy.expired(sight.marks, system_clock.now(), live=sight.is_busy)
             [pruned] = store.carry_out([Verdict(sight, drop=[mark.id for mark in gone])])
-            if pruned.checkpoints or not gone:
-                tell(self._context, pruned)
-                return pruned.checkpoints
+            tell(self._context, pruned)
+            total += pruned.checkpoints
+            # Less went: the agent has changed meanwhile, or it has more to lose than goes at once; or
+            # somebody has spoilt it, so that nothing ever will.
+            is_stuck = not pruned.checkpoints and sight.seen == seen
+            if pruned.checkpoints >= len(gone) or is_stuck:
+                return total
+            seen = sight.seen
 
     def prune_all(
         self, *, dry_run: bool = False, told: Callable[[Pruned], object] | None = None

@@ -1,0 +1,72 @@
+"""Histories that are too long to go at once: what is pruned by hand goes all the same, all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from celery_ckpt import Agents, CheckpointStore
+from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.stores.redis import sweeps
+from celery_ckpt.testing import make_checkpoint
+
+
+@pytest.fixture
+def app(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    monkeypatch.setattr(sweeps, "LONG", 10)
+    app = Celery("pruning", broker="memory://", set_as_current=False)
+    app.conf.update({"ckpt_store_url": redis_url, "ckpt_keep": 3})
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def store(app: Celery) -> CheckpointStore:
+    return AppContext.of(app).store
+
+
+def saved(store: CheckpointStore, agent_id: str, count: int) -> list[str]:
+    history = [make_checkpoint(agent_id) for _ in range(count)]
+    for checkpoint in history:
+        store.save(checkpoint)
+    return [checkpoint.id for checkpoint in history[::-1]]
+
+
+def left(store: CheckpointStore, agent_id: str) -> list[str]:
+    return [info.id for info in store.history(agent_id)]
+
+
+def test_one_agent_is_pruned_to_what_was_said(app: Celery, store: CheckpointStore) -> None:
+    newest_first = saved(store, "agent", 25)
+    assert Agents(app).prune("agent", keep=2) == 23
+    assert left(store, "agent") == newest_first[:2]
+    assert Agents(app).prune("agent", keep=2) == 0
+
+
+def test_pruning_all_drops_what_a_dry_run_said(app: Celery, store: CheckpointStore) -> None:
+    histories = {name: saved(store, name, count) for name, count in [("long", 25), ("short", 4)]}
+    told: dict[str, int] = {}
+    would = Agents(app).prune_all(dry_run=True)
+    report = Agents(app).prune_all(told=lambda one: told.update({one.agent_id: one.checkpoints}))
+
+    assert told == {"long": 22, "short": 1}
+    assert (report.checkpoints, report.agents, report.pruned) == (23, 2, 2)
+    assert (would.checkpoints, would.agents, would.pruned) == (23, 2, 2)
+    for name, newest_first in histories.items():
+        assert left(store, name) == newest_first[:3]
+    assert list(store.ailments()) == []
+
+
+def test_pruning_ends_although_somebody_has_spoilt_the_name_of_a_checkpoint(
+    app: Celery, store: CheckpointStore, redis_url: str
+) -> None:
+    newest_first = saved(store, "agent", 3)
+    with Redis.from_url(redis_url) as client:
+        client.hset("ckpt:{agent}:agent", b"c:\xff", "spoilt")
+        assert Agents(app).prune("agent", keep=1) == 2
+        assert Agents(app).prune("agent", keep=1) == 0
+        client.hdel("ckpt:{agent}:agent", b"c:\xff")
+    assert left(store, "agent") == newest_first[:1]
