@@ -74,6 +74,12 @@ class CheckpointContract(ContractFixtures):
             store.save(saved)
             assert store.load(checkpoint_id) == saved
 
+    def test_a_long_conversation_is_saved_at_once(self, store: CheckpointStore) -> None:
+        saved = make_checkpoint("agent", make_conversation(9000))
+        store.save(saved)
+
+        assert store.load_latest("agent") == saved
+
     def test_an_empty_conversation_is_a_conversation(self, store: CheckpointStore) -> None:
         first, second = (make_checkpoint("agent", Conversation(), n) for n in (1, 2))
         store.save(first)

@@ -29,6 +29,14 @@ class PinsContract(ContractFixtures):
         ]
         assert store.load(pinned.id) == pinned
 
+    def test_a_pinned_checkpoint_with_a_long_state_stays_too(self, store: CheckpointStore) -> None:
+        pinned = make_checkpoint("agent", state={"long": "x" * 5000}, metadata={"pin": "mine"})
+        store.save(pinned)
+        history = saved(store, "agent", 3, pinned)
+        sweep(store, Rules(keep=1))
+
+        assert store.list("agent") == [history[-1], pinned]
+
     def test_a_checkpoint_can_be_pinned_and_freed_later(self, store: CheckpointStore) -> None:
         first, second, third = saved(store, "agent", 3)
         assert store.pin(first.id, "mine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -151,9 +152,10 @@ class PruningContract(ContractFixtures):
         store.save(make_checkpoint(agent_id))
         store.add_run(make_run(agent_id, "run"))
         store.record_step(make_step(agent_id))
+        store.save(Checkpoint(**{**make_checkpoint(agent_id).__dict__, "id": "an id from elsewhere"}))
         store.acquire(agent_id, "owner", LONG_TTL)
 
-        assert store.delete(agent_id) == 2
+        assert store.delete(agent_id) == 3
 
         assert store.load_latest(agent_id) is None
         assert store.load(saved.id) is None
@@ -166,6 +168,23 @@ class PruningContract(ContractFixtures):
         assert list(store.agents()) == ["other"]
         assert store.load_latest("other") == other
         assert store.delete(agent_id) == 0
+        assert list(store.ailments()) == []
+
+    def test_a_deleted_agent_that_is_taken_up_by_who_knew_it_is_among_all_agents(
+        self, store: CheckpointStore, other_store: CheckpointStore
+    ) -> None:
+        verbs: list[Callable[[], object]] = [
+            lambda: store.acquire("agent", "owner", LONG_TTL),
+            lambda: store.add_run(make_run("agent", "run")),
+            lambda: store.record_step(make_step("agent")),
+            lambda: store.start_run(make_run("agent", "run"), "owner", LONG_TTL),
+        ]
+        for take_up in verbs:
+            take_up()
+            other_store.delete("agent")
+            take_up()
+            assert list(other_store.agents()) == ["agent"]
+            other_store.delete("agent")
 
     def test_a_deleted_agent_can_be_saved_again_by_who_knew_it(self, store: CheckpointStore) -> None:
         conversation = make_conversation(8)

@@ -77,6 +77,14 @@ class SweepingContract(ContractFixtures):
         store.carry_out([Verdict(verdict.sight, verdict.moment, again=-1)])
         assert sweep(store) == ["agent"]
 
+    def test_a_moment_that_an_agent_was_given_meanwhile_stays(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 2)
+        verdicts = judged(store)
+        store.watch("agent", -1, SWEEP)
+        store.carry_out(verdicts)
+
+        assert sweep(store) == ["agent"]
+
     def test_an_agent_that_is_not_there_is_not_told_again(self, store: CheckpointStore) -> None:
         saved(store, "agent", 1)
         found = store.due(10, -1, SWEEP)

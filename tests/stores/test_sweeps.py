@@ -15,6 +15,7 @@ from celery_ckpt import Checkpoint, CheckpointStore, Conversation, FileCheckpoin
 from celery_ckpt.clock import system_clock
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.retention import Rules
+from celery_ckpt.stores.redis import sweeps
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
 from celery_ckpt.testing.sweeping import judged, saved, settled, sweep
 
@@ -160,6 +161,31 @@ def test_the_freed_bytes_are_told(kind: str, tmp_path: Path, monkeypatch: pytest
 def test_the_freed_bytes_are_told_by_redis(redis_url: str) -> None:
     with open_store(redis_url) as store:
         _check_freed(store)
+
+
+def test_who_has_more_to_lose_than_goes_at_once_is_looked_at_again(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "LONG", 10)
+    with open_store(redis_url) as store:
+        history = saved(store, "agent", 25)
+        for left in (15, 5, 2):
+            store.carry_out(judged(store, Rules(keep=2), retry=-1))
+            assert len(store.history("agent")) == left
+        assert store.list("agent") == history[:-3:-1]
+        assert sweep(store) == []
+
+
+def test_an_agent_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
+    store = FileCheckpointStore(tmp_path)
+    saved(store, "stays", 1)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    saved(store, "agent", 2)
+    settled(store, "agent", "agent", system_clock.now() - timedelta(hours=2))
+    store.carry_out(judged(store, Rules(forget_after=60)))
+
+    assert list(store.agents()) == ["stays"]
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} <= before
 
 
 def _check_freed(store: CheckpointStore) -> None:
