@@ -21,6 +21,7 @@ from celery_ckpt.runtime.admission import admitting
 from celery_ckpt.runtime.current import current_request
 from celery_ckpt.runtime.envelopes import AGENT_HEADER, RECORDED_HEADER
 from celery_ckpt.runtime.execution import execute
+from celery_ckpt.runtime.hooks import care_for_hooks
 from celery_ckpt.runtime.install import connect
 from celery_ckpt.runtime.local import call_directly, run_locally
 from celery_ckpt.runtime.loop import run_coroutine
@@ -80,6 +81,7 @@ class AgentTask(Task, Generic[P, R]):
         cls.strategy = parsed_strategy(cls.strategy)
         cls.tracks_start = cls.__dict__.get("track_started", cls.tracks_start)
         cls.track_started = False
+        care_for_hooks(cls)
         body = cls.__dict__.get("run")
         function = body.__func__ if isinstance(body, staticmethod) else body
         if function is not None:

@@ -1,0 +1,44 @@
+"""The hooks that a task's own class may have: one that fails must not leave its run open.
+
+Celery calls ``on_failure`` when the failure is stored and the errbacks are sent, and only after it says
+so (``task_failure``); a hook that raises would keep it from that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from celery.app.task import Task
+
+from celery_ckpt.runtime.settling import attempt_of
+
+Hook = Callable[..., Any]
+#: A hook that is cared for already: a subclass inherits it.
+_MARK = "ckpt_hook"
+
+
+def care_for_hooks(cls: Any) -> None:
+    """Put ours around those that a class of tasks has."""
+    for name, around in _AROUND.items():
+        hook = inspect.getattr_static(cls, name)
+        is_own = inspect.isfunction(hook) and hook is not getattr(Task, name)
+        if is_own and not hasattr(hook, _MARK):
+            cared_for = functools.wraps(hook)(around(hook))
+            setattr(cared_for, _MARK, True)
+            setattr(cls, name, cared_for)
+
+
+def _announced_before(hook: Hook) -> Hook:
+    def on_failure(task: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt = attempt_of(task)
+        if attempt is not None:
+            attempt.is_announced = True
+        return hook(task, *args, **kwargs)
+
+    return on_failure
+
+
+_AROUND: dict[str, Callable[[Hook], Hook]] = {"on_failure": _announced_before}

@@ -1,0 +1,47 @@
+"""The hooks of a task's own class: also if one of them fails, a run ends as any task does, and once."""
+
+from __future__ import annotations
+
+import pytest
+from celery.result import AsyncResult
+from celery_workers.canvas import note_failure
+from celery_workers.hooked import hooked
+from celery_workers.standing import Site
+from celery_workers.waiting import until
+
+from celery_ckpt import Agents
+from celery_ckpt.records import RunRecord, RunStatus
+
+SITE = {
+    "include": ("celery_workers.canvas", "celery_workers.hooked"),
+    "conf": {"ckpt_lease_ttl": 10},
+}
+
+
+def settled(site: Site, result: AsyncResult) -> RunRecord:
+    """The run, once nobody will bring it back any more."""
+
+    def is_settled() -> bool:
+        return Agents(site.app).runs(result.id)[0].is_settled
+
+    until(is_settled, 8, "the run is settled, long before a watchdog would bring it back")
+    return Agents(site.app).runs(result.id)[0]
+
+
+@pytest.mark.parametrize("fails", ["", "on_success"])
+def test_a_run_that_has_succeeded_is_over_whatever_its_hook_does(site: Site, fails: str) -> None:
+    result = hooked.delay(fails=fails)
+
+    assert result.get(timeout=60) == 7
+    assert settled(site, result).status is RunStatus.SUCCEEDED
+    assert len(site.ledger.notes(result.id, "before_start")) == 3, "at each delivery"
+    assert len(site.ledger.notes(result.id, "on_success")) == 1
+
+
+def test_a_run_that_has_failed_is_over_whatever_its_hook_does(site: Site) -> None:
+    """It was brought back again and again, and each time the errbacks were called."""
+    result = hooked.apply_async(kwargs={"fails": "on_failure"}, link_error=note_failure.s())
+
+    until(result.failed, 30, "the failure")
+    record = settled(site, result)
+    assert (record.status, record.error) == (RunStatus.FAILED, "ValueError: the body has failed")
