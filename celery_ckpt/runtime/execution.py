@@ -38,6 +38,7 @@ from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.envelopes import send_later
+from celery_ckpt.runtime.hooks import refusal_of
 from celery_ckpt.runtime.opening import opened_run
 from celery_ckpt.runtime.results import (
     as_record,
@@ -66,6 +67,9 @@ def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _delivered_again(attempt)
     if attempt.of_run.stalled >= attempt.context.settings.max_stalled_attempts:
         raise _outcome(attempt, None, _stalled(attempt.of_run))
+    refusal = refusal_of(task)
+    if refusal is not None:
+        raise _outcome(attempt, None, refusal)
     tell_started(task)
     return work(attempt, lambda: task.run(*args, **kwargs))
 

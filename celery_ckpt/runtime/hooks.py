@@ -1,7 +1,8 @@
 """The hooks that a task's own class may have: one that fails must not leave its run open.
 
 Celery calls ``on_failure`` when the failure is stored and the errbacks are sent, and only after it says
-so (``task_failure``); a hook that raises would keep it from that.
+so (``task_failure``); a hook that raises would keep it from that. ``before_start`` is called when there
+is no attempt yet: a failure of it is kept until there is one, and is that attempt's then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery.app.task import Task
+from celery.exceptions import Retry
 
 from celery_ckpt.runtime.settling import attempt_of
 
@@ -41,4 +43,27 @@ def _announced_before(hook: Hook) -> Hook:
     return on_failure
 
 
-_AROUND: dict[str, Callable[[Hook], Hook]] = {"on_failure": _announced_before}
+def _kept_for_the_attempt(hook: Hook) -> Hook:
+    def before_start(task: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            hook(task, *args, **kwargs)
+        except Retry:
+            raise  # its message is sent
+        except Exception as error:
+            if task.request.is_eager:
+                raise
+            task.request.ckpt_refusal = error
+
+    return before_start
+
+
+def refusal_of(task: Any) -> Exception | None:
+    """Why a body must not start, if its ``before_start`` has raised."""
+    refusal: Exception | None = getattr(task.request, "ckpt_refusal", None)
+    return refusal
+
+
+_AROUND: dict[str, Callable[[Hook], Hook]] = {
+    "before_start": _kept_for_the_attempt,
+    "on_failure": _announced_before,
+}

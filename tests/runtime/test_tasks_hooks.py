@@ -6,6 +6,7 @@ import pytest
 from celery.result import AsyncResult
 from celery_workers.canvas import note_failure
 from celery_workers.hooked import hooked
+from celery_workers.ledger import VARIABLE
 from celery_workers.standing import Site
 from celery_workers.waiting import until
 
@@ -45,3 +46,24 @@ def test_a_run_that_has_failed_is_over_whatever_its_hook_does(site: Site) -> Non
     until(result.failed, 30, "the failure")
     record = settled(site, result)
     assert (record.status, record.error) == (RunStatus.FAILED, "ValueError: the body has failed")
+
+
+def test_a_run_that_must_not_start_has_failed_and_is_not_sent_again(site: Site) -> None:
+    """Only Celery knew: a watchdog sent it again and again, and each time the errbacks were called."""
+    result = hooked.apply_async(kwargs={"fails": "before_start"}, link_error=note_failure.s())
+
+    with pytest.raises(RuntimeError, match="before_start has failed"):
+        result.get(timeout=60)
+    record = settled(site, result)
+    assert (record.status, record.error) == (RunStatus.FAILED, "RuntimeError: before_start has failed")
+    site.ledger.wait_for_call("errback", 10, result.id)
+    assert [note.what for note in site.ledger.notes(result.id)].count("before_start") == 1
+    assert len(site.ledger.notes(result.id, "on_failure")) == 1
+
+
+def test_an_eager_run_that_must_not_start_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(site.ledger.path))
+    result = hooked.apply(kwargs={"fails": "before_start"})
+
+    with pytest.raises(RuntimeError, match="before_start has failed"):
+        result.get()
