@@ -18,7 +18,7 @@ from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.models import Checkpoint, is_alike
-from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
 from celery_ckpt.runtime.context import AppContext
@@ -68,6 +68,11 @@ class Attempt:
     def has_progressed(self) -> bool:
         """Has it got any further than the one before it?"""
         return self._has_recorded or self._saved is not None or self._iterations > 0
+
+    @property
+    def is_released(self) -> bool:
+        """Was the lease given up, with the run back in the queue?"""
+        return self.of_run.status is RunStatus.QUEUED
 
     # -- what a run asks of its host -----------------------------------------------------------------
 

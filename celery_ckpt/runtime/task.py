@@ -158,6 +158,8 @@ class AgentTask(Task, Generic[P, R]):
         except Reject as rejected:
             if attempt is None:
                 raise
+            if not attempt.is_released and isinstance(rejected.reason, Exception):
+                raise rejected.reason from rejected  # what no message can hold: nobody could send it
             # The broker is away. The run is on record, so a watchdog will send it.
             raise Ignore("the retry could not be sent yet") from rejected
 

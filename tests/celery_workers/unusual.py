@@ -128,3 +128,9 @@ def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
     for _ in run.iterations(limit=2):
         kept: dict[str, Any] = {"state": run.state, "metadata": run.metadata}[what]
         kept["when"] = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@agent_task(autoretry_for=())
+def retries_with_what_cannot_be_sent(run: AgentRun, what: Any = None) -> None:
+    """Tries again by its own hand, with an argument that no message can hold."""
+    run.task.retry(args=(object(),), countdown=0)

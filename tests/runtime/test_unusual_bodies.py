@@ -15,6 +15,7 @@ from celery_workers.unusual import (
     interrupted,
     outer,
     retries_by_itself,
+    retries_with_what_cannot_be_sent,
     returns_what_nobody_can_keep,
 )
 from celery_workers.waiting import until
@@ -119,3 +120,12 @@ def test_a_resumed_body_finds_open_calls_as_its_task_wants_them(
     site: Site, policy: str, roles: list[str], is_open: int
 ) -> None:
     assert interrupted[policy].delay().get(timeout=60) == [roles, is_open]
+
+
+def test_a_retry_that_cannot_be_sent_is_a_failure(site: Site) -> None:
+    """It was a success on record, and nobody was told anything."""
+    result = retries_with_what_cannot_be_sent.delay()
+
+    with pytest.raises(EncodeError, match="not JSON serializable"):
+        result.get(timeout=60)
+    assert Agents(site.app).status(result.id).status is RunStatus.FAILED
