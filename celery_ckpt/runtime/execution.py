@@ -102,7 +102,10 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
             raise attempt.stop  # something in the body has caught it
         return _finished(attempt, run, value)
     except BaseException as error:
-        raise _outcome(attempt, run, error) from error.__cause__
+        outcome = _outcome(attempt, run, error)
+        if outcome is error:
+            raise  # as it was raised: "from" would hide the error that was being handled
+        raise outcome from error.__cause__
 
 
 def _outcome(attempt: Attempt, run: AgentRun | None, error: BaseException) -> BaseException:

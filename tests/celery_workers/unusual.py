@@ -134,3 +134,12 @@ def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
 def retries_with_what_cannot_be_sent(run: AgentRun, what: Any = None) -> None:
     """Tries again by its own hand, with an argument that no message can hold."""
     run.task.retry(args=(object(),), countdown=0)
+
+
+@agent_task(autoretry_for=())
+def fails_in_an_except(run: AgentRun) -> None:
+    """Fails while it handles another error."""
+    try:
+        {}["the first error"]
+    except KeyError:
+        raise ValueError("the second error")  # noqa: B904

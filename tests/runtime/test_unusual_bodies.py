@@ -8,6 +8,7 @@ from celery_workers.unusual import (
     exits,
     factorial,
     fails_if_changed,
+    fails_in_an_except,
     fails_speechless,
     forgets_that_it_is_json,
     in_threads,
@@ -129,3 +130,11 @@ def test_a_retry_that_cannot_be_sent_is_a_failure(site: Site) -> None:
     with pytest.raises(EncodeError, match="not JSON serializable"):
         result.get(timeout=60)
     assert Agents(site.app).status(result.id).status is RunStatus.FAILED
+
+
+def test_a_traceback_has_the_error_that_was_being_handled(site: Site) -> None:
+    result = fails_in_an_except.delay()
+
+    with pytest.raises(ValueError, match="the second error"):
+        result.get(timeout=60)
+    assert "the first error" in str(result.traceback)
