@@ -48,7 +48,7 @@ from celery_ckpt.runtime.results import (
 )
 from celery_ckpt.runtime.settling import tell_outcome_again
 from celery_ckpt.runtime.starting import LATER_SECONDS, UNREADABLE_HERE, start
-from celery_ckpt.runtime.states import tell_cancelled, tell_started, tells_started
+from celery_ckpt.runtime.states import keeps_result, tell_cancelled, tell_started
 from celery_ckpt.runtime.telling import tell
 from celery_ckpt.strategies import Never
 
@@ -232,8 +232,8 @@ def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     attempt.context.keeper.let_go(attempt.hold)
     logger.warning("Run %s goes on elsewhere; this attempt stops", attempt.of_run.run_id)
     tell(signals.lease_lost, attempt, run)
-    if tells_started(attempt.task):
-        tell_outcome_again(attempt)  # STARTED may have come after it
+    if keeps_result(attempt.task):
+        tell_outcome_again(attempt)  # STARTED, or a state that the body told, may have come after it
     return Ignore("another attempt has taken over")
 
 

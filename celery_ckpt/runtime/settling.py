@@ -20,7 +20,7 @@ from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.patience import patiently
-from celery_ckpt.runtime.states import keeps_result, tell_again
+from celery_ckpt.runtime.states import keeps_result, tell_unless_told
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def tell_outcome_again(attempt: Attempt) -> None:
         run = context.store.run(of_run.agent_id, of_run.run_id)
         # Whoever has a result or an exception, and has not settled it, tells it better than its record.
         if run is not None and (run.is_settled or run.status is RunStatus.CANCELLED):
-            tell_again(context.app, run)
+            tell_unless_told(context.app, run)
     except Exception as error:
         logger.warning("Whether run %s has ended was not told: %s", of_run.run_id, error)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Celery, states
 from celery.app.task import Context
+from celery.backends.base import DisabledBackend
 from celery.exceptions import TaskRevokedError
 from kombu.exceptions import ContentDisallowed, DecodeError
 
@@ -75,6 +76,14 @@ def tell_again(app: Celery, run: RunRecord) -> None:
         app.backend.store_result(run.run_id, TaskRevokedError(CANCELLED), states.REVOKED)
     elif run.status is RunStatus.FAILED:
         app.backend.store_result(run.run_id, failure_of(run), states.FAILURE)
+
+
+def tell_unless_told(app: Celery, run: RunRecord) -> None:
+    """The same, unless the result says so: an exception says more than what is on record of it."""
+    if isinstance(app.backend, DisabledBackend):
+        return
+    if app.backend.get_state(run.run_id) not in states.READY_STATES:
+        tell_again(app, run)
 
 
 def tell_if_missed(task: Any, run: RunRecord) -> None:

@@ -143,3 +143,12 @@ def fails_in_an_except(run: AgentRun) -> None:
         {}["the first error"]
     except KeyError:
         raise ValueError("the second error")  # noqa: B904
+
+
+@agent_task(track_started=False)
+def tells_its_progress(run: AgentRun) -> None:
+    """Tells how far it is, as many tasks do."""
+    for number in run.iterations():
+        here().call(run.run_id, f"working {number}")
+        run.task.update_state(state="PROGRESS", meta={"done": number})
+        here().note(run.run_id, "told")

@@ -18,6 +18,7 @@ from celery_workers.unusual import (
     retries_by_itself,
     retries_with_what_cannot_be_sent,
     returns_what_nobody_can_keep,
+    tells_its_progress,
 )
 from celery_workers.waiting import until
 from kombu.exceptions import EncodeError
@@ -138,3 +139,15 @@ def test_a_traceback_has_the_error_that_was_being_handled(site: Site) -> None:
     with pytest.raises(ValueError, match="the second error"):
         result.get(timeout=60)
     assert "the first error" in str(result.traceback)
+
+
+def test_a_cancelled_run_whose_body_tells_its_progress_stays_cancelled(site: Site) -> None:
+    """What the body told last was all that a result said, for ever."""
+    site.ledger.hold("working 1")
+    result = tells_its_progress.delay()
+    site.ledger.wait_for_call("working 1", 10, result.id)
+    Agents(site.app).cancel(result.id)
+    site.ledger.let_go()
+
+    site.ledger.wait_for(lambda note: (note.run_id, note.what) == (result.id, "told"), 10)
+    until(lambda: site.app.backend.get_state(result.id) == "REVOKED", 10, "it is told again")
