@@ -264,9 +264,12 @@ def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:
 
 def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
     """The process is being ended, by a cold shutdown, a revocation or a hard time limit: only the
-    parent knows which. It may have a tenth of a second left.
+    parent knows which. It may have a tenth of a second left. Or the body itself wants to end it: unless
+    somebody shuts down that is an attempt that died, or it would go on so for ever.
     """
-    released = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
+    is_wanted = drain.is_on or isinstance(error, Reject)
+    status = RunStatus.QUEUED if is_wanted else RunStatus.RUNNING
+    released = attempt.of_run.model_copy(update={"status": status})
     try:
         attempt.release(released, _INTERRUPTED_SECONDS, patience=0)
     except BaseException as failure:

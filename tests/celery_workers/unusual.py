@@ -145,6 +145,13 @@ def fails_in_an_except(run: AgentRun) -> None:
         raise ValueError("the second error")  # noqa: B904
 
 
+@agent_task(autoretry_for=())
+def ends_its_process(run: AgentRun) -> None:
+    """Has something in it that ends the process, as scripts do, every time."""
+    here().note(run.run_id, "exit")
+    sys.exit(3)
+
+
 @agent_task(track_started=False)
 def tells_its_progress(run: AgentRun) -> None:
     """Tells how far it is, as many tasks do."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from celery_workers.standing import Site
 from celery_workers.unusual import (
+    ends_its_process,
     exits,
     factorial,
     fails_if_changed,
@@ -24,7 +25,7 @@ from celery_workers.waiting import until
 from kombu.exceptions import EncodeError
 
 from celery_ckpt import Agents, CheckpointEvent
-from celery_ckpt.errors import NotJson, RunMisused, StepChanged
+from celery_ckpt.errors import NotJson, RunMisused, RunStalled, StepChanged
 from celery_ckpt.records import RunStatus
 
 SITE = {"include": ("celery_workers.unusual",), "conf": {"ckpt_lease_ttl": 3}}
@@ -151,3 +152,11 @@ def test_a_cancelled_run_whose_body_tells_its_progress_stays_cancelled(site: Sit
 
     site.ledger.wait_for(lambda note: (note.run_id, note.what) == (result.id, "told"), 10)
     until(lambda: site.app.backend.get_state(result.id) == "REVOKED", 10, "it is told again")
+
+
+def test_a_body_that_ends_its_process_every_time_is_stopped(site: Site) -> None:
+    result = ends_its_process.delay()
+
+    with pytest.raises(RunStalled, match="5 attempts"):
+        result.get(timeout=60)
+    assert len(site.ledger.notes(result.id, "exit")) == 5
