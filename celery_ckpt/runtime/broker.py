@@ -144,7 +144,8 @@ class Unacked:
         if channel is None or not tag:
             return False
         with channel.conn_or_acquire() as client:
-            if not client.hexists(channel.unacked_key, tag):
+            # As kombu does: of other commands it does not know that a prefix goes before the key.
+            if client.hget(channel.unacked_key, tag) is None:
                 return False
             channel.qos.restore_by_tag(tag, client=client)
             return True
@@ -157,7 +158,7 @@ class Unacked:
         with channel.conn_or_acquire() as client:
             now = _time(client)
             span = now - longest, now - shortest
-            found = client.zrangebyscore(channel.unacked_index_key, *span)
+            found = client.zrange(channel.unacked_index_key, *span, byscore=True)
             return [tag.decode() if isinstance(tag, bytes) else tag for tag in found]
 
     def headers(self, tag: str) -> dict[str, Any]:
