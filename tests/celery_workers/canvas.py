@@ -96,6 +96,18 @@ def ask(run: AgentRun, question: Question) -> Answer:
     return Answer(text=text, length=question.asked.year)
 
 
+@agent_task(pydantic=True, iterations_per_task=1)
+def ask_often(run: AgentRun, question: Question, times: int) -> Answer:
+    """Hands itself off after each time, and tries again once by its own hand."""
+    for number in run.iterations(limit=times):
+        info = run.task.request.delivery_info
+        seen = [type(question).__name__, info["routing_key"], info["priority"]]
+        here().call(run.run_id, f"time {number}", seen=seen)
+        if number == 2 and not run.task.request.retries:
+            raise run.task.retry(countdown=0)
+    return Answer(text=question.text, length=times)
+
+
 @agent_task(pydantic=True)
 async def ask_async(run: AgentRun, question: Question) -> Answer:
     text = await run.step("shout", _shouted, question.text)

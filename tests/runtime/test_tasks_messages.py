@@ -12,6 +12,7 @@ from celery import Celery
 from celery.result import AsyncResult
 from celery_workers.canvas import (
     ask,
+    ask_often,
     climb,
     facts,
     in_celery_s_words,
@@ -84,6 +85,19 @@ def test_a_hand_off_goes_to_the_same_queue(site: Site) -> None:
     assert len(site.ledger.bodies(result.id)) == 4
     envelope = record(site, result.id).envelope
     assert (envelope["routing_key"], envelope["properties"]["priority"]) == ("other", 3)
+
+
+@pytest.mark.parametrize("option", [{}, {"compression": "gzip"}], ids=["plain", "compressed"])
+def test_models_a_queue_and_a_priority_last_over_hand_offs_and_retries(
+    site: Site, option: dict[str, Any]
+) -> None:
+    question = {"text": "why", "asked": "2026-01-02"}
+    result = ask_often.apply_async((question, 3), queue="other", priority=6, **option)
+
+    assert result.get(timeout=60) == {"text": "why", "length": 3}
+    calls = site.ledger.calls(run_id=result.id)
+    assert names(calls) == ["time 1", "time 2", "time 2", "time 3"]
+    assert [call["seen"] for call in calls] == [["Question", "other", 6]] * 4
 
 
 def record(site: Site, run_id: str) -> Any:
