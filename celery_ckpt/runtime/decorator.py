@@ -55,6 +55,8 @@ def _task(body: Callable[..., Any], app: Celery | None, options: dict[str, Any])
     check_options(options)
     check_body(body)
     options = {"base": AgentTask, **options, "bind": True}
+    if not issubclass(options["base"], AgentTask):
+        raise ConfigurationError(reason=f"base is AgentTask or a class of it, not {options['base']!r}.")
     # A class of its own may bring it, or not; the body knows best.
     options["is_async"] = inspect.iscoroutinefunction(body)
     make = shared_task if app is None else app.task

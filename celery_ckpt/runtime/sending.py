@@ -4,6 +4,8 @@ Celery makes the message deep inside ``apply_async`` and tells of it with ``befo
 task says, in a context variable, what is to be done then: ``admit`` a new run, or ``release`` the one
 that is retried. The message's own content becomes the record's envelope. Celery's signals swallow
 exceptions; a failure here must reach the caller, so it travels as a ``BaseException``.
+
+By the same signal, whatever an async body sends learns whose child it is.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 from celery.signals import before_task_publish
 
 from celery_ckpt.runtime.broker import envelope
+from celery_ckpt.runtime.current import current_attempt
 
 #: What to do with the envelope of the message that is about to be published.
 Sealed = Callable[[dict[str, Any]], None]
@@ -47,6 +50,7 @@ def sending(task_name: str, serializer: str, sealed: Sealed) -> Iterator[None]:
 
 
 def _on_publish(sender: str, **message: Any) -> None:
+    _name_parent(message["headers"])
     expected = _sending.get()
     if expected is None or expected[0] != sender:
         return
@@ -56,6 +60,14 @@ def _on_publish(sender: str, **message: Any) -> None:
         expected[2](_envelope_of(message, expected[1]))
     except BaseException as error:
         raise _NotSent(error) from error
+
+
+def _name_parent(headers: dict[str, Any]) -> None:
+    """Celery looks for the task that sends another one in the thread; async bodies have another one."""
+    attempt, is_orphan = current_attempt(), headers.get("parent_id", "") is None
+    if attempt is not None and is_orphan and headers["id"] != attempt.request.id:
+        parent = attempt.request
+        headers.update(parent_id=parent.id, root_id=parent.root_id or parent.id)
 
 
 def _envelope_of(message: Mapping[str, Any], serializer: str) -> dict[str, Any]:

@@ -25,7 +25,13 @@ from celery_ckpt.runtime.hooks import care_for_hooks
 from celery_ckpt.runtime.install import connect
 from celery_ckpt.runtime.local import call_directly, run_locally
 from celery_ckpt.runtime.loop import run_coroutine
-from celery_ckpt.runtime.options import OPTIONS, check_body, check_options, parsed_strategy
+from celery_ckpt.runtime.options import (
+    OPTIONS,
+    check_body,
+    check_options,
+    parsed_strategy,
+    says_how_long_to_wait,
+)
 from celery_ckpt.runtime.replacing import name_apart
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.runtime.settling import attempt_of
@@ -81,6 +87,8 @@ class AgentTask(Task, Generic[P, R]):
         cls.strategy = parsed_strategy(cls.strategy)
         cls.tracks_start = cls.__dict__.get("track_started", cls.tracks_start)
         cls.track_started = False
+        if says_how_long_to_wait(cls.__dict__):
+            cls.retry_backoff = False
         care_for_hooks(cls)
         body = cls.__dict__.get("run")
         function = body.__func__ if isinstance(body, staticmethod) else body

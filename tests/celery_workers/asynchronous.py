@@ -157,3 +157,21 @@ async def fails_beside(run: AgentRun) -> list[str]:
 
     with here().body(run.run_id, attempt=run.attempt):
         return list(await asyncio.gather(run.step("good", good), run.step("bad", bad)))
+
+
+@shared_task(bind=True)
+def relatives(self: Any) -> list[str | None]:
+    """Whose child this task is, and who began it all."""
+    return [self.request.parent_id, self.request.root_id]
+
+
+@agent_task
+async def relatives_of_agent(run: AgentRun) -> list[str | None]:
+    """The same of an agent."""
+    return [run.task.request.parent_id, run.task.request.root_id]
+
+
+@agent_task
+async def sends_others(run: AgentRun) -> list[str]:
+    """Sends a task and an agent."""
+    return await run.step("send", lambda: [one.delay().id for one in (relatives, relatives_of_agent)])

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from celery_workers.asynchronous import fails_beside, parallel, which_loop, with_models
+from celery_workers.asynchronous import (
+    fails_beside,
+    parallel,
+    sends_others,
+    which_loop,
+    with_models,
+)
 from celery_workers.canvas import ask_async, async_facts
 from celery_workers.standing import Site
 
@@ -35,6 +41,13 @@ def test_the_request_and_its_state_are_seen_from_the_loop(site: Site) -> None:
     result = async_facts.delay()
 
     assert result.get(timeout=60) == {"id": result.id, "run": result.id, "retries": 0}
+
+
+def test_what_a_body_sends_is_its_child(site: Site) -> None:
+    result = sends_others.delay()
+
+    sent = [site.app.AsyncResult(task_id) for task_id in result.get(timeout=60)]
+    assert [child.get(timeout=60) for child in sent] == [[result.id, result.id]] * 2
 
 
 def test_models_are_checked_and_dumped(site: Site) -> None:

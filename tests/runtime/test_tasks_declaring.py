@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, shared_task
+from celery import Celery, Task, shared_task
 from celery_workers.fixtures import current_app_kept
 
 from celery_ckpt import AgentRun, AgentTask, EveryN, Message, ToolCall, agent_task, current_run
@@ -40,6 +40,33 @@ def test_the_decorator_makes_a_task_with_and_without_arguments(app: Celery) -> N
     assert (plain.name, plain.__doc__) == (f"{__name__}.plain", "Says it.")
     assert app.tasks["mine"] is with_options._get_current_object()
     assert (with_options.strategy, with_options.rate_limit) == (EveryN(2), "1/s")
+
+
+@pytest.mark.parametrize("base", [Task, object])
+def test_a_class_that_is_not_that_of_an_agent_is_refused(app: Celery, base: type) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"base is AgentTask or a class of it, not .*{base.__name__}"
+    ):
+        agent_task(app=app, base=base)(lambda run: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "backs_off"),
+    [
+        ({}, True),
+        ({"default_retry_delay": 60}, False),
+        ({"retry_kwargs": {"countdown": 60}}, False),
+        ({"retry_kwargs": {"max_retries": 2}}, True),
+        ({"default_retry_delay": 60, "retry_backoff": 5}, 5),
+    ],
+)
+def test_who_says_how_long_to_wait_for_a_retry_has_no_growing_pauses(
+    app: Celery, options: dict[str, Any], backs_off: bool | int
+) -> None:
+    @agent_task(app=app, shared=False, name="patient", **options)
+    def patient(run: AgentRun) -> None: ...
+
+    assert patient.retry_backoff == backs_off
 
 
 def test_without_an_app_it_is_a_task_of_every_app(app: Celery) -> None:
