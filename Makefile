@@ -49,7 +49,7 @@ check: $(VENV)/ready ## Lint, check types and the direction of imports
 bench: $(VENV)/bench-ready ## Measure against the bare commands and against others; writes docs/benchmarks.*
 	$(BIN)/python -m benchmarks
 
-chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for about an hour, and judge
+chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for about 20 minutes, and judge
 	CKPT_MODEL_DEPTH=2 $(BIN)/python -m pytest -q -n $(JOBS) tests/model
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
