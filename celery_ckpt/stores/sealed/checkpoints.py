@@ -155,6 +155,15 @@ class _Named:
         )
 
 
+def text_of_checkpoint(checkpoint: Checkpoint) -> str | None:
+    """The sealed text in a checkpoint; ``None``: it is plain, as its messages are. What a body keeps in
+    its state may look like anything.
+    """
+    text = sealed_text(checkpoint.__dict__["state"])
+    first = next(iter(checkpoint.__dict__["conversation"]), None) if text is not None else None
+    return text if first is None or sealed_text(first.json_object) is not None else None
+
+
 def _bound(sealed: Checkpoint) -> bytes:
     """Everything about a sealed checkpoint but its state."""
     own = sealed.__dict__

@@ -109,6 +109,19 @@ def text_in(sealed: RunRecord) -> dict[str, str | None]:
     return texts
 
 
+def text_of_step(step: Step) -> str | None:
+    """The sealed text in a step; ``None``: it is plain. That has a name, whatever its call returned."""
+    return None if step.name else sealed_text(step.__dict__["value"])
+
+
+def text_of_run(run: RunRecord) -> str | None:
+    """A sealed text in a run record; ``None``: it is plain. Its envelope tells, if it has one: a result
+    and the text of an error may look like anything.
+    """
+    texts = text_in(run)
+    return texts.get("envelope", next(filter(None, texts.values()), None))
+
+
 def _has_result(run: RunRecord) -> bool:
     # That there is none is a result too, which nobody may put in the place of another.
     return run.status is RunStatus.SUCCEEDED or run.__dict__["result"] is not None

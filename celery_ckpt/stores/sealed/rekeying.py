@@ -14,8 +14,8 @@ from celery_ckpt.maintenance import Contents
 from celery_ckpt.models import Checkpoint, Entry
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints
-from celery_ckpt.stores.sealed.records import SealedRecords, text_in
+from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints, text_of_checkpoint
+from celery_ckpt.stores.sealed.records import SealedRecords, text_in, text_of_run, text_of_step
 from celery_ckpt.stores.sealed.seals import Seals, key_of, sealed_text
 
 _OWNER = "rekey"
@@ -69,7 +69,7 @@ class Rekeying:
     def _foreign(self, contents: Contents) -> Rekeyed:
         return Rekeyed(
             sum(not self._is_own(_texts_of(one)) for one in contents.checkpoints),
-            sum(not self._is_own([sealed_text(step.value)]) for step in contents.steps),
+            sum(not self._is_own([text_of_step(step)]) for step in contents.steps),
             sum(not self._is_own(text_in(run).values()) for run in contents.runs),
         )
 
@@ -82,7 +82,7 @@ class Rekeying:
         spines = {one.agent_id: checkpoints.opening(one.agent_id) for one in sealed.checkpoints}
 
         def opened(one: Checkpoint) -> Checkpoint:
-            is_plain = from_plaintext and sealed_text(one.__dict__["state"]) is None
+            is_plain = from_plaintext and text_of_checkpoint(one) is None
             return one if is_plain else checkpoints.opened(one, spines[one.agent_id])
 
         return Contents(
@@ -92,11 +92,11 @@ class Rekeying:
         )
 
     def _step(self, step: Step, from_plaintext: bool) -> Step:
-        is_plain = from_plaintext and sealed_text(step.value) is None
+        is_plain = from_plaintext and text_of_step(step) is None
         return step if is_plain else self._records.opened_step(step)
 
     def _run(self, run: RunRecord, from_plaintext: bool) -> RunRecord:
-        is_plain = from_plaintext and set(text_in(run).values()) <= {None}
+        is_plain = from_plaintext and text_of_run(run) is None
         return run if is_plain else self._records.opened_run(run)
 
     def sealed(self, plain: Contents) -> Contents:

@@ -8,7 +8,9 @@ from celery_ckpt.errors import EncryptionKeyMissing
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.stores.around import StoreAround, give_back
-from celery_ckpt.stores.sealed.seals import TEXT_MARK, sealed_text
+from celery_ckpt.stores.sealed.checkpoints import text_of_checkpoint
+from celery_ckpt.stores.sealed.records import text_of_run, text_of_step
+from celery_ckpt.stores.sealed.seals import sealed_text
 
 
 class UnsealedStore(StoreAround):
@@ -40,7 +42,7 @@ class UnsealedStore(StoreAround):
         """See ``CheckpointStore``."""
         found = self.inner.steps(agent_id, run_id)
         for step in found:
-            _refuse(agent_id, f"A step of run {run_id!r}", sealed_text(step.__dict__["value"]))
+            _refuse(agent_id, f"A step of run {run_id!r}", text_of_step(step))
         return found
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
@@ -77,16 +79,12 @@ class UnsealedStore(StoreAround):
 
 def _checkpoint(found: Checkpoint | None) -> Checkpoint | None:
     if found is not None:
-        _refuse(found.agent_id, f"Checkpoint {found.id}", sealed_text(found.__dict__["state"]))
+        _refuse(found.agent_id, f"Checkpoint {found.id}", text_of_checkpoint(found))
     return found
 
 
 def _run(run: RunRecord) -> RunRecord:
-    what, own = f"The record of run {run.run_id!r}", run.__dict__
-    _refuse(run.agent_id, what, sealed_text(own["envelope"]))
-    _refuse(run.agent_id, what, sealed_text(own["result"]))
-    if run.error is not None and run.error.startswith(TEXT_MARK):
-        _refuse(run.agent_id, what, run.error.removeprefix(TEXT_MARK))
+    _refuse(run.agent_id, f"The record of run {run.run_id!r}", text_of_run(run))
     return run
 
 
