@@ -12,6 +12,7 @@ from celery_ckpt import Checkpoint, Conversation, Message, ToolCall
 from celery_ckpt.errors import CheckpointError
 from celery_ckpt.results import dumped
 from celery_ckpt.stores.limits import decoded_run, decoded_step
+from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_step
 
@@ -38,6 +39,14 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "a result with bytes": lambda: dumped([SECRET.encode()], None, "step"),
     "a stored step that is damaged": lambda: decoded_step("a", "r", f'{{"x": "{SECRET}"}}'.encode()),
     "a stored run that is damaged": lambda: decoded_run("a", "r", f'["{SECRET}"'.encode()),
+    "a stored record without version": lambda: Record.parse("a", "c", f'"{SECRET}" 1 0'.encode()),
+    "a stored record without number": lambda: Record.parse(
+        "a", "c", f"1 {SECRET} 0 - - d {{}}".encode()
+    ),
+    "a stored record without base": lambda: Record.parse("a", "c", f"1 1 {SECRET} - - d {{}}".encode()),
+    "a stored record without ranges": lambda: Record.parse(
+        "a", "c", f"1 1 0 - {SECRET} d {{}}".encode()
+    ),
     "bytes that are no checkpoint": lambda: Checkpoint.from_bytes(f'{{"format": "{SECRET}'.encode()),
     "a checkpoint that is too large": lambda: MemoryCheckpointStore(max_checkpoint_bytes=9).save(
         make_checkpoint("a", Conversation(messages=[make_message(SECRET)]), state={"s": SECRET})

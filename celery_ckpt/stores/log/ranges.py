@@ -149,7 +149,7 @@ class Ranges:
 def _parse_span(text: str) -> Span:
     found = _SPAN.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no range")
+        raise ValueError("where a range belongs is no range")
     return int(found[2]), int(found[3]), found[1] == "+"
 
 

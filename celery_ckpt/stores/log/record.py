@@ -42,6 +42,13 @@ def low_of(line: bytes) -> int:
     return int(number) if number.isdigit() else 0
 
 
+def _number(word: bytes) -> int:
+    # int() would say what stands there, and that may be a part of what an agent has said.
+    if not word.isdigit():
+        raise ValueError("where a number belongs is none")
+    return int(word)
+
+
 @dataclass(frozen=True)
 class Record:
     """A stored line, taken apart."""
@@ -71,22 +78,23 @@ class Record:
         """
         try:
             version, _, rest = line.partition(b" ")
-            refuse_newer(int(version), f"Checkpoint {checkpoint_id} of agent {agent_id!r}")
-            seq, base, low, ranges, digest, header = rest.split(b" ", 5)
+            refuse_newer(_number(version), f"Checkpoint {checkpoint_id} of agent {agent_id!r}")
+            number, begin, low, ranges, digest, header = rest.split(b" ", 5)
+            seq, base = _number(number), _number(begin)
             written = Ranges.parse(ranges.decode())
             fields = decode(header)
             if not isinstance(fields, dict):
                 raise ValueError("its header is not an object")
-            if min(int(seq), int(base)) < 0:
-                raise ValueError("a place before the beginning")
-            mark = b" ".join((base, low, ranges, digest)).decode()
+            mark = b" ".join((begin, low, ranges, digest)).decode()
             return cls(
-                agent_id, checkpoint_id, int(seq), int(base), low_of(line), written.at(int(base)),
-                written.placed(int(base)), digest.decode(), mark, header, fields,
+                agent_id, checkpoint_id, seq, base, low_of(line), written.at(base),
+                written.placed(base), digest.decode(), mark, header, fields,
             )  # fmt: skip
         except ValueError as error:
             raise CheckpointDamaged(
-                agent_id=agent_id, checkpoint_id=checkpoint_id, reason=f"its record says {error}"
+                agent_id=agent_id,
+                checkpoint_id=checkpoint_id,
+                reason=f"its record cannot be read ({error})",
             ) from error
 
     @property
