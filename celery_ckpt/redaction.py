@@ -8,6 +8,7 @@ resumed would see another conversation than it had, and take recorded calls for 
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any, Literal
 
 from celery_ckpt.conversation import Conversation
@@ -87,8 +88,16 @@ class Redaction:
         try:
             return self._function(value, what)
         except Exception as error:
-            # Not its text: that may be what was to be redacted.
-            raise RedactionFailed(what=what, reason=f"it raised {kind_of(error)}") from error
+            # Not its text, nor the error itself, which a traceback would show: it may hold what was to
+            # be redacted.
+            reason = f"it raised {kind_of(error)}{_place(error)}"
+        raise RedactionFailed(what=what, reason=reason)
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised, for who has to find out why."""
+    frame, line = list(walk_tb(error.__traceback__))[-1]
+    return f" (in {frame.f_code.co_name}, {frame.f_code.co_filename}:{line})"
 
 
 KEEP_ALL = Redaction()

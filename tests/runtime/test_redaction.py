@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def raising(value: Any, what: str) -> Any:
 @pytest.mark.parametrize(
     ("redact", "says"),
     [
-        (raising, "given a message to redact, and it raised ValueError. Nothing of it was kept"),
+        (raising, r"a message to redact, and it raised ValueError \(in raising, .*n.py:\d+\). Nothing"),
         (lambda value, what: None, "returned a NoneType instead of an object"),
         (lambda value, what: {"x": b""}, r"it returned what is not JSON \(message.x is of type bytes"),
     ],
@@ -139,7 +140,7 @@ def test_if_nobody_can_say_what_to_keep_nothing_is(redact: Any, says: str) -> No
     with pytest.raises(RedactionFailed, match=says) as failed:
         conversation.append(Message.user(SECRET))
 
-    assert SECRET not in str(failed.value)
+    assert SECRET not in "".join(format_exception(failed.value)), "nor does Celery's log say it"
     assert len(conversation) == 0
 
 
