@@ -57,9 +57,17 @@ class Redaction:
         """What is kept of an exception. If nobody can say, its name."""
         name = type(error).__name__
         try:
-            return str(self.value(f"{name}: {error}", "error"))
+            words = f"{name}: {error}"
         except Exception:
-            return name  # also if it cannot say itself what it is
+            return name  # it cannot say itself what it is
+        return self.words(words, name)
+
+    def words(self, words: str, otherwise: str) -> str:
+        """What is kept of the words of an error; if nobody can say, something else."""
+        try:
+            return str(self.value(words, "error"))
+        except Exception:
+            return otherwise
 
     def adopt(self, conversation: Conversation, before: Conversation | None = None) -> None:
         """Redact what a conversation gets from now on, and what it has that the one before had not."""

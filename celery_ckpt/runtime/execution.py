@@ -59,6 +59,9 @@ _UNCLAIMED_SECONDS = 5.0
 #: One whose process was ended: the broker brings most of them back by itself.
 _INTERRUPTED_SECONDS = 2.0
 
+#: How much is kept of the text of an error.
+_LONGEST_ERROR = 10_000
+
 
 def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Work on what was delivered. Returns or raises what Celery is to know."""
@@ -155,7 +158,12 @@ def _finished(attempt: Attempt, run: AgentRun, value: Any) -> Any:
 
 def _failed(attempt: Attempt, run: AgentRun | None, error: Exception) -> BaseException:
     try:
-        _end(attempt, run, RunStatus.FAILED, error=attempt.context.redaction.error(error)[:10_000])
+        _end(
+            attempt,
+            run,
+            RunStatus.FAILED,
+            error=attempt.context.redaction.error(error)[:_LONGEST_ERROR],
+        )
     except Fenced:
         return _fenced(attempt, run)
     return error
@@ -167,7 +175,8 @@ def _left(attempt: Attempt, run: AgentRun | None, error: Ignore | Reject) -> Bas
     """
     try:
         if isinstance(error, Reject):
-            _end(attempt, run, RunStatus.FAILED, error=f"rejected: {error.reason}")
+            said = attempt.context.redaction.words(f"rejected: {error.reason}", "rejected")
+            _end(attempt, run, RunStatus.FAILED, error=said[:_LONGEST_ERROR])
         else:
             _end(attempt, run, RunStatus.SUCCEEDED)
     except Fenced:

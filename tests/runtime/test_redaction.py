@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import Reject
 from celery_workers import redacted
 from celery_workers.broker import Broker
 from celery_workers.fixtures import StartWorker
@@ -160,6 +161,22 @@ def test_a_hand_off_that_cannot_be_saved_is_a_failure_and_not_an_endless_loop(
     with pytest.raises((ValueError, RedactionFailed), match=reason):
         life.live()
     assert life.end()["status"] is RunStatus.FAILED
+
+
+@agent_task(app=app)
+def rejecting(run: AgentRun, reason: str) -> None:
+    raise Reject(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"), [(f"not {SECRET}", "rejected: not <gone>"), ("unspeakable", "rejected")]
+)
+def test_why_a_body_rejects_its_message_is_redacted_too(reason: str, kept: str) -> None:
+    life = _Life(rejecting._get_current_object(), (reason,), {})
+    with pytest.raises(Reject):
+        life.live()
+    [run] = life.store.runs("crash_everywhere")
+    assert (run.status, run.error) == (RunStatus.FAILED, kept)
 
 
 def test_a_function_may_be_named() -> None:
