@@ -70,7 +70,9 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:
-        reason = f"The stored message of a run is damaged: {error!r:.200}. Cancel or delete its agent."
+        # Not its repr: that of a text that cannot be encoded has the whole text, a task's arguments.
+        what = f"{type(error).__name__}: {error}"[:200]
+        reason = f"The stored message of a run is damaged: {what}. Cancel or delete its agent."
         raise StoreError(reason=reason) from error
 
 

@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
+from traceback import format_exception
 
 import pytest
 from celery import Celery
@@ -78,6 +79,16 @@ def test_an_agent_whose_message_was_forged_is_resumed_or_refused_and_deleted(
             agents.resume("agent")
         agents.delete("agent")
         assert list(agents.names()) == []
+
+
+def test_the_error_about_a_message_that_was_forged_does_not_show_its_arguments() -> None:
+    forged = {**ENVELOPE, "text": '[["swordfish \N{SNOWMAN}"], {}, {}]', "content_encoding": "ascii"}
+    with (
+        Celery("hostile", broker="memory://", set_as_current=False) as app,
+        pytest.raises(StoreError, match="is damaged: UnicodeEncodeError") as refused,
+    ):
+        send(app, forged, has_begun=False)
+    assert "swordfish" not in "".join(format_exception(refused.value))
 
 
 def test_it_is_noticed_if_anything_is_executed() -> None:
