@@ -328,6 +328,20 @@ def test_without_its_key_it_is_said_which_one_is_missing(inner: CheckpointStore)
                 read()
 
 
+def test_nor_is_anything_handed_out_with_the_error_about_a_damaged_one() -> None:
+    inner = MemoryCheckpointStore()
+    sealed(inner, NEW).save(full())
+    damage = CheckpointDamaged(agent_id="agent", checkpoint_id="x", reason="y")
+    damage.readable = inner.list("agent")
+
+    def damaged_list(*_: object, **__: object) -> list[Checkpoint]:
+        raise damage
+
+    inner.list = damaged_list  # type: ignore[method-assign]
+    with pytest.raises(EncryptionKeyMissing):
+        UnsealedStore(inner).list("agent")
+
+
 def everything(store: CheckpointStore) -> Iterator[Callable[[], Any]]:
     yield lambda: store.load_latest("agent")
     yield lambda: store.list("agent")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 
-from celery_ckpt.errors import EncryptionKeyMissing
+from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.stores.around import StoreAround, give_back
@@ -26,7 +26,12 @@ class UnsealedStore(StoreAround):
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
         """See ``CheckpointStore``."""
-        found = self.inner.list(agent_id, limit=limit)
+        try:
+            found = self.inner.list(agent_id, limit=limit)
+        except CheckpointDamaged as damage:
+            for checkpoint in damage.readable:
+                _checkpoint(checkpoint)
+            raise
         for checkpoint in found:
             _checkpoint(checkpoint)
         return found
