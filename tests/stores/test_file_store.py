@@ -155,6 +155,18 @@ def test_a_journal_that_is_gone_is_noticed(store: FileCheckpointStore, tmp_path:
         cold(tmp_path).load_latest("agent")
 
 
+@pytest.mark.parametrize("name", ["journal-00000001.bak", "journal-00000001~", "journal-copy"])
+def test_a_copy_that_somebody_has_made_of_a_journal_is_passed_over_and_deleted_with_it(
+    store: FileCheckpointStore, tmp_path: Path, name: str
+) -> None:
+    saved, journal = history(store), journal_of(tmp_path)
+    journal.with_name(name).write_bytes(journal.read_bytes())
+
+    assert cold(tmp_path).load_latest("agent") == saved[3]
+    assert cold(tmp_path).delete("agent") == 4
+    assert list(tmp_path.rglob("journal-*")) == []
+
+
 @pytest.mark.parametrize(
     "what", ["the blank after the CRC", "a letter of the id", "the line feed before"]
 )

@@ -20,6 +20,7 @@ one, or torn, which is as if it were not there.
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from contextlib import suppress
 from itertools import takewhile
@@ -37,6 +38,7 @@ from celery_ckpt.stores.log.rewriting import Rewritten
 #: A file that is larger than this gets no more saves.
 SEGMENT_BYTES = 4_000_000
 _LOST = b"(it was cut off)"
+_NUMBERED = re.compile(r"journal-([0-9]{8,})").fullmatch
 
 
 class Tip(NamedTuple):
@@ -61,8 +63,9 @@ class Journal:
 
     def refresh(self) -> None:
         """Read what was added since the last time."""
-        names = (path.name for path in self._directory.glob("journal-*"))
-        numbers = sorted(int(name.removeprefix("journal-")) for name in names)
+        names = (_NUMBERED(path.name) for path in self._directory.glob("journal-*"))
+        # What else is there, a copy that somebody has made for instance, is none of ours.
+        numbers = sorted(int(found[1]) for found in names if found)
         gone = self._sizes.keys() - set(numbers)
         if gone:
             self._scan.forget_segments(gone)
