@@ -52,7 +52,9 @@ def open_store(
             store's.
     """
     store = _opened(url, durability, options)
-    return _store("sealed", "SealedStore")(store, encryption_keys) if encryption_keys else store
+    # An empty text is a variable that was not set: no reason to write everything as it is.
+    is_sealed = encryption_keys or isinstance(encryption_keys, str)
+    return _store("sealed", "SealedStore")(store, encryption_keys) if is_sealed else store
 
 
 def missing_path(url: str) -> Path | None:

@@ -78,6 +78,8 @@ def test_an_app_without_keys_has_none(keys: Any) -> None:
 def test_a_variable_that_was_not_set_does_not_switch_encryption_off() -> None:
     with pytest.raises(ConfigurationError, match=r"_keys is wrong: .*number 1 has 0 bytes"):
         Settings.of(app_with(ckpt_encryption_keys=""))
+    with pytest.raises(ConfigurationError, match="number 1 has 0 bytes"):
+        open_store("memory://", encryption_keys="")
 
 
 def test_no_message_about_settings_shows_a_key() -> None:
