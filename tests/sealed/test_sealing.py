@@ -68,6 +68,17 @@ def test_a_pin_can_be_seen_below_and_is_bound_all_the_same(inner: CheckpointStor
     assert [info.pin for info in store.history("agent")] == ["label"]
 
 
+@pytest.mark.parametrize("pin", [{"pin": "another"}, {}])
+def test_a_history_notices_that_somebody_has_changed_a_pin(pin: dict[str, str]) -> None:
+    inner = MemoryCheckpointStore()
+    store = sealed(inner)
+    store.save(full())
+    whole = below(inner)
+    forged(inner, whole.model_copy(update={"metadata": {MARK: whole.metadata[MARK], **pin}}))
+    with pytest.raises(CheckpointDamaged, match="its pin is not the one that was sealed"):
+        store.history("agent")
+
+
 def test_a_save_writes_the_new_messages_only(inner: CheckpointStore) -> None:
     store, growing = sealed(inner), talk(*(f"message {n}" for n in range(50)))
     written: list[int] = []
