@@ -87,12 +87,13 @@ def _publish(app: Celery, sealed: Mapping[str, Any], has_begun: bool, instead_of
     if has_begun:
         headers.update(dict.fromkeys(_ONLY_BEFORE_THE_START))
     properties = dict(sealed["properties"])
+    exchange, routing_key = _address(sealed)
     with app.producer_or_acquire() as producer:
         producer.publish(
             _payload(sealed),
             headers=headers,
-            exchange=sealed["exchange"],
-            routing_key=sealed["routing_key"],
+            exchange=exchange,
+            routing_key=routing_key,
             content_type=sealed["content_type"],
             content_encoding=sealed["content_encoding"],
             retry=True,
@@ -112,6 +113,14 @@ def content(app: Celery, sealed: Mapping[str, Any]) -> Any:
     """
     accept = prepare_accept_content(app.conf.accept_content)
     return loads(_payload(sealed), sealed["content_type"], sealed["content_encoding"], accept=accept)
+
+
+def _address(sealed: Mapping[str, Any]) -> tuple[str, str]:
+    exchange, routing_key = sealed["exchange"], sealed["routing_key"]
+    if not (isinstance(exchange, str) and isinstance(routing_key, str)):
+        # A broker's client has errors of its own for that, as if the broker had refused it.
+        raise TypeError("its exchange or routing key is no text")
+    return exchange, routing_key
 
 
 def _payload(sealed: Mapping[str, Any]) -> str | bytes:
@@ -180,7 +189,7 @@ class Unacked:
         if channel is None:
             return False
         with _reading():
-            queues = channel._lookup(sealed["exchange"], sealed["routing_key"])
+            queues = channel._lookup(*_address(sealed))
         return any(channel._size(queue) for queue in queues)
 
     def drop(self, tag: str) -> None:

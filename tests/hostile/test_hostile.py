@@ -81,6 +81,18 @@ def test_an_agent_whose_message_was_forged_is_resumed_or_refused_and_deleted(
         assert list(agents.names()) == []
 
 
+@pytest.mark.parametrize("field", ["exchange", "routing_key"])
+@pytest.mark.parametrize("forged", [7, None, ["celery"], {"a": 1}])
+def test_a_message_whose_address_is_no_text_is_refused_before_a_broker_is_asked(
+    field: str, forged: object
+) -> None:
+    with (
+        Celery("hostile", broker="redis://nowhere.invalid/0", set_as_current=False) as app,
+        pytest.raises(StoreError, match="its exchange or routing key is no text"),
+    ):
+        send(app, {**ENVELOPE, field: forged}, has_begun=False)
+
+
 def test_the_error_about_a_message_that_was_forged_does_not_show_its_arguments() -> None:
     forged = {**ENVELOPE, "text": '[["swordfish \N{SNOWMAN}"], {}, {}]', "content_encoding": "ascii"}
     with (

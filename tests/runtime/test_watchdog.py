@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -64,11 +65,12 @@ def test_no_sweep_is_told_of_an_agent_that_was_deleted(app: Celery) -> None:
 
 
 @pytest.mark.configured(include=(MODULE,))
+@pytest.mark.parametrize("forged", [{"headers": {}}, {"exchange": "", "routing_key": ["celery"]}])
 def test_an_agent_whose_message_was_forged_does_not_keep_it_from_the_others(
-    celery_app: Celery, broker: Broker
+    celery_app: Celery, broker: Broker, forged: dict[str, Any]
 ) -> None:
     store = AppContext.of(celery_app).store
-    store.add_run(make_run("forged", "forged", envelope={"headers": {}}), unclaimed=0)
+    store.add_run(make_run("forged", "forged", envelope=forged), unclaimed=0)
     count.apply_async((1,), agent_id="other")
     with broker.server.client(db=broker.db) as client:
         client.delete("celery")  # it got lost
