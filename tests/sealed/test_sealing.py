@@ -404,6 +404,24 @@ def test_after_a_rotation_what_is_equal_is_equal(inner: CheckpointStore) -> None
     assert not after.add_run(run.model_copy(update={"result": "another"}))
 
 
+def test_of_a_step_that_was_recorded_under_two_keys_the_first_one_counts(
+    inner: CheckpointStore,
+) -> None:
+    for value, store in enumerate((sealed(inner, OLD), sealed(inner, NEW, OLD))):
+        store.record_step(make_step("agent", "run", "key", value=value))
+    assert [step.value for step in sealed(inner, NEW, OLD).steps("agent", "run")] == [0]
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_a_forged_id_of_a_key_is_not_shown_at_any_length(has_keys: bool) -> None:
+    inner = MemoryCheckpointStore()
+    inner.save(make_checkpoint("agent", Conversation(), state={MARK: "x" * 5000 + ".eA=="}))
+    store = sealed(inner) if has_keys else UnsealedStore(inner)
+    with pytest.raises(EncryptionKeyMissing) as missing:
+        store.load_latest("agent")
+    assert missing.value.key_id == "x" * 32
+
+
 def test_the_limit_names_what_its_writer_knows() -> None:
     store = sealed(MemoryCheckpointStore(max_checkpoint_bytes=1000))
     with pytest.raises(CheckpointTooLarge, match=r"message 1 \(role user\)"):
