@@ -33,6 +33,10 @@ def test_a_key_may_be_in_any_base64(written: str) -> None:
     assert len(found.id) == 8
 
 
+def test_a_key_does_not_show_itself() -> None:
+    assert repr(parse_keys([f"mine:{STANDARD}"])) == "[Key(id='mine')]"
+
+
 def test_keys_may_have_names_and_stand_in_one_text() -> None:
     assert [found.id for found in parse_keys(f"{NEW},{OLD}")] == ["new", "old"]
 

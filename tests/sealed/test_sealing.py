@@ -61,6 +61,24 @@ def test_nothing_that_an_agent_says_or_knows_is_readable_below(inner: Checkpoint
     assert store.runs("agent") == [run]
 
 
+def test_a_run_is_sealed_in_whichever_way_it_is_written(inner: CheckpointStore) -> None:
+    store = sealed(inner)
+    start = store.start_run(make_run("agent", "run", envelope={"e": SECRET}), "worker", 30)
+    assert start.lease is not None
+    lease, queued = start.lease, ended(status=RunStatus.QUEUED)
+    writes: list[Callable[[], object]] = [
+        lambda: store.update_run(queued, lease),
+        lambda: store.save(full(), lease, run=queued),
+        lambda: store.release(lease, run=queued),
+        lambda: store.settle_run(ended()),
+    ]
+    for write in writes:
+        write()
+        [run] = inner.runs("agent")
+        assert SECRET not in run.model_dump_json()
+    assert store.runs("agent")[0].result == SECRET
+
+
 def test_a_pin_can_be_seen_below_and_is_bound_all_the_same(inner: CheckpointStore) -> None:
     store = sealed(inner)
     store.save(full())
@@ -377,6 +395,18 @@ def test_an_attempt_that_lacks_the_key_is_given_back_and_not_a_stalled_one(has_k
     start = sealed(inner, NEW).start_run(run, "worker", 30)
     assert start.lease is not None
     assert (start.run.stalled, start.run.envelope) == (0, {"e": 1})
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_the_run_whose_turn_comes_next_is_not_taken_for_data_either(has_keys: bool) -> None:
+    inner = MemoryCheckpointStore()
+    store = sealed(inner, OLD) if has_keys else UnsealedStore(inner)
+    start = store.start_run(make_run("agent", "first", envelope={"e": 1}), "worker", 30)
+    waiting = sealed(inner, NEW).start_run(make_run("agent", "second", envelope={"e": 2}), "other", 30)
+    assert waiting.lease is None
+
+    with pytest.raises(EncryptionKeyMissing, match="The record of run 'second'"):
+        store.settle_run(start.run.model_copy(update={"status": RunStatus.FAILED}), start.lease)
 
 
 def test_a_key_of_the_same_name_and_another_content_opens_nothing() -> None:
