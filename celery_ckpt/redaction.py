@@ -65,9 +65,11 @@ class Redaction:
     def words(self, words: str, otherwise: str) -> str:
         """What is kept of the words of an error; if nobody can say, something else."""
         try:
-            return str(self.value(words, "error"))
+            kept = str(self.value(words, "error"))
         except Exception:
             return otherwise
+        # Half a character, as tools and files may bring it, can be written nowhere.
+        return kept.encode(errors="backslashreplace").decode()
 
     def adopt(self, conversation: Conversation, before: Conversation | None = None) -> None:
         """Redact what a conversation gets from now on, and what it has that the one before had not."""

@@ -179,6 +179,23 @@ def test_why_a_body_rejects_its_message_is_redacted_too(reason: str, kept: str) 
     assert (run.status, run.error) == (RunStatus.FAILED, kept)
 
 
+@agent_task(app=Celery("keeping", set_as_current=False))
+def speaking(run: AgentRun, error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("half \ud800"), Reject("half \ud800")])
+def test_an_error_with_half_a_character_is_kept_and_the_run_is_over(error: Exception) -> None:
+    speaking.app.conf.ckpt_store_url = "memory://"
+    life = _Life(speaking._get_current_object(), (error,), {})
+    with pytest.raises(type(error)):
+        life.live()
+    [run] = life.store.runs("crash_everywhere")
+    assert run.status is RunStatus.FAILED
+    assert run.error is not None
+    assert run.error.endswith(": half \\ud800")
+
+
 def test_a_function_may_be_named() -> None:
     assert Settings.of(app_with("celery_workers.redacted:redact")).redact is redacted.redact
     for wrong in ("celery_workers.redacted:nobody", "nowhere:redact", 7):
