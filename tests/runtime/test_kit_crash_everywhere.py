@@ -139,21 +139,35 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt, "_DROP_STEPS_EVERY", 6)
 
 
-@agent_task(app=app, strategy=EveryN(1))
+def counted(n: int) -> int:
+    CALLS[f"step {n}"] += 1
+    return n
+
+
+@agent_task(app=app, strategy=AfterLlmResponse())
 def long(run: AgentRun, turns: int) -> int:
-    """Has so many turns that the steps of the first ones are dropped while it runs."""
+    """Has so many turns that the steps of the first ones are dropped while it runs, amid a turn."""
+    seed = run.step("seed", counted, 0)
     for iteration in run.iterations(limit=turns):
-        run.state["sum"] = run.state.get("sum", 0) + run.step("count", int, iteration)
+        number = run.step("count", counted, iteration)
+        run.llm(model, run)
+        run.state["sum"] = run.state.get("sum", seed) + number
     return run.state["sum"]
 
 
 @pytest.mark.usefixtures("soon")
 def test_an_agent_whose_first_steps_are_dropped_meanwhile_ends_the_same() -> None:
+    CALLS.clear()
+
     report = crash_everywhere(long, (8,))
 
     assert report.result == sum(range(9))
-    # Beside a step and a checkpoint a turn, the start and the end: the steps were dropped once.
-    assert report.writes == 2 * 8 + 2 + 1
+    # Beside two steps and a checkpoint a turn, the step before them, the start and the end: the steps
+    # were dropped once.
+    assert report.writes == 3 * 8 + 3 + 1
+    # Nothing was dropped that is still needed: each is called once a life, and once more by the one
+    # that was killed before it was recorded.
+    assert set(CALLS.values()) == {1 + report.kills + 1}
 
 
 @pytest.mark.usefixtures("soon")
