@@ -37,6 +37,21 @@ def in_threads(run: AgentRun, turns: int) -> int:
     return int(run.state["sum"])
 
 
+@agent_task(strategy="never")
+def wants_no_checkpoints(run: AgentRun) -> int:
+    """Says and keeps something all the same."""
+    run.conversation.append(Message.user("go"))
+    run.state["squares"] = [run.step("square", _square, n) for n in run.iterations(limit=2)]
+    return len(run.conversation)
+
+
+@agent_task
+def answers_the_second_call_only(run: AgentRun) -> int:
+    """Returns while a result waits for that of the call before it."""
+    _, second = run.llm(_asks_for, 1, 2).tool_calls
+    return run.tool(second, _square)
+
+
 @agent_task(iterations_per_task=1)
 def factorial(run: AgentRun, number: int) -> list[Any]:
     """Calls itself as a plain function, and tells the keys that all of them have."""

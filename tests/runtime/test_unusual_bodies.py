@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from celery_workers.standing import Site
 from celery_workers.unusual import (
+    answers_the_second_call_only,
     ends_its_process,
     exits,
     factorial,
@@ -20,11 +21,12 @@ from celery_workers.unusual import (
     retries_with_what_cannot_be_sent,
     returns_what_nobody_can_keep,
     tells_its_progress,
+    wants_no_checkpoints,
 )
 from celery_workers.waiting import until
 from kombu.exceptions import EncodeError
 
-from celery_ckpt import Agents, CheckpointEvent
+from celery_ckpt import Agents, CheckpointEvent, Message
 from celery_ckpt.errors import NotJson, RunMisused, RunStalled, StepChanged
 from celery_ckpt.records import RunStatus
 
@@ -37,6 +39,22 @@ def test_tools_in_threads_of_the_body_are_checkpointed_as_others_are(site: Site)
     assert result.get(timeout=60) == 28
     events = [checkpoint.event for checkpoint in Agents(site.app).history(result.id)]
     assert events.count(CheckpointEvent.TOOL_CALL_COMPLETE) == 6
+
+
+def test_an_agent_that_wants_no_checkpoints_has_none_at_its_end_either(site: Site) -> None:
+    result = wants_no_checkpoints.delay()
+
+    assert result.get(timeout=60) == 1
+    assert Agents(site.app).history(result.id) == []
+
+
+def test_a_result_that_waits_for_another_is_in_the_last_checkpoint(site: Site) -> None:
+    result = answers_the_second_call_only.delay()
+
+    assert result.get(timeout=60) == 4
+    latest = Agents(site.app).latest(result.id)
+    assert latest is not None
+    assert latest.conversation.messages[-1] == Message.tool("4", "c2")
 
 
 def test_a_body_that_calls_itself_gets_a_result_and_runs_of_their_own_get_keys_of_their_own(
