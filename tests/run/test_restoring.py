@@ -45,6 +45,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"iteration": 4, "run_id": "other", "event": ITERATION},
         (2, {"n": 1}, False, 0, [1, 2, 3, 4, 5, 6, 7]),
     ),
+    "of another run, inside an iteration": (
+        {"iteration": 4, "run_id": "other", "event": LLM, "entry": BEGAN},
+        (2, {"n": 1}, False, 0, [1, 2, 3, 4, 5, 6, 7]),
+    ),
     "the end of an iteration": (
         {"iteration": 4, "event": ITERATION},
         (2, {"n": 1}, True, 4, [5, 6, 7]),

@@ -16,6 +16,8 @@ import pytest
 from celery import Celery
 from celery_workers.agents import nothing
 from celery_workers.fixtures import StartWorker
+from celery_workers.ledger import Ledger
+from celery_workers.scenarios import count, fair
 
 from celery_ckpt import AfterToolCall, AgentRun, EveryN, agent_task
 from celery_ckpt.errors import ConfigurationError
@@ -171,6 +173,21 @@ def test_an_app_with_a_namespace_works(start_worker: StartWorker) -> None:
     start_worker(pool="threads", environment=_given({"CELERY_CKPT_LEASE_TTL": 2}), **NAMESPACED)
 
     assert nothing.delay().get(timeout=60) == 1
+
+
+@pytest.mark.configured(
+    include=("celery_workers.scenarios",), conf={"ckpt_iterations_per_task": 2, "ckpt_lease_ttl": 10}
+)
+@pytest.mark.usefixtures("celery_app")
+def test_agents_go_back_to_the_queue_after_so_many_iterations_unless_they_say_otherwise(
+    start_worker: StartWorker, ledger: Ledger
+) -> None:
+    start_worker(pool="threads")
+    as_set, as_said = count.delay(5, 0), fair.delay(3, 0)
+
+    assert [result.get(timeout=60)[0] for result in (as_set, as_said)] == [20, 9]
+    # One that has gone back after its last iteration comes once more, to return.
+    assert [len(ledger.bodies(result.id)) for result in (as_set, as_said)] == [3, 4]
 
 
 #: Only the app reads the variable: nothing that a fork has imported does.
