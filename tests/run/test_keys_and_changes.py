@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from run_kit import Attempts, Host, chat_reply
 
-from celery_ckpt import AgentRun
+from celery_ckpt import AgentRun, EveryN
+from celery_ckpt.control import HandOff
 
 
 def test_idempotency_keys_are_the_same_in_every_attempt_and_never_twice() -> None:
@@ -29,6 +30,26 @@ def test_idempotency_keys_are_the_same_in_every_attempt_and_never_twice() -> Non
     keys.clear()
     Attempts(body, run_id="other").go()
     assert not set(keys) & set(first)
+
+
+def test_a_run_that_goes_on_in_a_later_iteration_has_the_same_keys_there() -> None:
+    keys: list[str] = []
+
+    def body(run: AgentRun) -> None:
+        for _ in run.iterations(limit=3):
+            keys.append(run.idempotency_key("pay"))
+
+    Attempts(body).go()
+    undisturbed = list(keys)
+    keys.clear()
+    attempts = Attempts(body, EveryN(1))
+    for stop in (1, 2):
+        run = attempts.attempt()
+        attempts.host.stop_after_iteration = stop
+        with pytest.raises(HandOff):
+            attempts.go(run)
+    attempts.go()
+    assert keys == undisturbed
 
 
 def test_a_key_made_inside_of_a_step_does_not_depend_on_what_was_replayed() -> None:
