@@ -84,6 +84,8 @@ def _delivered_again(attempt: Attempt) -> Any:
         return from_record(record)
     if record.status is RunStatus.CANCELLED:
         tell_cancelled(attempt.context.app, record)
+        # Whoever cancelled it did not live to say when.
+        attempt.of_run = record.model_copy(update={"ended_at": system_clock.now()})
         attempt.is_announced = True
         raise Ignore("it was cancelled")
     raise failure_of(record)

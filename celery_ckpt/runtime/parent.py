@@ -15,6 +15,7 @@ from celery.exceptions import TimeLimitExceeded
 from celery.signals import task_failure, task_internal_error, task_received, task_revoked
 from celery.worker import state as worker_state
 
+from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.context import AppContext
@@ -78,7 +79,8 @@ def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) 
         lease = context.store.cancel_run(agent_id, run_id, context.owner, context.settings.lease_ttl)
         run = context.store.run(agent_id, run_id)
         assert run is not None
-        ended = run.model_copy(update={"status": status, "error": reason[:10_000]})
+        how = {"status": status, "error": reason[:10_000], "ended_at": system_clock.now()}
+        ended = run.model_copy(update=how)
         send_next(context, context.store.settle_run(ended, lease))
     except (RunNotFound, RunOver):
         return

@@ -145,6 +145,7 @@ def test_a_cancellation_that_was_cut_short_is_finished_by_a_worker(
 
     until(lambda: state_of(result) == "REVOKED", 10, "whoever waits hears of it")
     until(lambda: not store.standing("half cancelled").open, 10, "it is settled")
+    assert agents.runs("half cancelled")[0].ended_at is not None
     assert ledger.bodies(result.id) == []
 
 

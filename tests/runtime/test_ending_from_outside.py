@@ -70,6 +70,8 @@ def stays_ended(
     assert stubborn.delay(LEASE + 2).get(timeout=60) == "done"
     assert len(ledger.bodies(result.id)) == 1
     assert agents.status(NAME).status == status
+    # It is forgotten so long after its end, and not after it was sent.
+    assert agents.runs(NAME)[0].ended_at is not None
 
 
 def test_an_agent_that_is_revoked_before_its_start_never_starts(
