@@ -46,7 +46,8 @@ def calling(run: AgentRun) -> None:
     """Asks for two tools, again and again."""
     with here().body(run.run_id, attempt=run.attempt):
         run.conversation.append(Message.user("begin"))
-        for _ in run.iterations():
+        for number in run.iterations():
+            run.state["asked"] = number
             reply = run.llm(_two_calls)
             for call in reply.tool_calls:
                 run.tool(call, lambda: _poll(run))

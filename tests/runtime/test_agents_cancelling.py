@@ -70,6 +70,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
     latest = agents.latest("caller")
     assert latest is not None
     assert len(latest.conversation.pending_tool_calls()) == 2
+    assert latest.state == {"asked": 1}
 
     assert agents.cancel("caller")
     ledger.let_go()
@@ -79,6 +80,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
     assert latest is not None
     assert [message.text for message in latest.conversation.messages] == ["begin"]
     assert latest.conversation.pending_tool_calls() == []
+    assert latest.state == {}, "that of the iteration's beginning, like the conversation"
     assert latest.metadata == {"reason": "cancelled"}
 
 
