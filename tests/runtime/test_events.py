@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from celery import Celery
 from celery.events.state import State
 from celery_workers.fixtures import StartWorker
 from celery_workers.processes import FAST, Pool
-from celery_workers.told import telling
+from celery_workers.told import changing, overtaken, telling, without_a_store
 from celery_workers.waiting import until
 from celery_workers.watching import watching
 
@@ -42,6 +43,24 @@ def test_a_worker_with_events_tells_of_its_agents(
     assert (last["attempt"], last["iteration"], last["status"]) == (2, 3, "succeeded")
     assert not any("yes" in str(event) for event in events), "no message of a conversation"
     assert state_from([*of_tasks, *events], result.id) == state_from(of_tasks, result.id) == "SUCCESS"
+
+
+def test_a_worker_with_events_tells_what_goes_wrong(
+    celery_app: Celery, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    start_worker(pool="threads", options=(*FAST, "-E"))
+    with watching(celery_app) as watcher:
+        # One after the other: for the second one the store of the whole worker is away.
+        changed = changing.delay(str(tmp_path / "marker"))
+        assert changed.get(timeout=60) == "NEW"
+        missed = without_a_store.delay()
+        assert missed.get(timeout=60) == "done"
+        lost = overtaken.delay()
+        until(lambda: "agent-lease-lost" in watcher.kinds("agent", lost.id), 10, "it is told")
+        watcher.catch_up()
+
+    assert "agent-step-changed" in watcher.kinds("agent", changed.id)
+    assert "agent-checkpoint-failed" in watcher.kinds("agent", missed.id)
 
 
 def state_from(events: list[dict[str, Any]], run_id: str) -> str:

@@ -95,6 +95,19 @@ def test_every_setting_is_read_from_the_app() -> None:
     assert {PREFIX + name for name in read} == given.keys()
 
 
+def test_a_task_that_names_no_strategy_has_that_of_its_app() -> None:
+    app = app_with(ckpt_strategy="every:3")
+
+    @agent_task(app=app)
+    def as_set(run: AgentRun) -> None: ...
+
+    @agent_task(app=app, strategy="every:2")
+    def as_said(run: AgentRun) -> None: ...
+
+    strategies = [task.strategy_in(Settings.of(app)) for task in (as_set, as_said)]
+    assert strategies == [EveryN(3), EveryN(2)]
+
+
 def test_names_in_capitals_and_under_a_namespace_are_read() -> None:
     capitals = Celery("capitals", set_as_current=False)
     capitals.config_from_object(SimpleNamespace(CKPT_KEEP=7))
