@@ -411,3 +411,16 @@ def test_a_hand_off_waits_for_calls_that_were_started_side_by_side() -> None:
         attempts.go(run)
     attempts.go()
     assert sorted(made) == ["fast", "last", "later", "slow"]
+
+
+def test_a_call_after_the_end_of_the_body_is_refused() -> None:
+    async def body(run: AgentRun) -> None: ...
+
+    async def late(run: AgentRun) -> None:
+        await run.finish(cancel=False)
+        await run.step("late", asyncio.sleep, 0)
+
+    attempts = Attempts(body)
+    with pytest.raises(RunMisused, match="after the end of the body"):
+        asyncio.run(late(attempts.attempt()))
+    assert attempts.store.steps("a", "run") == []

@@ -115,6 +115,19 @@ def test_a_new_call_after_all_that_was_recorded_is_no_change() -> None:
     assert attempts.host.changes == []
 
 
+def test_a_body_that_skips_what_its_own_checkpoint_holds_has_not_changed() -> None:
+    def body(run: AgentRun) -> None:
+        for number in range(run.state.get("done", 0), 3):
+            run.step("work", str, number)
+            run.state["done"] = number + 1
+            run.checkpoint()
+
+    attempts = Attempts(body)
+    assert attempts.killed(5), "when the second step is recorded"
+    attempts.go()
+    assert attempts.host.changes == []
+
+
 def test_calls_side_by_side_that_were_not_all_recorded_are_no_change() -> None:
     async def body(run: AgentRun) -> Any:
         return await asyncio.gather(*(run.step("f", work, n) for n in range(5)))

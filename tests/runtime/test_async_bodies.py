@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from celery_workers.asynchronous import (
     fails_beside,
@@ -13,6 +16,24 @@ from celery_workers.asynchronous import (
 from celery_workers.canvas import ask_async, async_facts
 from celery_workers.standing import Site
 
+#: A process that has a loop forks, as a worker does whose modules have called an agent directly.
+FORKING = """
+import os, signal
+from celery import Celery
+from celery_ckpt import agent_task
+
+@agent_task(app=Celery("forking"))
+async def one(run):
+    return await run.step("one", int, 1)
+
+assert one() == 1
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(one())
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 1, status
+"""
 SITE = {
     "include": ("celery_workers.asynchronous", "celery_workers.canvas"),
     "conf": {"ckpt_lease_ttl": 10},
@@ -26,6 +47,12 @@ def test_all_tasks_of_a_process_share_one_loop(site: Site) -> None:
 
     assert len({tuple(one) for one in seen}) == 1
     assert seen[0][2] is True
+
+
+def test_a_child_of_a_process_with_a_loop_has_a_loop_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("how", ["gather", "group"])
