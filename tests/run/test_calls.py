@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from run_kit import Attempts, chat_reply, roles
 
 from celery_ckpt import AfterToolCall, AgentRun, CheckpointEvent, EveryN, Message, ToolCall
-from celery_ckpt.control import Fenced
+from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import RunMisused, StepResultNotJson
 
 CALLS = [(f"c{n}", "f", f'{{"n":{n}}}') for n in range(4)]
@@ -411,6 +411,25 @@ def test_a_hand_off_waits_for_calls_that_were_started_side_by_side() -> None:
         attempts.go(run)
     attempts.go()
     assert sorted(made) == ["fast", "last", "later", "slow"]
+
+
+def test_a_hand_off_inside_of_a_step_does_not_wait_for_that_step() -> None:
+    async def outer(run: AgentRun) -> str:
+        return await run.step("inner", work)
+
+    async def work() -> str:
+        return "done"
+
+    async def body(run: AgentRun) -> str:
+        async with asyncio.timeout(20):
+            return await run.step("outer", outer, run)
+
+    attempts = Attempts(body)
+    run = attempts.attempt()
+    attempts.host.stop_at_check = 2
+    with pytest.raises(HandOff):
+        attempts.go(run)
+    assert attempts.go()[0] == "done"
 
 
 def test_a_call_after_the_end_of_the_body_is_refused() -> None:

@@ -59,6 +59,22 @@ def test_a_running_agent_is_cancelled_at_its_next_event(
     assert len(ledger.bodies(result.id)) == 1
 
 
+def test_an_async_agent_is_cancelled_amid_a_call_that_takes_its_time(
+    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    start_worker(pool="threads")
+    result = async_endless.delay(3600)
+    ledger.wait_for_call("think 1", 10)
+
+    assert agents.cancel(result.id)
+
+    # It ends when its worker notices that the lease is lost, and not at its next event.
+    ledger.wait_for(lambda note: note.what == "end" and note.run_id == result.id, 20)
+    assert [body.how for body in ledger.bodies(result.id)] == ["CancelledError"]
+    broker.assert_clean(5)
+    assert state_of(result) == "REVOKED"
+
+
 def test_a_cancelled_conversation_has_no_pending_tool_calls(
     agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:

@@ -85,6 +85,8 @@ def test_a_step_that_has_changed_is_told_of(site: Site, tmp_path: Path) -> None:
 
     assert result.get(timeout=60) == "NEW"
     assert json.loads(sent(site, result.id, "step_changed")["texts"]) == {"name": "name"}
+    warning = f"Step 'name' in iteration 0 of agent '{result.id}' has changed"
+    until(lambda: warning in site.worker.log(), 5, "the worker warns")
 
 
 def test_a_checkpoint_that_was_not_saved_is_told_of(site: Site) -> None:
