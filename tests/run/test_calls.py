@@ -260,6 +260,19 @@ def test_ids_that_begin_anew_in_every_answer_are_other_calls() -> None:
     assert roles(attempts.go()[1].conversation) == ["assistant", "tool"] * 3
 
 
+def test_an_id_that_two_answers_in_a_row_use_is_answered_to_each() -> None:
+    def body(run: AgentRun) -> list[str]:
+        replies = [
+            run.llm(lambda n: chat_reply(None, ("call_0", "f", f'{{"n": {n}}}')), n) for n in (1, 2)
+        ]
+        for reply in replies:
+            run.tool(reply.tool_calls[0], lambda n: n)
+        return [message.text for message in run.conversation.messages[2:]]
+
+    attempts = Attempts(body)
+    assert attempts.go()[0] == attempts.go()[0] == ["1", "2"]
+
+
 def test_arguments_that_are_not_json_are_the_bodys_to_answer() -> None:
     attempts = Attempts(lambda run: run.tool(ToolCall(id="x", name="f", input="{"), len))
     with pytest.raises(ValueError, match="not JSON"):

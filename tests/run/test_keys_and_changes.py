@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from run_kit import Attempts, Host, chat_reply
 
-from celery_ckpt import AgentRun, EveryN
+from celery_ckpt import AgentRun, Conversation, EveryN, Message
 from celery_ckpt.control import HandOff
 
 
@@ -126,6 +126,22 @@ def test_a_body_that_skips_what_its_own_checkpoint_holds_has_not_changed() -> No
     assert attempts.killed(5), "when the second step is recorded"
     attempts.go()
     assert attempts.host.changes == []
+
+
+def test_a_call_with_another_conversation_is_not_what_was_called_with_the_runs_own() -> None:
+    def echo(conversation: Conversation) -> dict[str, Any]:
+        return chat_reply(conversation.messages[-1].text.upper())
+
+    def body(run: AgentRun) -> str:
+        if not run.resumed:
+            run.conversation.append(Message.user("own"))
+            run.llm(echo, run.conversation)
+            run.checkpoint()
+        return run.llm(echo, Conversation(messages=[Message.user("another")])).text
+
+    attempts = Attempts(body)
+    assert attempts.killed(4), "when its second answer is recorded"
+    assert attempts.go()[0] == "ANOTHER"
 
 
 def test_calls_side_by_side_that_were_not_all_recorded_are_no_change() -> None:

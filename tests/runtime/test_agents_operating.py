@@ -13,8 +13,9 @@ from celery_workers.operated import endless, needs_a_file, remember
 from celery_workers.standing import Site
 from celery_workers.waiting import stored_result, until
 
-from celery_ckpt import Agents
+from celery_ckpt import Agents, Checkpoint, Conversation
 from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver, StoreError
+from celery_ckpt.maintenance import PIN
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.testing.factories import make_run
 
@@ -166,6 +167,18 @@ def test_a_fork_goes_on_with_the_copied_history_under_its_own_name(agents: Agent
     with pytest.raises(AlreadyExists, match="copy"):
         agents.fork(middle.id, "copy")
     assert agents.status(agents.fork(middle.id)).status is None
+
+
+def test_a_fork_has_the_state_and_what_was_said_but_no_pin(agents: Agents) -> None:
+    said = {"who": "me", PIN: "before-deploy"}
+    original = Checkpoint.new("pinned", Conversation(), 3, state={"n": 1}, metadata=said)
+    agents.store.save(original)
+
+    fork = agents.latest(agents.fork(original.id))
+
+    assert fork is not None
+    assert (fork.iteration, fork.state) == (3, {"n": 1})
+    assert fork.metadata == {"who": "me", "forked_from": original.id}
 
 
 def test_pruning_keeps_the_latest_checkpoint_of_a_live_agent(agents: Agents, site: Site) -> None:
