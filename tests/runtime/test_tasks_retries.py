@@ -72,6 +72,18 @@ def test_an_agent_fails_when_no_retry_is_left(site: Site) -> None:
     assert len(site.ledger.calls("attempt", result.id)) == 3
 
 
+def test_a_run_that_is_resumed_by_hand_has_all_its_retries_again(site: Site) -> None:
+    result = at_once.delay(5)
+    with pytest.raises(Broken, match="attempt 4"):
+        result.get(timeout=60)
+
+    resumed = Agents(site.app).resume(result.id)
+
+    assert resumed.get(timeout=60) == 8
+    attempts = site.ledger.calls("attempt", result.id)
+    assert [call["retries"] for call in attempts] == [0, 1, 2, 0, 1]
+
+
 def test_an_old_copy_of_the_message_does_not_give_back_a_retry(site: Site) -> None:
     store = AppContext.of(site.app).store
     again = much_later.delay(9)
