@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from run_kit import Attempts, chat_reply, roles
 
 from celery_ckpt import AfterToolCall, AgentRun, CheckpointEvent, EveryN, Message, ToolCall
@@ -19,15 +19,18 @@ CALLS = [(f"c{n}", "f", f'{{"n":{n}}}') for n in range(4)]
 
 
 class SdkMessage(BaseModel):
-    """Like the SDKs' objects: more fields than the server sent, and room for unknown ones."""
+    """Like the SDKs' objects: more fields than the server sent, room for unknown ones, and other names
+    for some.
+    """
 
     model_config = ConfigDict(extra="allow")
     role: str
     content: str | None = None
     refusal: str | None = None
+    schema_: str | None = Field(default=None, alias="schema")
 
 
-SAID = {"role": "assistant", "content": None, "new": {"x": 1}}
+SAID = {"role": "assistant", "content": None, "schema": "s", "new": {"x": 1}}
 
 
 class Answer:

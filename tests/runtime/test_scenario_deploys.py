@@ -13,6 +13,7 @@ from celery_workers.fixtures import StartWorker
 from celery_workers.ledger import Ledger, Note
 from celery_workers.processes import FAST, Pool, Worker
 from celery_workers.scenarios import count
+from celery_workers.waiting import until
 from scenario_kit import POOLS, assert_right_end, scenario, several_workers
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
@@ -107,6 +108,24 @@ def test_a_child_that_was_spawned_hears_of_a_shutdown_like_one_that_was_forked(
     assert_right_end(result, 4, ledger, broker)
     _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
     assert "leaked" not in left.log()
+
+
+@scenario(ckpt_hand_off=False)
+def test_where_no_hand_off_is_wanted_a_worker_waits_for_its_agents(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    ledger.hold()
+    result = count.delay(3)
+    ledger.wait_for_call("llm 1", 10)
+
+    worker.term()
+    until(lambda: "Warm shutdown" in worker.log(), 10, "the worker is to end")
+    ledger.let_go()
+
+    assert worker.wait_exit(EXIT) == 0
+    assert [body.how for body in ledger.bodies(result.id)] == ["returned"]
+    assert_right_end(result, 3, ledger, broker)
 
 
 def _end_one_after_the_other(
