@@ -45,6 +45,7 @@ _NO_ENVELOPE = (
     "The message of run {run_id!r} of agent {agent_id!r} is not on record, so it cannot be sent again: "
     "send a new task for the agent instead, it continues the agent's history."
 )
+_NO_RUN = "Agent {agent_id!r} has had no run that could be resumed: send a task for it."
 
 
 class AgentStatus(Value):
@@ -156,13 +157,15 @@ class Agents(Tidying):
         """Send its run again, under its own task id and with all its retries before it.
 
         Raises:
-            AgentNotFound: it has no run.
+            AgentNotFound: there is none of that name.
             RunOver: its run has succeeded.
-            StoreError: the message of its run is not on record, so nobody can send it again.
+            StoreError: it has had no run, or the message of its run is not on record, so that nobody
+                can send it again.
         """
         run = self._settled(agent_id)
         if run is None:
-            raise AgentNotFound(agent_id=agent_id)
+            self.status(agent_id)  # says so if there is none
+            raise StoreError(reason=_NO_RUN.format(agent_id=agent_id))
         if run.status is RunStatus.SUCCEEDED:
             raise RunOver(agent_id=agent_id, run_id=run.run_id, status=run.status.value)
         if not run.has_envelope:
@@ -197,7 +200,7 @@ class Agents(Tidying):
         original = self.checkpoint(checkpoint_id)
         name = checked_name(uuid() if agent_id is None else agent_id)
         if self.history(name) or self.runs(name):
-            raise AlreadyExists(what="An agent's history", agent_id=name)
+            raise AlreadyExists(what="The history", agent_id=name)
         metadata = {**without_pin(original.metadata), "forked_from": checkpoint_id}
         fork = Checkpoint.new(
             name, original.conversation, original.iteration, state=original.state, metadata=metadata

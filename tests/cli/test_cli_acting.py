@@ -41,6 +41,13 @@ def test_a_checkpoint_is_forked_under_a_name_that_is_free(commands: Commands) ->
     assert copy.iteration == 2
 
 
+def test_of_an_agent_that_has_had_no_run_none_can_be_resumed(commands: Commands) -> None:
+    _, second, _ = tell(commands.store)
+    commands("fork", second, "--as", "branch")
+    line = commands.fails("resume", "branch", code=1)
+    assert line == "Error: Agent 'branch' has had no run that could be resumed: send a task for it."
+
+
 def test_a_deleted_agent_is_gone(commands: Commands) -> None:
     tell(commands.store)
     assert json.loads(commands("delete", "user-42", "-y", "--json").stdout)["checkpoints"] == 3
