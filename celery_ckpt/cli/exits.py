@@ -130,6 +130,11 @@ class Tally:
     def __init__(self) -> None:
         self._code = Code.DONE
 
+    @property
+    def has_failed(self) -> bool:
+        """Did anything go wrong so far?"""
+        return self._code is not Code.DONE
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """Do one of them: its error is told, and remembered for the end."""

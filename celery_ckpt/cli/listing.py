@@ -48,7 +48,7 @@ def list_(ctx: click.Context, status: str | None, as_json: bool) -> None:
     elif found:
         with screen.paged():
             screen.table(_COLUMNS, [_row(one) for one in found])
-    else:
+    elif not tally.has_failed:
         _say_none(screen, status)
     tally.end()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from cli_kit import Commands, commands_for, tell
@@ -61,6 +64,18 @@ def test_list_can_be_limited_to_a_status(commands: Commands) -> None:
 
 def test_an_empty_store_is_said_to_be_empty(commands: Commands) -> None:
     assert commands("list").stdout == "There is no agent in this store yet.\n"
+
+
+def test_a_store_of_which_nothing_can_be_read_is_not_said_to_be_empty(tmp_path: Path) -> None:
+    commands = commands_for(f"sqlite:///{tmp_path}/store.db")
+    tell(commands.store)
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        connection.execute("UPDATE ckpt_runs SET record = ?", [b"nonsense"])
+    for arguments in (["list"], ["list", "--status", "failed"]):
+        listed = commands(*arguments, code=65)
+        assert listed.stdout == ""
+        assert listed.stderr.startswith("Error: user-42: ")
+    assert json.loads(commands("list", "--json", code=65).stdout) == []
 
 
 def test_an_agent_of_which_there_is_only_a_lease_is_no_reason_to_fail(commands: Commands) -> None:
