@@ -15,9 +15,9 @@ from celery_ckpt.runtime.agents import AgentStatus
 _CHECKPOINTS = (
     Column("id", whole=True),
     Column("iteration", right=True),
+    Column("pin", coloured=True),
     Column("after", dim=True),
     Column("taken", dim=True),
-    Column("pin", coloured=True),
     Column("metadata"),
 )
 _RUNS = (
@@ -95,7 +95,7 @@ def _checkpoint_row(info: CheckpointInfo) -> list[Any]:
     metadata = " ".join(f"{key}={value}" for key, value in info.metadata.items())
     event = info.event.value if info.event else ""
     taken, pin = age(info.created_at), one_line(info.pin or "", 20)
-    return [info.id, info.iteration, event, taken, pin, one_line(metadata, 80)]
+    return [info.id, info.iteration, pin, event, taken, one_line(metadata, 80)]
 
 
 def runs(screen: Screen, runs: list[RunRecord]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ STYLES = {
 _GAP = 2
 #: No column gets narrower than this for want of room.
 _NARROWEST = 8
+#: So much of a terminal's width a name may take, and others are left out for it.
+_SHARE_OF_NAMES = 0.6
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,16 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
 def _that_fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
-    """Without the last columns, the least important ones, if all would be too narrow to be read."""
-    needed = [width + _GAP for width in _widths(columns, rows, 0)]
+    """Without the last columns, the least important ones, if all would be too narrow to be read.
+
+    Nor should a name go over several lines to make room for them, unless it is very long.
+    """
+    least, most = _widths(columns, rows, 0), _widths(columns, rows, sys.maxsize)
+    longest = int(_SHARE_OF_NAMES * width)
+    needed = [
+        _GAP + (max(narrow, min(wide, longest)) if column.whole else narrow)
+        for column, narrow, wide in zip(columns, least, most, strict=True)
+    ]
     count = len(columns)
     while count > 1 and sum(needed[:count]) > width:
         count -= 1

@@ -16,6 +16,7 @@ from cli_kit import Process, commands_for, tell
 from servers import free_port
 
 from celery_ckpt import CheckpointStore, Conversation, Message
+from celery_ckpt.records import RunStatus
 from celery_ckpt.testing.factories import make_checkpoint
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -94,6 +95,23 @@ def test_on_a_narrow_terminal_columns_are_left_out_and_not_squeezed(
     title, _, row = plain(shown).splitlines()
     assert title.split() == ["agent", "status", "iteration", "kept"]
     assert row.split() == ["user-42", "failed", "3", "3"]
+
+
+def test_names_to_be_copied_stay_on_one_line_and_the_last_columns_make_room(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    name = "571e3433-f94c-4cbf-876a-c31d17dc9276"
+    ids = tell(process_store, name, status=RunStatus.SUCCEEDED)
+    process.run("pin", ids[1])
+
+    _, listed = process.on_a_terminal("list", columns=80)
+    _, _, row = plain(listed).splitlines()
+    assert row.split()[:2] == [name, "succeeded"]
+
+    _, shown = process.on_a_terminal("show", name, "--part", "checkpoints", columns=80)
+    *_, third, second, first = plain(shown).splitlines()
+    assert [row.split()[0] for row in (first, second, third)] == ids
+    assert second.split()[2] == "pinned"
 
 
 def test_what_a_command_says_does_not_run_into_its_progress_bar(
