@@ -7,7 +7,7 @@ import click
 from celery_ckpt.cli.measuring import Bench, Timing
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import bar
-from celery_ckpt.cli.safe import bytes_of
+from celery_ckpt.cli.safe import bytes_of, counted
 from celery_ckpt.cli.tables import Column
 
 _COLUMNS = (
@@ -36,10 +36,8 @@ def bench_(ctx: click.Context, rounds: int, size: int, as_json: bool) -> None:
         screen.json({"rounds": rounds, "bytes": size, "operations": [_as_object(t) for t in timings]})
         return
     screen.table(_COLUMNS, [_row(timing) for timing in timings])
-    grown = bytes_of(rounds * size)
-    screen.line(
-        f"{rounds} rounds, each adding {bytes_of(size)}; load_latest reads up to {grown}.", "dim"
-    )
+    many, grown = counted(rounds, "round"), bytes_of(rounds * size)
+    screen.line(f"{many}, each adding {bytes_of(size)}; load_latest reads up to {grown}.", "dim")
 
 
 def _row(timing: Timing) -> list[str]:

@@ -138,8 +138,8 @@ def _show_findings(screen: Screen, found: list[Finding]) -> None:
         screen.labelled(
             finding.kind, f"{one_line(finding.subject)}: {one_line(finding.what)}", kind=kind
         )
-        done = "Repaired: " if finding.repaired else ""
-        screen.labelled("", f"{done}{one_line(finding.remedy)}", kind="other")
+        left_to_do = "Repaired." if finding.repaired else one_line(finding.remedy)
+        screen.labelled("", left_to_do, kind="other")
     repairable = sum(finding.can_repair and not finding.repaired for finding in found)
     if repairable:
         screen.line(f"{repairable} of these can be put right: celery ckpt doctor --repair")
