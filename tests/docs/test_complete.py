@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -36,6 +37,21 @@ def test_every_public_name_is_in_the_reference() -> None:
     shown = set(re.findall(r"^::: celery_ckpt\.(\w+)$", api, re.MULTILINE))
     assert shown == set(celery_ckpt.__all__) - {"signals"}
     assert "`celery_ckpt.signals`" in api
+
+
+def test_what_a_public_class_inherits_is_in_the_reference_too() -> None:
+    api = page("docs/reference/api.md").text
+    blocks = dict(re.findall(r"^::: celery_ckpt\.(\w+)\n((?:    .*\n)*)", api, re.MULTILINE))
+    inheriting = [name for name in blocks if inherited(getattr(celery_ckpt, name), blocks)]
+    assert [name for name in inheriting if "members:" not in blocks[name]] == []
+
+
+def inherited(kind: Any, explained: Iterable[str]) -> list[str]:
+    """What a class has from others of ours that the page does not explain."""
+    bases = inspect.getmro(kind)[1:] if inspect.isclass(kind) else ()
+    ours = [base for base in bases if base.__module__.startswith("celery_ckpt")]
+    unknown = [base for base in ours if base.__name__ not in explained]
+    return [name for base in unknown for name in vars(base) if not name.startswith(("_", "model_"))]
 
 
 def test_every_option_of_a_task_has_its_row() -> None:
