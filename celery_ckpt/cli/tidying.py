@@ -57,7 +57,7 @@ def prune_(
 ) -> None:
     """Drop checkpoints: of all agents, what their limits say; of those named, all but --keep.
 
-    The records of old runs go too, of all agents.
+    Without names the records of old runs go too.
 
     The latest checkpoint of an agent with an open run stays, and so do those that are pinned.
     """
