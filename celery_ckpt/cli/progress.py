@@ -25,9 +25,9 @@ class Advance(Protocol):
 
 
 @contextmanager
-def bar(title: str, total: int | None = None) -> Iterator[Advance]:
-    """A progress bar; nothing at all where standard error is no terminal."""
-    if not sys.stderr.isatty():
+def bar(title: str, total: int | None = None, *, hidden: bool = False) -> Iterator[Advance]:
+    """A progress bar; nothing at all where standard error is no terminal, or if it is hidden."""
+    if hidden or not sys.stderr.isatty():
         yield lambda more=1, what="": None
         return
     from rich.console import Console

@@ -43,7 +43,9 @@ def export_(
         if damage is not None:
             tally.failed(f"Left out: {damage}", Code.DAMAGED)
 
-    with _opened(output) as file, bar("exporting", len(names)) as advance:
+    # Lines that go to the terminal show themselves how far it is, and would run into a bar.
+    is_shown = output is None and sys.stdout.isatty()
+    with _opened(output) as file, bar("exporting", len(names), hidden=is_shown) as advance:
         size = 0
         for line in export_agents(agents.store, names, skip_damaged=skip_damaged, told=told):
             size += file.write(line)

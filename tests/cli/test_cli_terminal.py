@@ -129,6 +129,16 @@ def test_what_a_command_says_does_not_run_into_its_progress_bar(
     assert [before.endswith("\x1b[2K") for before in lines] == [True, True, True]
 
 
+def test_an_export_to_a_terminal_has_no_progress_bar_among_its_lines(
+    process: Process, process_store: CheckpointStore, tmp_path: Path
+) -> None:
+    tell(process_store)
+    code, shown = process.on_a_terminal("export")
+    assert (code, shown) == (0, process.run("export").stdout)
+    _, shown = process.on_a_terminal("export", "-o", str(tmp_path / "agents.jsonl"))
+    assert "exporting" in shown
+
+
 def test_what_a_message_holds_does_nothing_to_a_terminal(
     process: Process, process_store: CheckpointStore
 ) -> None:
