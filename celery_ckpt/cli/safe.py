@@ -36,8 +36,11 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def excerpt(text: str, limit: int) -> str:
-    """The beginning and the end of a long text, and how much was left out between."""
-    if len(text) <= limit:
+    """The beginning and the end of a long text, and how much was left out between.
+
+    A text that is a little longer is shown as it is: to leave out twelve characters takes a line.
+    """
+    if len(text) <= limit * 5 // 4:
         return visible(text)
     head, tail = text[: limit * 3 // 4].rstrip(), text[-limit // 4 :].lstrip()
     left_out = len(text) - len(head) - len(tail)

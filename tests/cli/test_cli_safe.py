@@ -49,6 +49,11 @@ def test_a_long_text_is_shown_by_its_beginning_and_its_end() -> None:
     assert excerpt("short", 200) == "short"
 
 
+def test_a_text_that_is_a_little_too_long_is_not_cut_for_that() -> None:
+    assert excerpt("a" * 250, 200) == "a" * 250
+    assert "51 characters left out" in excerpt("a" * 251, 200)
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(-5, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (7_200, "2 h ago"), (200_000, "2 d ago")],
