@@ -241,7 +241,9 @@ def _handed_off(
 
 def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     attempt.context.keeper.let_go(attempt.hold)
-    logger.warning("Run %s goes on elsewhere; this attempt stops", attempt.of_run.run_id)
+    logger.warning(
+        "Run %s was taken over, cancelled or deleted: this attempt stops", attempt.of_run.run_id
+    )
     tell(signals.lease_lost, attempt, run)
     if keeps_result(attempt.task):
         tell_outcome_again(attempt)  # STARTED, or a state that the body told, may have come after it

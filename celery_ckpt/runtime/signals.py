@@ -22,7 +22,7 @@ agent_resumed = Signal(name="agent_resumed", providing_args={"run"})
 agent_handed_off = Signal(name="agent_handed_off", providing_args={"run", "reason"})
 #: A run has ended; ``record`` says how.
 agent_finished = Signal(name="agent_finished", providing_args={"run", "record"})
-#: Somebody else works for the agent now: this attempt stops and changes nothing.
+#: The run was taken over, cancelled or deleted: this attempt stops and changes nothing.
 lease_lost = Signal(name="lease_lost", providing_args={"run"})
 #: A recorded step was not called as it was recorded: the code or its arguments have changed.
 step_changed = Signal(name="step_changed", providing_args={"run", "name"})
