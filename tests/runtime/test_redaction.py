@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
+from collections.abc import Iterator
 from traceback import format_exception
 from typing import Any
 
@@ -184,8 +186,18 @@ def speaking(run: AgentRun, error: Exception) -> None:
     raise error
 
 
+@pytest.fixture
+def unlogged() -> Iterator[None]:
+    """For what xdist cannot send from its processes: receivers of other tests may log it."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.mark.parametrize("error", [ValueError("half \ud800"), Reject("half \ud800")])
-def test_an_error_with_half_a_character_is_kept_and_the_run_is_over(error: Exception) -> None:
+def test_an_error_with_half_a_character_is_kept_and_the_run_is_over(
+    error: Exception, unlogged: None
+) -> None:
     speaking.app.conf.ckpt_store_url = "memory://"
     life = _Life(speaking._get_current_object(), (error,), {})
     with pytest.raises(type(error)):
