@@ -13,7 +13,7 @@ import asyncio
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
@@ -24,12 +24,13 @@ from celery_ckpt.control import found
 T = TypeVar("T")
 #: They wait for a store most of the time; there are as many as are needed at once.
 _MOST_THREADS = 32
-#: Gives the next iteration, or ``None`` at the end.
-Advance = Callable[[], Coroutine[Any, Any, int | None]]
 
 
 class Bridge(Protocol):
     """How the coroutines of a run meet its body."""
+
+    #: Is the body a coroutine?
+    is_async: bool
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Any:
         """What a method of the run returns to the body."""
@@ -43,10 +44,6 @@ class Bridge(Protocol):
         """Call a function of the user's and return its result."""
         ...
 
-    async def pause(self) -> None:
-        """Let calls that were started side by side with this one begin."""
-        ...
-
     def under_way(self) -> AbstractContextManager[None]:
         """A call is being made meanwhile."""
         ...
@@ -55,13 +52,11 @@ class Bridge(Protocol):
         """Wait until no call is under way; they may be cancelled first."""
         ...
 
-    def loop(self, advance: Advance) -> Any:
-        """What the body iterates over."""
-        ...
-
 
 class SyncBridge:
     """For bodies that are plain functions."""
+
+    is_async = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Drive a coroutine that never really suspends, and return its result."""
@@ -90,9 +85,6 @@ class SyncBridge:
             "Make the body `async def`, or give it a plain function."
         )
 
-    async def pause(self) -> None:
-        """There is nobody to wait for."""
-
     def under_way(self) -> AbstractContextManager[None]:
         """Whoever makes it waits for it, as do pools of threads."""
         return nullcontext()
@@ -100,14 +92,11 @@ class SyncBridge:
     async def finish(self, *, cancel: bool = False) -> None:
         """There is nobody to wait for."""
 
-    def loop(self, advance: Advance) -> Iterator[int]:
-        """A generator of iterations."""
-        while (iteration := self.run(advance())) is not None:
-            yield iteration
-
 
 class AsyncBridge:
     """For bodies that are coroutines."""
+
+    is_async = True
 
     def __init__(self) -> None:
         #: What tells of the end of each call that is under way, and the task that makes it.
@@ -138,10 +127,6 @@ class AsyncBridge:
         result = fn(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
-    async def pause(self) -> None:
-        """Let the other tasks of the loop go on once."""
-        await asyncio.sleep(0)
-
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """A call is being made meanwhile, perhaps side by side with others."""
@@ -160,11 +145,6 @@ class AsyncBridge:
                 task.cancel()
         while self._calls:
             await asyncio.wait(self._calls)
-
-    async def loop(self, advance: Advance) -> AsyncIterator[int]:
-        """An async generator of iterations."""
-        while (iteration := await advance()) is not None:
-            yield iteration
 
 
 #: Of a process, for the stores of all its agents. Those of the loop are the users': tools that block

@@ -23,7 +23,7 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.hosting import RunHost
 from celery_ckpt.jsonvalues import encode
 from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.position import Position
+from celery_ckpt.position import Position, here
 from celery_ckpt.recognising import Recognition, step_under_way, under_way
 from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
@@ -82,6 +82,7 @@ class Calls:
         self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], returns: Any
     ) -> Any:
         """See ``AgentRun.step``."""
+        self._at.confirm_drop()
         returns = returns or declared(fn)
         key, step = await self._claim(name, args, kwargs)
         if step is None:
@@ -91,6 +92,7 @@ class Calls:
 
     async def llm(self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """See ``AgentRun.llm``."""
+        self._at.confirm_drop()
         self._refuse_inside_a_step("run.llm")
         self.flush()
         name = f"llm:{name_of(fn)}"
@@ -111,6 +113,7 @@ class Calls:
 
     async def tool(self, call: ToolCall, fn: Callable[..., Any], returns: Any) -> Any:
         """See ``AgentRun.tool``."""
+        self._at.confirm_drop()
         self._refuse_inside_a_step("run.tool")
         returns, name = returns or declared(fn), call.name
         key, asking, step = self._recognition.claim_call(call)
@@ -149,18 +152,29 @@ class Calls:
 
     # -- recognising -----------------------------------------------------------------------------------
 
+    def begin_body(self) -> None:
+        """The body begins, in this thread and this task."""
+        self._recognition.home = here()
+
     async def _claim(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[str, Step | None]:
-        at = self._at
         key, step = self._recognition.claim(name, args, kwargs)
-        if step is None and at.exact != at.steps and self._book.looks_changed(at.steps, name):
-            await self._tell_changed(name)
+        if step is None and self._recognition.is_changed(key, name):
+            try:
+                await self.tell(self._host.changed, name)
+            except BaseException:
+                self._book.release(key)
+                raise
         return key, step
 
-    async def _tell_changed(self, name: str) -> None:
-        # Calls that were started side by side with this one may be what was recorded.
-        await self._bridge.pause()
-        if self._book.looks_changed(self._at.steps, name):
+    async def tell_changes(self) -> None:
+        """At the end of an iteration, let the host know which calls side by side have changed."""
+        for name in self._book.changed(self._at.steps):
             await self.tell(self._host.changed, name)
+
+    def settle(self) -> None:
+        """The same at the end of the body."""
+        for name in self._book.changed():
+            self._told(self._host.changed, name)
 
     # -- making ----------------------------------------------------------------------------------------
 
@@ -210,7 +224,8 @@ class Calls:
     def _new_step(self, key: str, iteration: int, name: str, value: Any) -> Step:
         of_run = {"agent_id": self._run.agent_id, "run_id": self._run.run_id}
         readable = name.encode(errors="replace").decode()
-        return Step(**of_run, iteration=iteration, key=key, name=readable, value=value)
+        place = self._book.place_of(key)
+        return Step(**of_run, iteration=iteration, key=key, name=readable, place=place, value=value)
 
     def _record(self, step: Step, add: Callable[[Step], None] | None) -> None:
         try:

@@ -111,14 +111,18 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
         fields["state"] = own["state"]
     if conversation.max_tokens != DEFAULT_MAX_TOKENS:
         fields["max_tokens"] = conversation.max_tokens
+    if own["after_loop"]:
+        fields["after_loop"] = True
     if own["entry"] is not None:
         fields["entry"] = _entry_header(own["entry"], kept)
     return fields
 
 
 def _entry_header(entry: Entry, kept: int) -> dict[str, Any]:
-    fields = {"kept": kept, "state": entry.state, "max_tokens": entry.conversation.max_tokens}
-    defaults = {"state": {}, "max_tokens": DEFAULT_MAX_TOKENS}
+    fields: dict[str, Any] = {"kept": kept, "state": entry.state}
+    fields["max_tokens"] = entry.conversation.max_tokens
+    fields["after_loop"] = entry.after_loop
+    defaults = {"state": {}, "max_tokens": DEFAULT_MAX_TOKENS, "after_loop": False}
     return {name: value for name, value in fields.items() if defaults.get(name) != value}
 
 

@@ -115,6 +115,8 @@ class Conversation:
         if type(max_tokens) is not int or not 0 < max_tokens < 2**62:
             raise ValueError("max_tokens must be an integer of at least 1, and below 2**62")
         self.max_tokens = max_tokens
+        #: How often ``append`` and ``replace`` have changed it. Recorded calls add by ``take``.
+        self.edits = 0
         #: One writer at a time; readers need no lock, since what they read is replaced as a whole.
         self._lock = threading.Lock()
         self._own = _whole(messages)
@@ -123,7 +125,7 @@ class Conversation:
     def over(cls, spine: Spine, length: int, max_tokens: int) -> Conversation:
         """A conversation of the first ``length`` messages of a spine, without copying them."""
         conversation = cls.__new__(cls)
-        conversation.max_tokens = max_tokens
+        conversation.max_tokens, conversation.edits = max_tokens, 0
         conversation._lock = threading.Lock()
         conversation._own = spine, length
         return conversation
@@ -141,6 +143,7 @@ class Conversation:
             NotJson: it holds something JSON cannot; the error names the path, nothing was added.
         """
         message = Message.of(message)
+        self.edits += 1
         self.take(message if self.redact is None else self.redact(message))
 
     def take(self, message: Message) -> None:
@@ -156,6 +159,7 @@ class Conversation:
         replaced = _whole(messages if self.redact is None else self._redacted(messages))
         with self._lock:
             self._own = replaced
+            self.edits += 1
 
     def _redacted(self, messages: Iterable[Message | dict[str, Any]]) -> Iterator[Message]:
         redact, known = self.redact or Message.of, {id(message) for message in self.messages}

@@ -99,6 +99,8 @@ class Entry(Value):
 
     conversation: Conversation
     state: State = {}
+    #: Is it the code after the loop that began there?
+    after_loop: bool = False
 
 
 class Checkpoint(Value):
@@ -120,6 +122,8 @@ class Checkpoint(Value):
     entry: Entry | None = None
     #: The metadata that its run goes on with; ``None``: ``metadata``, without a pin.
     run_metadata: Metadata | None = None
+    #: Had the body left its loop?
+    after_loop: bool = False
 
     @classmethod
     def new(
@@ -185,6 +189,15 @@ def is_alike(one: Checkpoint, other: Checkpoint) -> bool:
     """Do two checkpoints hold the same, whatever they are called and whenever they were taken?"""
     as_other = {"id": other.id, "created_at": other.created_at}
     return one.model_copy(update=as_other) == other
+
+
+def is_as_good_as(one: Checkpoint, last: Checkpoint) -> bool:
+    """Does a checkpoint hold the conversation, the state and the metadata with which its run ends?"""
+    mine, its = one.__dict__, last.__dict__
+    (spine, length), (its_spine, its_length) = one.conversation.extent, last.conversation.extent
+    if length != its_length or (spine is not its_spine and one.conversation != last.conversation):
+        return False
+    return all(mine[name] == its[name] for name in ("iteration", "state", "metadata"))
 
 
 hand_out_copies(Entry, "conversation", "state")

@@ -1,16 +1,23 @@
 """Where a run stands: which iteration its steps belong to, and what a checkpoint says of it.
 
-    iterations   0 (before the loop) ─> 1 ─> 2 ─> ... ─> limit + 1 (after a loop that ran to its end)
+    before the loop     0
+    in the loop         1, 2, ...
+    after the loop      steps belong to the number that follows the last iteration
 
-After ``break`` a run still stands in the iteration it left, so that a resume enters it, replays it
-and breaks again. A body that has no loop stands in 0, or counts by hand with ``emit(ITERATION)``.
+However the loop ends, by ``break`` or at its limit, a resume enters the last iteration again, replays
+its recorded calls and leaves the loop again. So a variable that the iteration binds is bound after the
+loop. The exception is a last iteration that the body has saved by its own hand: no replay can rebuild
+it, so a resume skips the loop. A body without a loop stands in 0, or counts its iterations by hand with
+``emit(ITERATION)``.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery_ckpt.control import found
@@ -20,6 +27,9 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
 from celery_ckpt.models import Entry
 from celery_ckpt.restoring import Restored
+
+#: A thread, and a task of its event loop.
+Place = tuple[int, int]
 
 
 class Position:
@@ -34,14 +44,22 @@ class Position:
         self.stands = begin.iteration if self.by_hand else begin.enters
         #: The iteration that steps made now belong to.
         self.steps = self.stands if self.by_hand else 0
-        self.entry = Entry(conversation=begin.conversation, state=begin.state)
+        self.entry = Entry(
+            conversation=begin.conversation, state=begin.state, after_loop=begin.skips_loop
+        )
         #: The run's metadata at that entry.
         self.metadata = dict(begin.metadata)
         #: Has the body done by hand what only an exact checkpoint can hold? Before the loop that holds
         #: from the start, if it did so in an earlier attempt: an entry there would mean "not resumed".
         self.is_own_hand = self.by_hand or (begin.exact and begin.enters == 0)
+        #: Does a resume from here skip the loop?
+        self.skips_loop = begin.skips_loop
         #: In this iteration the conversation holds already what recorded steps have added.
-        self.exact = begin.iteration if begin.exact or self.by_hand else None
+        self.exact: int | None = None
+        if begin.exact or self.by_hand:
+            self.exact = begin.enters if begin.skips_loop else begin.iteration
+        #: The iteration whose end an earlier attempt has put on record: all its calls are recorded.
+        self.completed = begin.completed
         #: Is the iteration over and the next one not begun?
         self.ended = False
         #: The messages of ``run.llm`` in this iteration that ask for a tool call, by its id.
@@ -51,7 +69,13 @@ class Position:
         self._next = max(begin.enters, 1)
         self._has_loop = False
         self._is_turning = False
-        self._is_exhausted = False
+        self._has_turned = False
+        #: The conversation at the entry, and how often the body had changed it by then.
+        self._edits: tuple[Conversation, int] = (begin.conversation, begin.conversation.edits)
+        #: Set when the loop was dropped amid an iteration, until it is clear that this was a ``break``.
+        self._dropped: tuple[Entry | None, Conversation, int, dict[str, str]] | None = None
+        #: Where the body was running then.
+        self._home: Place | None = None
 
     @property
     def is_past(self) -> bool:
@@ -59,14 +83,29 @@ class Position:
         return self.steps == 0 and self.stands > 0
 
     @property
+    def is_complete(self) -> bool:
+        """Are all calls of this iteration recorded, because its end is?"""
+        return self.completed is not None and self.steps == self.completed
+
+    @property
     def has_loop(self) -> bool:
         """Has the body asked for its iterations?"""
         return self._has_loop
 
     @property
+    def is_in_or_after_loop(self) -> bool:
+        """Has an iteration of the loop been entered, by this attempt or an earlier one?"""
+        return self._has_turned or (self._has_loop and self._next > 1)
+
+    @property
     def is_turning(self) -> bool:
         """Is an iteration of the loop under way?"""
         return self._is_turning
+
+    @property
+    def has_skipped_loop(self) -> bool:
+        """Has the loop ended without an iteration in this attempt, after some in an earlier one?"""
+        return self._has_loop and not self._has_turned and not self._is_turning and self._next > 1
 
     def begin_loop(self) -> None:
         """The body asks for its iterations. Raises ``RunMisused`` for a second time."""
@@ -88,6 +127,17 @@ class Position:
             for call in message.tool_calls:
                 self.asked.setdefault(call.id, []).append(message)
 
+    def is_edited(self, conversation: Conversation) -> bool:
+        """Has the body itself, and not a helper, changed the conversation since the entry?"""
+        entered, edits = self._edits
+        return conversation is not entered or conversation.edits != edits
+
+    # -- the loop --------------------------------------------------------------------------------------
+
+    def is_last(self, limit: int | None) -> bool:
+        """Is no iteration left?"""
+        return self.skips_loop or (limit is not None and self._next > limit)
+
     def advance(
         self,
         limit: int | None,
@@ -95,22 +145,66 @@ class Position:
         state: dict[str, Any],
         metadata: dict[str, str],
     ) -> int | None:
-        """Enter the next iteration, or what comes after the last."""
-        entry = Entry(conversation=conversation, state=state)
-        is_over = limit is not None and self._next > limit
-        self._enter(self._next, entry)
-        self.metadata = dict(metadata)
-        self.iteration = self._next - 1 if is_over else self._next
-        self._is_turning, self._is_exhausted = not is_over, is_over
-        if is_over:
+        """Enter the next iteration, or the code after the loop."""
+        if self.is_last(limit):
+            entry = Entry(conversation=conversation, state=state, after_loop=True)
+            self._leave(entry, conversation, conversation.edits, metadata)
             return None
+        self.steps = self.stands = self.iteration = self._next
+        self._enter(Entry(conversation=conversation, state=state), conversation, metadata)
+        self._is_turning = self._has_turned = True
         self._next += 1
         return self.iteration
 
-    def _enter(self, iteration: int, entry: Entry | None = None) -> None:
-        self.steps = self.stands = iteration
-        self.entry = entry or self.entry
-        self.is_own_hand = self.ended = False
+    def drop(
+        self,
+        conversation: Conversation,
+        state: dict[str, Any],
+        metadata: dict[str, str],
+    ) -> None:
+        """The loop is gone amid an iteration: by ``break``, or by an exception."""
+        if not self._is_turning:
+            return
+        entry = None
+        if self.is_own_hand:
+            with suppress(ValueError):  # the next checkpoint says what is not JSON
+                entry = Entry(conversation=conversation, state=state, after_loop=True)
+        self._dropped = entry, conversation, conversation.edits, dict(metadata)
+        self._home = here()
+
+    def confirm_drop(self) -> None:
+        """If the body goes on, it has left the loop. Only its own thread and task can tell: other calls
+        may go on while an exception is on its way out of the body.
+        """
+        if self._dropped is not None and self._home == here():
+            dropped, self._dropped = self._dropped, None
+            self._leave(*dropped)
+
+    def _leave(
+        self,
+        entry: Entry | None,
+        conversation: Conversation,
+        edits: int,
+        metadata: dict[str, str],
+    ) -> None:
+        """Enter the code after the loop."""
+        can_replay = self._is_turning and not self.is_own_hand
+        is_fresh = self._next == 1 and not self.is_own_hand
+        self.steps, self.iteration = self._next, self._next - 1
+        self._is_turning = False
+        if not (can_replay or is_fresh):
+            self.skips_loop = True
+            if entry is not None:
+                self._enter(entry, conversation, metadata)
+                self._edits = conversation, edits
+        self.asked, self.keys = {}, Counter()
+
+    def _enter(self, entry: Entry, conversation: Conversation, metadata: dict[str, str]) -> None:
+        self.entry, self.metadata = entry, dict(metadata)
+        self._edits = conversation, conversation.edits
+        # What was restored exactly is saved exactly: no entry could say what its steps have added.
+        self.is_own_hand = self.exact == self.steps
+        self.ended = False
         self.asked, self.keys = {}, Counter()
 
     @contextmanager
@@ -127,29 +221,27 @@ class Position:
     def count_by_hand(self) -> None:
         """The body says that an iteration is over, and has no loop that would say so."""
         self.iteration += 1
-        self._enter(self.iteration)
+        self.steps = self.stands = self.iteration
+        self.ended = False
+        self.asked, self.keys = {}, Counter()
         self.by_hand = self.is_own_hand = True
 
-    def of_snapshot(
-        self,
-        conversation: Conversation,
-        state: dict[str, Any],
-        metadata: dict[str, str],
-        event: CheckpointEvent | None,
-    ) -> dict[str, Any]:
+    # -- checkpoints -----------------------------------------------------------------------------------
+
+    def of_snapshot(self, event: CheckpointEvent | None) -> dict[str, Any]:
         """What a checkpoint says of where it was taken."""
         if self.ended:
             return {"iteration": self.stands, "event": event or CheckpointEvent.ITERATION}
-        if event is None and self._is_still_at_the_end(conversation, state, metadata):
-            return {"iteration": self.iteration, "event": CheckpointEvent.ITERATION}
         entry = None if self.is_own_hand else self.entry
-        return {"iteration": self.stands, "event": event, "entry": entry}
+        is_left = self.skips_loop or (self._has_turned and not self._is_turning)
+        iteration = self.iteration if is_left else self.stands
+        return {"iteration": iteration, "event": event, "entry": entry, "after_loop": is_left}
 
-    def _is_still_at_the_end(
-        self, conversation: Conversation, state: dict[str, Any], metadata: dict[str, str]
-    ) -> bool:
-        """Has the loop run to its end, and nothing changed since? Then the last iteration says all."""
-        if not self._is_exhausted or self.is_own_hand:
-            return False
-        is_same_talk = conversation.extent == self.entry.conversation.extent
-        return is_same_talk and (state, metadata) == (self.entry.state, self.metadata)
+
+def here() -> Place:
+    """The thread, and the task of an event loop, that the present code runs in."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), id(task)

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 from celery_ckpt.answers import asked_last
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.position import Position
+from celery_ckpt.position import Place, Position, here
 from celery_ckpt.records import Step
-from celery_ckpt.steps import StepBook, call_key, call_key_by_hand, fingerprint, step_key
+from celery_ckpt.steps import (
+    StepBook,
+    call_key,
+    call_key_by_hand,
+    fingerprint,
+    nested_key,
+    step_key,
+)
 
 if TYPE_CHECKING:
     from celery_ckpt.run import AgentRun
@@ -55,14 +62,29 @@ class Recognition:
 
     def __init__(self, run: AgentRun, position: Position, book: StepBook) -> None:
         self._run, self._at, self._book = run, position, book
+        #: Where the body runs, once that is known.
+        self.home: Place | None = None
 
     def claim(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[str, Step | None]:
         """The key of a call, and its record if there is one."""
-        if self._at.is_past:
+        at, book = self._at, self._book
+        # Only what the body itself calls, one after the other, comes in the same order every time.
+        is_own = self.home == here() and step_under_way(self._run) is None
+        place = book.begin(at.steps, name) if is_own else None
+        if at.is_past:
             # All of them were recorded, whatever the conversation and the state they are given now.
-            base = self._base(name, args, kwargs)
-            return self._book.claim_named(self._at.steps, name, base)
-        return self._book.claim(*self._bases(name, args, kwargs))
+            key, step = book.claim_named(at.steps, name, self._base(name, args, kwargs), place)
+        elif at.is_complete:
+            key, step = book.claim_placed(at.steps, name, self._base(name, args, kwargs), place)
+        else:
+            key, step = book.claim(*self._bases(name, args, kwargs))
+        book.put(key, place)
+        return key, step
+
+    def is_changed(self, key: str, name: str) -> bool:
+        """Is a call that found no record another one than was recorded in its place?"""
+        at = self._at
+        return at.exact != at.steps and self._book.replaces(at.steps, name, self._book.place_of(key))
 
     def claim_call(self, call: ToolCall) -> tuple[str, Message | None, Step | None]:
         """The key of a tool call, the message of ``run.llm`` that asked for it, and its record."""
@@ -115,5 +137,6 @@ class Recognition:
             return digest(conversation) if digest and is_own else conversation.digest
 
         inside = step_under_way(self._run)
-        given = [*args, inside.key] if inside else args
-        return step_key(self._at.steps, name, fingerprint(given, kwargs, digest_of))
+        if inside is None:
+            return step_key(self._at.steps, name, fingerprint(args, kwargs, digest_of))
+        return nested_key(self._at.steps, name, fingerprint([*args, inside.key], kwargs, digest_of))

@@ -51,6 +51,8 @@ class Step(Value):
     key: StepKey
     #: What was called, for people.
     name: str = ""
+    #: Which call of that name in its iteration it is, from 0; ``None``: it was made beside others.
+    place: Count | None = None
     value: Annotated[Any, kept_exactly("value")] = None
 
 

@@ -1,16 +1,19 @@
 """Where a run goes on: decided by the latest checkpoint alone, never by how often it was tried.
 
-    latest checkpoint                       restored            enters      resumed
-    none, or of another run                 all of it           1           no
+    latest checkpoint                       restored            enters              resumed
+    none, or of another run                 all of it           1                   no
     of this run
-      with an entry, before the loop        the entry           1           no
-      with an entry, in iteration i         the entry           i           yes
-      after ITERATION i, without entry      all of it           i + 1       yes
-      else (taken by the body's own hand)   all of it           i           yes
+      with an entry, before the loop        the entry           1                   no
+      with an entry, in iteration i         the entry           i                   yes
+      with an entry, after the loop         the entry           skips the loop      yes
+      after ITERATION i, without entry      all of it           i + 1               yes
+      exact, after the loop                 all of it           skips the loop      yes
+      exact, in iteration i                 all of it           i                   yes
 
-An entry is where an iteration began: its recorded steps replay from there and add again what they
-added. Without one the checkpoint is exact, and steps find there what they have added. The run's
-metadata goes with the state; what was given to one checkpoint stays with that one.
+An entry is where an iteration, or the code after the loop, began: recorded steps replay from there and
+add again what they added. Without one the checkpoint is exact (the body took it by its own hand), and
+steps find there what they have added. The run's metadata goes with the state; metadata that was given
+to a single checkpoint stays with that one.
 """
 
 from __future__ import annotations
@@ -39,6 +42,10 @@ class Restored:
     enters: int = 0
     #: Does the conversation hold already what steps of that iteration have added?
     exact: bool = False
+    #: Is the loop not entered again?
+    skips_loop: bool = False
+    #: The iteration to enter, if its end is on record: then so are all its calls.
+    completed: int | None = None
 
 
 def restored(latest: Checkpoint | None, run_id: str, max_tokens: int) -> Restored:
@@ -49,9 +56,18 @@ def restored(latest: Checkpoint | None, run_id: str, max_tokens: int) -> Restore
         return Restored(latest.conversation, latest.state)
     if latest.entry is None:
         return _exact(latest)
-    i = latest.iteration
-    entry = latest.entry
-    return Restored(entry.conversation, entry.state, metadata_of_run(latest), i > 0, i, i)
+    i, entry = latest.iteration, latest.entry
+    is_over = latest.after_loop or latest.event == CheckpointEvent.ITERATION
+    return Restored(
+        entry.conversation,
+        entry.state,
+        metadata_of_run(latest),
+        resumed=i > 0 or entry.after_loop,
+        iteration=i,
+        enters=i + 1 if entry.after_loop else i,
+        skips_loop=entry.after_loop,
+        completed=i if is_over and i > 0 and not entry.after_loop else None,
+    )
 
 
 def _exact(latest: Checkpoint) -> Restored:
@@ -63,8 +79,9 @@ def _exact(latest: Checkpoint) -> Restored:
         metadata_of_run(latest),
         resumed=True,
         iteration=i,
-        enters=i + 1 if ended else i,
+        enters=i + 1 if ended or latest.after_loop else i,
         exact=not ended,
+        skips_loop=latest.after_loop,
     )
 
 
@@ -75,5 +92,6 @@ def metadata_of_run(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def is_end_of_iteration(checkpoint: Checkpoint) -> bool:
-    """Was it taken when its iteration was over?"""
-    return checkpoint.entry is None and checkpoint.event == CheckpointEvent.ITERATION
+    """Was it taken when its iteration was over, and does a resume enter the next one?"""
+    is_end = checkpoint.event == CheckpointEvent.ITERATION and not checkpoint.after_loop
+    return checkpoint.entry is None and is_end

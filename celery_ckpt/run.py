@@ -2,14 +2,15 @@
 
     body ── llm, tool, step ────> Calls: replay what is recorded, else call, record, add, tell
     body ── iterations ─────────> flush answers ─> tell the host ─> may hand off ─> the next
-    body ── emit, checkpoint ───> by its own hand: for the rest of the iteration checkpoints are exact
+    body ── emit ───────────────> by its own hand: for the rest of the iteration checkpoints are exact
+    body ── checkpoint ─────────> the same if the body itself has changed the conversation
 
 All of it is written once, as coroutines; a bridge makes of it what sync and async bodies see.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.hosting import RunHost
+from celery_ckpt.iterations import Iterations
 from celery_ckpt.maintenance import PIN, without_pin
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.models import Checkpoint
@@ -44,13 +46,6 @@ class HasDict(Protocol):
 
 #: What a model's client returns. Not ``Any``: to type checkers a coroutine would be one too.
 Answer: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
-
-
-class Iterations(Protocol):
-    """The loop of a body: ``for`` in a plain one, ``async for`` in an async one."""
-
-    def __iter__(self) -> Iterator[int]: ...
-    def __aiter__(self) -> AsyncIterator[int]: ...
 
 
 class AgentRun:
@@ -94,6 +89,8 @@ class AgentRun:
         self._host, self._bridge, self._clock = host, bridge, clock
         self._at = Position(begin, book.by_hand)
         self._calls = Calls(self, host, bridge, self._at, book, redaction)
+        if not bridge.is_async:
+            self.begin_body()
 
     @property
     def conversation(self) -> Conversation:
@@ -120,8 +117,7 @@ class AgentRun:
             RunMisused: it is the second loop of this run.
         """
         self._at.begin_loop()
-        loop: Iterations = self._bridge.loop(lambda: self._advance(limit))
-        return loop
+        return Iterations(self._bridge, lambda: self._advance(limit), self._drop_loop)
 
     @overload
     def step(
@@ -187,7 +183,12 @@ class AgentRun:
         return self._bridge.run(self._emit(CheckpointEvent(event)))
 
     def checkpoint(self, *, pin: str | None = None, **metadata: Any) -> Any:
-        """Save now, exactly this, with more metadata for this one checkpoint; returns it.
+        """Save now, with more metadata for this one checkpoint; returns it.
+
+        In an iteration whose messages were all added by ``llm`` and ``tool``, a resume enters the
+        iteration again and replays it. If the body itself has appended or replaced messages, or has no
+        loop, a resume goes on with exactly what was saved: the code of the iteration, or of the body,
+        runs again on the saved conversation and state.
 
         With ``pin``, a label, no sweep ever drops it.
         """
@@ -204,15 +205,30 @@ class AgentRun:
 
     async def _advance(self, limit: int | None) -> int | None:
         self._calls.flush()
+        await self._calls.tell_changes()
         if self._at.is_turning:
-            with self._at.ending():
-                await self._calls.tell(self._host.emit, CheckpointEvent.ITERATION)
-                self._host.check(self)
-                await self._bridge.io(self._host.iteration_ended, self)
+            await self._end_iteration(self._at.is_last(limit))
         self._redact()
         return self._at.advance(limit, self.conversation, self.state, self.metadata)
 
+    async def _end_iteration(self, is_last: bool) -> None:
+        at = self._at
+        # A resume enters the last iteration again, unless no replay could rebuild it.
+        with at.ending(not is_last or at.is_own_hand):
+            if not at.is_complete:
+                await self._calls.tell(self._host.emit, CheckpointEvent.ITERATION)
+            if not (is_last and at.is_own_hand):
+                self._host.check(self)
+            if not is_last:
+                # After the last one there is nothing to make room for: a run that is handed off there
+                # would only enter it again.
+                await self._bridge.io(self._host.iteration_ended, self)
+
+    def _drop_loop(self) -> None:
+        self._at.drop(self.conversation, self.state, self.metadata)
+
     async def _emit(self, event: CheckpointEvent) -> None:
+        self._at.confirm_drop()
         is_end = event is CheckpointEvent.ITERATION
         if is_end and not self._at.has_loop:
             await self._calls.mark_by_hand()
@@ -223,7 +239,11 @@ class AgentRun:
             self._host.check(self)
 
     async def _checkpoint(self, metadata: dict[str, Any]) -> Checkpoint:
-        self._at.is_own_hand = True
+        at = self._at
+        at.confirm_drop()
+        # Without a loop there is no iteration to enter again: what is saved is all that a resume has.
+        if not at.is_in_or_after_loop or at.is_edited(self.conversation):
+            at.is_own_hand = True
         checkpoint = self.snapshot(metadata={key: str(value) for key, value in metadata.items()})
         await self._calls.tell(self._host.save, checkpoint)
         self._host.check(self)
@@ -251,7 +271,7 @@ class AgentRun:
         state, conversation = self._redaction.json(self.state, "state"), self.conversation.copy()
         own = self._redaction.json(self.metadata, "metadata")
         given = self._redaction.json({**own, **metadata}, "metadata") if metadata else own
-        at = self._at.of_snapshot(conversation, self.state, self.metadata, event)
+        at = self._at.of_snapshot(event)
         of_run = own if at.get("entry") is None else self._at.metadata
         return Checkpoint.new(
             self.agent_id,
@@ -264,6 +284,10 @@ class AgentRun:
             **at,
         )
 
+    def begin_body(self) -> None:
+        """The body begins, in this thread and this task: calls from others are made side by side."""
+        self._calls.begin_body()
+
     async def finish(self, *, cancel: bool) -> None:
         """The body has ended: wait for the calls that it has left under way, or cancel them first.
 
@@ -272,8 +296,23 @@ class AgentRun:
         await self._calls.finish(cancel=cancel)
 
     def settle(self) -> None:
-        """Append the answers that are still held. To be called when the body has returned."""
+        """Append the answers that are still held. To be called when the body has returned.
+
+        Raises what the host raises for recorded steps that no call has matched.
+        """
         self._calls.flush()
+        self._calls.settle()
+
+    def explain(self, error: BaseException) -> None:
+        """Add a note to an error of the body that comes of a loop that was skipped."""
+        if isinstance(error, UnboundLocalError) and self._at.has_skipped_loop:
+            error.add_note(
+                "This attempt resumed after the run.iterations() loop, so the loop did not run again "
+                "and bound no variable. A resume enters the last iteration again, unless the body "
+                "saved that iteration by hand (run.emit, or run.checkpoint after its own changes to "
+                "the conversation) or the limit has become smaller. Keep in run.state what the code "
+                "after the loop needs."
+            )
 
     def resumes_beyond(self, checkpoint: Checkpoint) -> int:
         """The largest k >= 1 whose steps nobody needs once this is the latest checkpoint; else 0."""

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -24,6 +25,8 @@ from celery_ckpt.records import Step
 
 #: Says that the body counts its iterations itself. It is no call's key: those have a second colon.
 BY_HAND = "0:by hand"
+#: Before the fingerprint of a call that is made inside of another one.
+_NESTED = "in "
 _LONGEST_PART = 200
 _DIGITS = 32
 _HUGE_BITS = 14_000
@@ -96,6 +99,15 @@ def step_key(iteration: int, name: str, print_: str) -> str:
     return f"{iteration}:{_short(name)}:{print_}"
 
 
+def nested_key(iteration: int, name: str, print_: str) -> str:
+    """The same for a call that is made inside of another one."""
+    return step_key(iteration, name, _NESTED + print_)
+
+
+def _is_nested(key: str) -> bool:
+    return key.rpartition(":")[0].rpartition(":")[2].startswith(_NESTED)
+
+
 def _short(part: str) -> str:
     """Keys have a limit, and must be Unicode; a digest stands for what is neither."""
     if len(part) <= _LONGEST_PART and part.isprintable():
@@ -112,6 +124,14 @@ class StepBook:
         self._steps = {step.key: step for step in steps}
         self._before = list(self._steps.values())
         self._taken: set[str] = set()
+        #: How many calls of each name the body itself has begun in each iteration.
+        self._begun: Counter[tuple[int, str]] = Counter()
+        #: Which of them each claimed call is.
+        self._places: dict[str, int] = {}
+        #: The iterations and names of calls that no record was found for.
+        self._missed: dict[tuple[int, str], None] = {}
+        #: The records of calls that are known to have changed.
+        self._replaced: set[str] = set()
 
     @property
     def by_hand(self) -> bool:
@@ -144,13 +164,45 @@ class StepBook:
             fitting = [key for key in free if key in self._steps]
             return self._take(min(fitting, key=list(self._steps).index) if fitting else free[0])
 
-    def claim_named(self, iteration: int, name: str, base: str) -> tuple[str, Step | None]:
-        """Like ``claim``, but if it fits none, take the first of that name that nobody has met."""
+    def claim_placed(
+        self, iteration: int, name: str, base: str, place: int | None
+    ) -> tuple[str, Step | None]:
+        """Like ``claim``, but a call that fits no record is the one of that name and place."""
         with self._lock:
             key = next(self._free(base))
             if key not in self._steps:
-                key = next((step.key for step in self._unmet(iteration, name)), key)
+                key = next((step.key for step in self._at(iteration, name, place)), key)
             return self._take(key)
+
+    def claim_named(
+        self, iteration: int, name: str, base: str, place: int | None
+    ) -> tuple[str, Step | None]:
+        """The same, but one that was made beside others is the first of that name that was so too."""
+        with self._lock:
+            key = next(self._free(base))
+            if key not in self._steps:
+                unmet = self._unmet(iteration, name)
+                key = next((step.key for step in unmet if step.place == place), key)
+            return self._take(key)
+
+    def begin(self, iteration: int, name: str) -> int:
+        """The body itself, and nothing beside it, begins a call of that name: which one is it?
+
+        Calls that fail are counted too. They have no record, so counting records would not do.
+        """
+        with self._lock:
+            place = self._begun[iteration, name]
+            self._begun[iteration, name] += 1
+            return place
+
+    def put(self, key: str, place: int | None) -> None:
+        """Remember which one a claimed call is."""
+        if place is not None:
+            self._places[key] = place
+
+    def place_of(self, key: str) -> int | None:
+        """Which one it is; ``None`` if it was made beside others."""
+        return self._places.get(key)
 
     def release(self, key: str) -> None:
         """The call failed: whoever makes it again is the same one."""
@@ -162,13 +214,37 @@ class StepBook:
         with self._lock:
             self._steps[step.key] = step
 
-    def looks_changed(self, iteration: int, name: str) -> bool:
-        """Were steps of that name recorded there by an earlier attempt that no call has met?
-
-        Asked after a miss: then the code, or what it was given, is probably another than it was.
+    def replaces(self, iteration: int, name: str, place: int | None) -> bool:
+        """Is there a record of another call in the place of one that was just claimed, and found none?
+        Then the code, or what it was given, is another than it was.
         """
         with self._lock:
-            return any(self._unmet(iteration, name))
+            replaced = [step.key for step in self._at(iteration, name, place)]
+            self._replaced.update(replaced)
+            if not replaced:
+                self._missed[iteration, name] = None
+            return bool(replaced)
+
+    def changed(self, iteration: int | None = None) -> list[str]:
+        """The names of other calls that found no record while one of that name was left over. To be
+        asked when the iteration (``None``: the body) is over, since calls side by side come in any
+        order. Each is named once.
+        """
+        with self._lock:
+            missed = [each for each in self._missed if iteration in (None, each[0])]
+            for each in missed:
+                del self._missed[each]
+            return [name for at, name in missed if any(self._left_over(at, name))]
+
+    def _at(self, iteration: int, name: str, place: int | None) -> Iterator[Step]:
+        if place is None:
+            return iter(())
+        return (step for step in self._left_over(iteration, name) if step.place == place)
+
+    def _left_over(self, iteration: int, name: str) -> Iterator[Step]:
+        # What was recorded inside of a recorded call is not called again: that is no change.
+        unmet = (step for step in self._unmet(iteration, name) if not _is_nested(step.key))
+        return (step for step in unmet if step.key not in self._replaced)
 
     def _take(self, key: str) -> tuple[str, Step | None]:
         self._taken.add(key)

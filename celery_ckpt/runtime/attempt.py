@@ -17,7 +17,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.models import Checkpoint, is_alike
+from celery_ckpt.models import Checkpoint, is_alike, is_as_good_as
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
@@ -56,6 +56,8 @@ class Attempt:
         self.stop: HandOff | None = None
         #: The last checkpoint that this attempt saved.
         self._saved: Checkpoint | None = None
+        #: The run's last checkpoint, be it one that an earlier attempt saved.
+        self._latest: Checkpoint | None = None
         self._has_recorded = False
         self._iterations = 0
         self._dropped_to = 0
@@ -104,6 +106,15 @@ class Attempt:
         with working_for(run, self):
             self.write(lambda: self._save(run, checkpoint))
 
+    def resumes_from(self, latest: Checkpoint | None) -> None:
+        """The attempt begins with that checkpoint, if it is one of its run."""
+        if latest is not None and latest.run_id == self.of_run.run_id:
+            self._latest = latest
+
+    def has_saved(self, last: Checkpoint) -> bool:
+        """Does the run's last checkpoint hold all that its next run and its readers would find here?"""
+        return self._latest is not None and is_as_good_as(self._latest, last)
+
     def save_as_it_is(self, run: AgentRun) -> None:
         """Save where the run stands now, unless that was just done."""
         now, last = run.snapshot(), self._saved
@@ -112,7 +123,7 @@ class Attempt:
 
     def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         self.fenced(lambda: self.context.store.save(checkpoint, self.hold.lease))
-        self._saved = checkpoint
+        self._saved = self._latest = checkpoint
         tell(signals.checkpoint_saved, self, run, checkpoint=checkpoint)
         needless = run.resumes_beyond(checkpoint)
         if needless - self._dropped_to >= _DROP_STEPS_EVERY:

@@ -107,6 +107,8 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
             raise attempt.stop  # something in the body has caught it
         return _finished(attempt, run, value)
     except BaseException as error:
+        if run is not None:
+            run.explain(error)
         outcome = _outcome(attempt, run, error)
         if outcome is error:
             raise  # as it was raised: "from" would hide the error that was being handled
@@ -195,10 +197,10 @@ def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: A
     # A failure is resumed from the last checkpoint: what came after it may be what is wrong.
     is_kept = status is RunStatus.SUCCEEDED and not isinstance(attempt.strategy, Never)
     try:
-        if run is None or not is_kept:
+        last = run.snapshot() if run is not None and is_kept else None
+        if run is None or last is None or attempt.has_saved(last):
             attempt.write(lambda: store.update_run(record, lease))
         else:
-            last = run.snapshot()
             attempt.write(lambda: store.save(last, lease, run=record))
             tell(signals.checkpoint_saved, attempt, run, checkpoint=last)
     except StoreUnavailable as away:

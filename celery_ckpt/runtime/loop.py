@@ -105,6 +105,8 @@ def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
 async def _whole(coroutine: Coroutine[Any, Any, R]) -> R:
     """A body, with the calls that it leaves under way."""
     run, is_cancelled = run_if_any(), False
+    if run is not None:
+        run.begin_body()
     try:
         return await coroutine
     except asyncio.CancelledError:

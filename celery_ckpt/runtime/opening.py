@@ -17,6 +17,7 @@ def opened_run(attempt: Attempt) -> AgentRun:
     latest = None if has_nothing else patiently(lambda: store.load_latest(agent_id), patience)
     is_first = record.attempts == 1
     steps = [] if is_first else patiently(lambda: store.steps(agent_id, run_id), patience)
+    attempt.resumes_from(latest)
     bridge = AsyncBridge() if attempt.task.is_async else SyncBridge()
     who, redaction = (agent_id, run_id, record.attempts), attempt.context.redaction
     run = AgentRun(*who, attempt, bridge, latest, steps, task=attempt.task, redaction=redaction)

@@ -11,6 +11,9 @@ from celery_ckpt.errors import CheckpointTooLarge, StoreError
 from celery_ckpt.jsonvalues import decode, encode
 from celery_ckpt.records import RunRecord, Step
 
+#: The fields that are written only if there is something in them.
+_LEFT_OUT = {"place"}
+
 
 def encoded(record: Step | RunRecord, limit: int) -> bytes:
     """The record as JSON, without the names under which it is kept.
@@ -18,7 +21,11 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
     Raises:
         CheckpointTooLarge: it is over the limit.
     """
-    data = encode(record.model_dump(mode="json", exclude={"agent_id", "run_id"}))
+    fields = record.model_dump(mode="json", exclude={"agent_id", "run_id"})
+    for name in _LEFT_OUT & fields.keys():
+        if fields[name] in (None, {}):
+            del fields[name]
+    data = encode(fields)
     refuse_too_large(record, len(data), limit)
     return data
 

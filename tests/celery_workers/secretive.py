@@ -28,7 +28,7 @@ def hide(run: AgentRun, marker: str) -> int:
     if not run.resumed:
         run.conversation.append(Message.user(f"remember {SECRET}"))
     run.metadata["who"] = SECRET
-    for n in run.iterations(limit=4):
+    for n in run.iterations(limit=5):
         run.state[f"key {SECRET}"] = f"value {SECRET}"
         reply = run.llm(_model, run.conversation, n)
         for call in reply.tool_calls:

@@ -65,7 +65,8 @@ def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedS
         run_metadata={"m": "y"},
         run_id="run",
         event=CheckpointEvent.ITERATION,
-        entry=Entry(conversation=entered, state={"e": None}),
+        after_loop=True,
+        entry=Entry(conversation=entered, state={"e": None}, after_loop=True),
     )
     store.save(saved)
 
@@ -83,8 +84,10 @@ def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedS
         *("checkpoint", AGENT, saved.id, microseconds(saved), 3, "iteration", "run", found.metadata),
         *(2, digest(messages), 7000, [1, digest(rest), 100_000]),
     )
-    assert states == [{"s": 1.5}, {"e": None}, {"m": "y"}]
-    assert (found.entry.state, found.run_metadata) == ({}, None)
+    more = {"run_metadata": {"m": "y"}, "after_loop": True, "entry": {"after_loop": True}}
+    assert states == [{"s": 1.5}, {"e": None}, more]
+    assert (found.entry.state, found.run_metadata, found.after_loop) == ({}, None, False)
+    assert not found.entry.after_loop
 
 
 def microseconds(checkpoint: Checkpoint) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from celery_ckpt import (
@@ -110,7 +110,7 @@ class Attempts:
         try:
             result = self.body(run)
             if inspect.iscoroutine(result):
-                result = asyncio.run(result)
+                result = asyncio.run(_begun(run, result))
         except BaseException as error:
             if isinstance(found(error), HandOff):
                 self.host.save(run, run.snapshot())
@@ -135,6 +135,11 @@ class Attempts:
         latest = self.store.load_latest("a")
         assert latest is not None
         return latest
+
+
+async def _begun(run: AgentRun, body: Coroutine[Any, Any, Any]) -> Any:
+    run.begin_body()
+    return await body
 
 
 def was_killed(error: BaseException) -> bool:

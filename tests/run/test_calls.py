@@ -228,7 +228,7 @@ def test_what_is_held_is_there_when_an_iteration_ends() -> None:
     attempts = Attempts(body, EveryN(1))
     attempts.go()
     at_the_end = [one for one in attempts.store.list("a") if one.event == CheckpointEvent.ITERATION]
-    assert [roles(one.conversation) for one in at_the_end] == [["assistant", "tool"]] * 2
+    assert [roles(one.conversation) for one in at_the_end] == [["assistant", "tool"]]
 
 
 def test_what_is_held_is_there_when_the_body_has_returned() -> None:

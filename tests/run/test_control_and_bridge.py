@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from celery_ckpt.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.bridge import AsyncBridge, Bridge, SyncBridge
 from celery_ckpt.control import Fenced, HandOff, found
+from celery_ckpt.errors import RunMisused
+from celery_ckpt.iterations import Iterations
 
 
 def test_control_flow_is_found_however_deep_in_groups() -> None:
@@ -38,7 +41,6 @@ def test_an_except_of_the_body_does_not_catch_control_flow() -> None:
 
 async def answer(bridge: Any) -> int:
     first = await bridge.io(lambda a: a + 1, 40)
-    await bridge.pause()
     return int(await bridge.call(lambda a, b: a + b, first, b=1))
 
 
@@ -133,10 +135,51 @@ def test_loops_end_with_none() -> None:
 
         return advance
 
-    async def collect() -> list[int]:
-        return [i async for i in AsyncBridge().loop(counter())]
+    def loop(bridge: Bridge) -> Iterations:
+        return Iterations(bridge, counter(), lambda: dropped.append(bridge))
 
-    assert list(SyncBridge().loop(counter())) == [1, 2] == asyncio.run(collect())
+    async def collect() -> list[int]:
+        return [i async for i in loop(AsyncBridge())]
+
+    dropped: list[Bridge] = []
+    assert list(loop(SyncBridge())) == [1, 2] == asyncio.run(collect())
+    assert dropped == []
+
+
+def forever(bridge: Bridge, dropped: Callable[[], None]) -> Iterations:
+    async def advance() -> int:
+        return 1
+
+    return Iterations(bridge, advance, dropped)
+
+
+def test_a_loop_tells_at_once_that_it_was_left() -> None:
+    left: list[str] = []
+    for _ in forever(SyncBridge(), lambda: left.append("break")):
+        break
+    assert left == ["break"]
+
+    async def body() -> None:
+        held = forever(AsyncBridge(), lambda: left.append("async break"))
+        async for _ in held:
+            break
+        assert left == ["break", "async break"]
+
+    asyncio.run(body())
+
+
+def test_a_loop_of_the_other_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match="`async for`"):
+        next(iter(forever(AsyncBridge(), lambda: None)))
+    with pytest.raises(TypeError, match="`for`"):
+        aiter(forever(SyncBridge(), lambda: None))
+
+
+def test_iterations_are_looped_over_once() -> None:
+    loop = forever(SyncBridge(), lambda: None)
+    assert next(iter(loop)) == 1
+    with pytest.raises(RunMisused, match="once"):
+        iter(loop)
 
 
 def test_tools_that_block_the_threads_of_the_loop_do_not_keep_others_from_the_store() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -101,6 +103,25 @@ def test_a_host_may_refuse_changed_code() -> None:
     assert len(attempts.store.steps("a", "run")) == 1
 
 
+def test_a_changed_call_beside_others_is_refused_when_its_iteration_ends() -> None:
+    prompts = ["old"]
+
+    def body(run: AgentRun) -> None:
+        for _ in run.iterations(limit=3):
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(run.step, "ask", lambda prompt: prompt, prompts[0]).result()
+
+    attempts = Attempts(body)
+    attempts.go()
+    prompts[0] = "new"
+    run = attempts.attempt()
+    run._host.__class__ = Strict
+    with pytest.raises(LookupError, match="ask"):
+        attempts.go(run)
+    assert run.iteration == 1
+    assert len(attempts.store.steps("a", "run")) == 4, "the calls of that iteration were made"
+
+
 def test_a_new_call_after_all_that_was_recorded_is_no_change() -> None:
     prompts = ["a"]
 
@@ -157,6 +178,68 @@ def test_calls_side_by_side_that_were_not_all_recorded_are_no_change() -> None:
     assert attempts.killed(3)
     assert attempts.store.steps("a", "run")
     assert attempts.go()[0] == [0, 1, 2, 3, 4]
+    assert attempts.host.changes == []
+
+
+def test_calls_inside_of_a_recorded_call_are_no_change() -> None:
+    def body(run: AgentRun) -> list[int]:
+        def outer(n: int) -> int:
+            return run.step("inner", lambda x: x + 1, n)
+
+        return [run.step("outer", outer, n) for n in range(3)]
+
+    attempts = Attempts(body)
+    attempts.go()
+    for place in range(2 * attempts.host.writes):
+        attempts = Attempts(body)
+        attempts.killed(place)
+        assert attempts.go()[0] == [1, 2, 3]
+        assert attempts.host.changes == []
+
+
+def test_calls_side_by_side_that_begin_late_are_no_change() -> None:
+    async def tool(n: int) -> int:
+        for _ in range(40 - 10 * n):
+            await asyncio.sleep(0)
+        return n
+
+    async def body(run: AgentRun) -> Any:
+        async def one(n: int) -> int:
+            for _ in range(3 * n):  # a framework has tasks of its own between them
+                await asyncio.sleep(0)
+            return await run.step("tool", tool, n)
+
+        return await asyncio.gather(*(one(n) for n in range(3)))
+
+    attempts = Attempts(body)
+    attempts.go()
+    for place in range(2 * attempts.host.writes):
+        attempts = Attempts(body)
+        attempts.killed(place)
+        assert attempts.go()[0] == [0, 1, 2]
+        assert attempts.host.changes == []
+
+
+def test_a_call_that_failed_before_and_is_made_again_is_no_change() -> None:
+    fails = [True]
+
+    def fetch(url: str) -> str:
+        if url == "a" and fails:
+            fails.pop()
+            raise OSError
+        return url
+
+    def body(run: AgentRun) -> list[str]:
+        found = []
+        for url in "ab":
+            with suppress(OSError):
+                found.append(run.step("fetch", fetch, url))
+        run.step("last", lambda: None)
+        return found
+
+    attempts = Attempts(body)
+    assert attempts.killed(2), "when the last step is recorded"
+    assert attempts.go()[0] == ["a", "b"]
     assert attempts.host.changes == []
 
 

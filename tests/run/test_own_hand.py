@@ -111,15 +111,35 @@ def exact(checkpoint: Checkpoint) -> tuple[Any, ...]:
     return checkpoint.iteration, checkpoint.event, checkpoint.entry, len(checkpoint.conversation)
 
 
-def test_after_a_checkpoint_by_hand_all_of_that_iteration_are_exact() -> None:
+def test_after_its_own_messages_a_body_that_saves_has_exact_checkpoints_in_that_iteration() -> None:
     run = Attempts(lambda run: None).attempt()
     for iteration in run.iterations(limit=2):
         assert not run.is_own_hand
         assert run.snapshot().entry is not None
+        run.conversation.append(Message.user("own"))
         run.checkpoint()
         run.llm(lambda: chat_reply("x"))
         assert run.is_own_hand
-        assert exact(run.snapshot()) == (iteration, None, None, iteration)
+        assert exact(run.snapshot()) == (iteration, None, None, 2 * iteration)
+
+
+def test_a_checkpoint_keeps_the_entry_if_only_helpers_have_added_messages() -> None:
+    run = Attempts(lambda run: None).attempt()
+    for iteration in run.iterations(limit=2):
+        run.llm(lambda: chat_reply("x"))
+        run.state["n"] = iteration
+        made = run.checkpoint()
+        assert not run.is_own_hand
+        assert made.entry is not None
+        assert (len(made.entry.conversation), made.entry.state.get("n", 0)) == (iteration - 1,) * 2
+        assert (len(made.conversation), made.state["n"]) == (iteration, iteration)
+
+
+def test_another_conversation_is_a_change_by_the_body() -> None:
+    run = Attempts(lambda run: None).attempt()
+    for _ in run.iterations(limit=1):
+        run.conversation = run.conversation.with_system_prompt("be brief")
+        assert run.checkpoint().entry is None
 
 
 def test_an_event_by_hand_makes_them_exact_too() -> None:
@@ -145,6 +165,7 @@ def test_by_its_own_hand_a_run_is_stopped_only_where_the_body_has_said_so() -> N
     for _ in run.iterations(limit=1):
         run.step("a", lambda: 1)
         assert attempts.host.checks == 1
+        run.conversation.append(Message.user("own"))
         run.checkpoint()
         assert attempts.host.checks == 2
         run.step("b", lambda: 1)
@@ -152,7 +173,8 @@ def test_by_its_own_hand_a_run_is_stopped_only_where_the_body_has_said_so() -> N
         assert attempts.host.checks == 2
         run.emit(CheckpointEvent.LLM_RESPONSE)
         assert attempts.host.checks == 3
-    assert attempts.host.checks == 4
+    # What ends the loop is not told apart from a hand-off there: no replay could rebuild its variables.
+    assert attempts.host.checks == 3
 
 
 def test_iterations_are_counted_by_events_where_there_is_no_loop() -> None:

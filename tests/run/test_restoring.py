@@ -24,6 +24,7 @@ from celery_ckpt.errors import RunMisused
 
 ITERATION, LLM = CheckpointEvent.ITERATION, CheckpointEvent.LLM_RESPONSE
 BEGAN = Entry(conversation=Conversation(messages=[Message.user("began")]), state={"n": 0})
+BEGAN_AFTER = BEGAN.model_copy(update={"after_loop": True})
 INSIDE = Conversation(messages=[Message.user("began"), Message.user("inside")])
 
 
@@ -73,7 +74,19 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"iteration": 0},
         (2, {"n": 1}, True, 0, [1, 2, 3, 4, 5, 6, 7]),
     ),
-    "after the loop": ({"iteration": 8, "entry": BEGAN}, (1, {"n": 0}, True, 8, [])),
+    "the end of the last iteration": (
+        {"iteration": 7, "event": ITERATION, "entry": BEGAN},
+        (1, {"n": 0}, True, 7, [7]),
+    ),
+    "after the loop": (
+        {"iteration": 4, "entry": BEGAN, "after_loop": True},
+        (1, {"n": 0}, True, 4, [4, 5, 6, 7]),
+    ),
+    "after the loop, entered there": (
+        {"iteration": 4, "entry": BEGAN_AFTER, "after_loop": True},
+        (1, {"n": 0}, True, 4, []),
+    ),
+    "by hand after the loop": ({"iteration": 4, "after_loop": True}, (2, {"n": 1}, True, 4, [])),
     "beyond the limit": ({"iteration": 20, "event": ITERATION}, (2, {"n": 1}, True, 20, [])),
 }
 
@@ -145,9 +158,9 @@ def test_a_snapshot_says_how_the_iteration_began() -> None:
         entered = {"n": iteration - 1} if iteration > 1 else {}
         assert snapshots(run) == (iteration, None, (iteration, entered), iteration + 1)
     assert run.iteration == 2
-    assert snapshots(run) == (2, ITERATION, None, 3)
+    assert snapshots(run) == (2, None, (2, {"n": 1}), 3), "a resume enters the last iteration again"
     run.state["after"] = True
-    assert snapshots(run) == (3, None, (3, {"n": 2}), 3)
+    assert snapshots(run) == (2, None, (2, {"n": 1}), 3)
 
 
 def test_after_a_break_a_run_still_stands_in_its_iteration() -> None:
@@ -213,10 +226,11 @@ def test_events_go_out_in_order() -> None:
     assert attempts.host.events == [(1, LLM), (1, ITERATION), (2, LLM), (2, ITERATION)]
 
 
-def test_a_checkpoint_at_the_end_of_an_iteration_has_no_entry() -> None:
+def test_a_checkpoint_at_the_end_of_an_iteration_has_no_entry_unless_it_is_the_last() -> None:
     attempts = Attempts(lambda run: list(run.iterations(limit=2)), EveryN(1))
     attempts.go()
-    assert {(one.event, one.entry) for one in attempts.store.list("a")} == {(ITERATION, None)}
+    ends = [one for one in attempts.store.list("a") if one.event == ITERATION]
+    assert [(one.iteration, one.entry is None) for one in ends] == [(2, False), (1, True)]
 
 
 def test_a_state_that_json_cannot_hold_is_an_error_that_names_it() -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from celery_ckpt import Conversation, Message, ToolCall
 from celery_ckpt.names import MAX_NAME_LENGTH
 from celery_ckpt.records import Step
-from celery_ckpt.steps import StepBook, call_key, fingerprint, step_key
+from celery_ckpt.steps import StepBook, call_key, fingerprint, nested_key, step_key
 
 
 class Query(BaseModel):
@@ -109,11 +109,13 @@ def test_keys_can_always_be_stored(name: str, iteration: int) -> None:
 def test_keys_say_what_they_are() -> None:
     assert call_key(3, "call_1") == "3:call:call_1"
     assert step_key(3, "fetch", "abc") == "3:fetch:abc"
+    assert nested_key(3, "fetch", "abc") == "3:fetch:in abc"
     assert call_key(1, "x" * 300) != call_key(1, "x" * 301)
 
 
-def step(key: str, iteration: int = 1, name: str = "f") -> Step:
-    return Step(agent_id="a", run_id="r", iteration=iteration, key=key, name=name, value=key)
+def step(key: str, iteration: int = 1, name: str = "f", place: int | None = None) -> Step:
+    of_run = {"agent_id": "a", "run_id": "r"}
+    return Step(**of_run, iteration=iteration, key=key, name=name, place=place, value=key)
 
 
 def test_equal_calls_are_counted() -> None:
@@ -144,23 +146,63 @@ def test_a_tool_call_is_made_as_often_as_it_was_asked_for() -> None:
 
 def test_of_several_that_fit_the_one_recorded_first_is_taken() -> None:
     book = StepBook([step("old:0"), step("new:0")])
-    assert [book.claim("new", "old", "none")[0] for _ in range(3)] == ["old:0", "new:0", "new:1"]
+    claimed = [book.claim("new", "old", "none")[0] for _ in range(3)]
+    assert claimed == ["old:0", "new:0", "new:1"]
 
 
-def test_a_miss_beside_unmet_steps_of_that_name_looks_like_changed_code() -> None:
+def test_in_a_completed_iteration_a_call_is_known_by_its_name_and_its_place() -> None:
+    book = StepBook([step("1:f:aaa:0", place=1), step("1:f:bbb:0", place=2)])
+    bases = ("1:f:xxx", "1:f:yyy", "1:f:bbb")
+    claimed = [book.claim_placed(1, "f", base, book.begin(1, "f"))[0] for base in bases]
+    assert claimed == ["1:f:xxx:0", "1:f:aaa:0", "1:f:bbb:0"], "the first one failed: it has no record"
+
+
+def missed(book: StepBook, iteration: int, name: str, place: int | None = None) -> bool:
+    _, found = book.claim(f"{iteration}:{name}:new")
+    assert found is None
+    return book.replaces(iteration, name, place)
+
+
+def test_a_call_in_the_place_of_another_is_a_change_at_once() -> None:
+    book = StepBook([step("1:f:aaa:0", place=1)])
+    assert missed(book, 1, "f", 1)
+    assert not missed(book, 1, "f", 1), "each change is named once"
+    assert book.changed() == []
+
+
+def test_a_call_that_failed_leaves_a_place_without_a_record() -> None:
+    book = StepBook([step("1:f:aaa:0", place=1)])
+    assert not missed(book, 1, "f", 0)
+
+
+def test_beside_others_a_record_that_no_call_matches_is_a_change_when_the_iteration_is_over() -> None:
     book = StepBook([step("1:f:aaa:0"), step("2:f:aaa:0", 2), step("1:g:aaa:0", 1, "g")])
-    book.claim("1:f:bbb")
-    assert book.looks_changed(1, "f")
-    assert not book.looks_changed(3, "f")
-    assert not book.looks_changed(1, "h")
+    assert not missed(book, 1, "f")
+    assert not missed(book, 1, "h")
+    assert not missed(book, 3, "f")
+    assert book.changed(3) == []
+    assert book.changed(1) == ["f"]
+    assert book.changed() == [], "each change is named once"
+
+
+def test_a_record_that_a_later_call_matches_is_no_change() -> None:
+    book = StepBook([step("1:f:aaa:0")])
+    missed(book, 1, "f")
     book.claim("1:f:aaa")
-    assert not book.looks_changed(1, "f")
+    assert book.changed(1) == []
+
+
+def test_what_was_recorded_inside_of_a_recorded_call_is_no_change() -> None:
+    book = StepBook([step(f"{nested_key(1, 'f', 'aaa')}:0")])
+    missed(book, 1, "f")
+    assert book.changed(1) == []
 
 
 def test_steps_of_this_attempt_are_no_sign_of_changed_code() -> None:
     book = StepBook([])
-    book.keep(step("1:f:aaa:0"))
-    assert not book.looks_changed(1, "f")
+    book.keep(step("1:f:aaa:0", place=0))
+    assert not missed(book, 1, "f", 0)
+    assert book.changed(1) == []
 
 
 def test_a_tool_call_counts_by_what_it_asks_for() -> None:

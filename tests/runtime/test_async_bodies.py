@@ -61,7 +61,7 @@ def test_tools_run_side_by_side_and_answer_in_the_order_of_the_calls(site: Site,
 
     assert result.get(timeout=60) == [60, ["c0", "c1", "c2"] * 2]
     assert site.ledger.repeated(result.id) == {}
-    assert len(site.ledger.bodies(result.id)) == 3
+    assert len(site.ledger.bodies(result.id)) == 2
 
 
 def test_the_request_and_its_state_are_seen_from_the_loop(site: Site) -> None:

@@ -32,7 +32,7 @@ def test_a_worker_with_events_tells_of_its_agents(
     kinds = [event["type"] for event in events]
     assert kinds[0] == "agent-started"
     assert kinds[-1] == "agent-finished"
-    assert kinds.count("agent-checkpoint") == 7
+    assert kinds.count("agent-checkpoint") == 6
     assert [kind for kind in kinds if kind != "agent-checkpoint"][1:3] == [
         "agent-handed-off",
         "agent-resumed",

@@ -35,7 +35,7 @@ def test_a_run_that_has_succeeded_is_over_whatever_its_hook_does(site: Site, fai
 
     assert result.get(timeout=60) == 7
     assert settled(site, result).status is RunStatus.SUCCEEDED
-    assert len(site.ledger.notes(result.id, "before_start")) == 3, "at each delivery"
+    assert len(site.ledger.notes(result.id, "before_start")) == 2, "at each delivery"
     assert len(site.ledger.notes(result.id, "on_success")) == 1
 
 

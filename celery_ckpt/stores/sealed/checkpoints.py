@@ -1,9 +1,9 @@
 """A checkpoint and the sealed one that stands for it.
 
     messages   each sealed by itself, for its agent
-    state      with the entry's state, and the run's metadata if they are others, sealed as that of
-               this very checkpoint: its agent, id, iteration, event, run, time, metadata, and the
-               digest of all its sealed messages in their order
+    state      with the entry's state, and whatever else a resume goes by, sealed as that of this very
+               checkpoint: its agent, id, iteration, event, run, time, metadata, and the digest of all
+               its sealed messages in their order
     metadata   sealed by itself, since a history shows it without messages; a pin stays readable, for
                sweeps go by it
 
@@ -33,6 +33,11 @@ from celery_ckpt.stores.sealed.seals import (
 )
 from celery_ckpt.stores.sealed.spines import OpenedSpines, PlainMessage, SealedSpines
 
+#: The fields of a checkpoint that are sealed with its state, as they stand in the sealed one.
+_WITHHELD: dict[str, Any] = {"run_metadata": None, "after_loop": False}
+#: The fields of an entry that are sealed so.
+_OF_ENTRY = ("after_loop",)
+
 
 class SealedCheckpoints:
     """Seals and opens checkpoints."""
@@ -50,14 +55,13 @@ class SealedCheckpoints:
             "conversation": self._spines.sealed(agent_id, own["conversation"]),
             "metadata": self._sealed_metadata(checkpoint),
             "entry": entry and Entry(conversation=self._spines.sealed(agent_id, entry.conversation)),
-            "run_metadata": None,
+            **_WITHHELD,
         }
         # Every save comes here, and there is nothing in it that has not been looked at before.
         sealed = Checkpoint.model_construct(**{**own, **changes})
-        states = [own["state"], entry and entry.__dict__["state"]]
-        of_run = own["run_metadata"]
-        kept = encode(states if of_run is None else [*states, of_run])
-        sealed.__dict__["state"] = {MARK: self._seals.seal(agent_id, kept, _bound(sealed))}
+        states, more = [own["state"], entry and entry.__dict__["state"]], _more(checkpoint)
+        content = encode([*states, more] if more else states)
+        sealed.__dict__["state"] = {MARK: self._seals.seal(agent_id, content, _bound(sealed))}
         return sealed
 
     def _sealed_metadata(self, checkpoint: Checkpoint) -> dict[str, str]:
@@ -97,16 +101,19 @@ class SealedCheckpoints:
         text = sealed_text(own["state"])
         if text is None:
             raise _Named(agent_id, sealed.id).plain("Checkpoint")
-        state, entered, *of_run = decode(self._seals.open(agent_id, text, _bound(sealed)))
+        state, entered, *rest = decode(self._seals.open(agent_id, text, _bound(sealed)))
+        more = dict(rest[0]) if rest else {}
+        of_entry = more.pop("entry", {})
         changes: dict[str, Any] = {
+            **_WITHHELD,
+            **more,
             "state": state,
-            "run_metadata": of_run[0] if of_run else None,
             "conversation": spines.opened(own["conversation"]),
             "metadata": self._opened_metadata(agent_id, sealed.id, own["metadata"]),
         }
         if entry is not None:
             conversation = spines.opened(entry.conversation)
-            changes["entry"] = Entry(conversation=conversation, state=entered)
+            changes["entry"] = Entry(conversation=conversation, state=entered, **of_entry)
         return sealed.model_copy(update=changes)
 
     def info(self, agent_id: str, sealed: CheckpointInfo) -> CheckpointInfo:
@@ -162,6 +169,15 @@ def text_of_checkpoint(checkpoint: Checkpoint) -> str | None:
     text = sealed_text(checkpoint.__dict__["state"])
     first = next(iter(checkpoint.__dict__["conversation"]), None) if text is not None else None
     return text if first is None or sealed_text(first.json_object) is not None else None
+
+
+def _more(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What is sealed besides the states, as the header has it."""
+    kept, _ = codec.shared_with_entry(checkpoint)
+    header = codec.header(checkpoint, kept)
+    more = {name: header[name] for name in _WITHHELD if name in header}
+    entry = {name: value for name, value in header.get("entry", {}).items() if name in _OF_ENTRY}
+    return {**more, "entry": entry} if entry else more
 
 
 def _bound(sealed: Checkpoint) -> bytes:
