@@ -5,6 +5,7 @@
     ├── InvalidName             an agent, run or checkpoint name nobody can store       (a ValueError)
     ├── NotJson                 a value that JSON cannot hold exactly; names the path   (a ValueError)
     │   └── StepResultNotJson   what a step returned cannot be recorded; names the step
+    │       └── NotAMessage     what a model call returned holds no message
     ├── NotACheckpoint          bytes that no checkpoint was written as                 (a ValueError)
     ├── NotAnExport             a line that no export wrote; names its number          (a ValueError)
     ├── RunMisused              a body used its run in a way that no resume could repeat
@@ -100,6 +101,14 @@ class StepResultNotJson(NotJson):
         "back from: return that, or give returns=..."
     )
     step: str
+
+
+class NotAMessage(StepResultNotJson):
+    """The function given to ``run.llm`` returned something without a message. Nothing was recorded."""
+
+    template = "The function given to run.llm ({function}) returned {reason}. {advice}"
+    function: str
+    advice: str
 
 
 class NotACheckpoint(CheckpointError, ValueError):

@@ -1,15 +1,63 @@
-"""What a model call returned, as messages, exactly as it was received."""
+"""What a model call returned, as messages, exactly as they were received.
+
+Clients wrap a message in several ways. Each is recognised by its shape, so no SDK is imported:
+
+    choices: [{message}]            a chat completion: the message of its first choice
+    message: {role, ...}            one choice of a completion
+    output: [...]                   a response of OpenAI's Responses API: all of its items
+    type: "message", stop_reason    an Anthropic message: its role and content, all that the API accepts
+    role, or type                   a bare message, or an item of the Responses API
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
 from celery_ckpt.conversation import Conversation
-from celery_ckpt.errors import NotJson, StepResultNotJson
+from celery_ckpt.errors import NotAMessage, NotJson
+from celery_ckpt.jsonvalues import kind_of
 from celery_ckpt.messages import Message
+
+#: The roles that providers know. Gemini calls its assistant "model".
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model")
+
+_RETURN_THE_MESSAGE = (
+    "Return the model's message: a dict with a role, a Message, the SDK's completion, or its message "
+    "(completion.choices[0].message)."
+)
+_RETURN_THE_WHOLE = 'Return the whole message: {"role": "assistant", "content": [...]}.'
+_READ_THE_STREAM = (
+    "Read the stream to its end and return what it adds up to: stream.get_final_message() for "
+    "Anthropic, stream.get_final_completion() or stream.get_final_response() for OpenAI."
+)
+_RAISE_INSTEAD = "It holds no message. To retry the call in this case, raise an error in the function."
+
+#: Parts of a message's content. They have a type, but they are not items of the Responses API.
+_CONTENT_PARTS = {
+    *("text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+    *("server_tool_use", "input_text", "output_text", "summary_text", "refusal", "image_url"),
+}
+#: What the SDKs' own parsers add to a message. The server did not send it and does not accept it back.
+_ADDED_BY_SDKS: dict[str, Any] = {
+    "parsed": True,
+    "parsed_arguments": True,
+    "tool_calls": {"__all__": {"function": {"parsed_arguments"}}},
+    "content": {"__all__": {"parsed", "parsed_output"}},
+}
+_STREAM_METHODS = ("__next__", "__anext__", "__aiter__", "__enter__", "__aenter__")
+
+#: What has fields.
+Fields: TypeAlias = Mapping[str, Any] | BaseModel
+
+
+class _Unusable(Exception):
+    def __init__(self, reason: str, advice: str = _RETURN_THE_MESSAGE) -> None:
+        super().__init__(reason, advice)
+        self.reason, self.advice = reason, advice
 
 
 def recorded_reply(
@@ -18,24 +66,145 @@ def recorded_reply(
     """What to record of a model's answer that is appended at this place of the conversation.
 
     Raises:
-        StepResultNotJson: it is no message, nor a list of messages.
+        NotAMessage: there is no message in it. The error says what it is and what to return instead.
     """
-    many = isinstance(result, list | tuple)
     try:
-        messages = [redact(_message(one)).to_dict() for one in (result if many else [result])]
-    except NotJson as error:
-        raise StepResultNotJson(step=step, path=error.path, reason=error.reason) from None
-    # OpenAI's Responses API answers with a list, be it of one item.
+        received = list(_messages(result))
+    except _Unusable as error:
+        facts = {"step": step, "function": step.removeprefix("llm:"), "path": "result"}
+        raise NotAMessage(**facts, reason=error.reason, advice=error.advice) from None
+    messages = [redact(message).to_dict() for message in received]
+    # A response of the Responses API is a list, even if it has a single item.
+    many = _is_array(result) or _is_response(_fields(result))
     return {"at": at, "messages": messages, **({"many": True} if many else {})}
 
 
-def _message(value: Any) -> Message:
-    if isinstance(value, BaseModel) and not isinstance(value, Message):
-        # As the server sent it: the SDKs' objects have many fields that it did not send.
-        value = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
-    elif hasattr(value, "to_dict") and not isinstance(value, Message):
+def _messages(result: Any) -> Iterator[Message]:
+    if not _is_array(result):
+        yield from _messages_of(result)
+        return
+    for n, one in enumerate(result):
+        try:
+            yield from _messages_of(one)
+        except _Unusable as error:
+            raise _Unusable(f"a list whose item {n} is {error.reason}", error.advice) from None
+
+
+def _messages_of(value: Any) -> Iterator[Message]:
+    own = _fields(value)
+    if own is None:
+        raise _no_fields(value)
+    if _field(own, "role") is not None:
+        yield _message(own)
+    elif _is_array(choices := _field(own, "choices")):
+        yield from _messages_of(_first_choice(choices))
+    elif _fields(message := _field(own, "message")) is not None:
+        yield from _messages_of(message)
+    elif _is_response(own):
+        for item in _finished_output(own):
+            yield from _messages_of(item)
+    else:
+        yield _item(own)
+
+
+def _message(own: Fields) -> Message:
+    role = _field(own, "role")
+    if role not in ROLES:
+        raise _Unusable(
+            f"a message with the role {role!r:.60}", f"The known roles are {', '.join(ROLES)}."
+        )
+    return _as_received(own, only={"role", "content"} if _is_anthropic(own) else None)
+
+
+def _first_choice(choices: Any) -> Any:
+    """The message of a completion's first choice. The others are alternatives to it."""
+    if not choices:
+        raise _Unusable("a completion without choices", _RAISE_INSTEAD)
+    first = _fields(choices[0])
+    if first is not None and _field(first, "delta") is not None:
+        raise _Unusable("a chunk of a stream", _READ_THE_STREAM)
+    message = None if first is None else _field(first, "message")
+    if message is None:
+        raise _Unusable("a completion whose first choice has no message", _RAISE_INSTEAD)
+    return message
+
+
+def _finished_output(response: Fields) -> Any:
+    status, items = _field(response, "status"), _field(response, "output")
+    if status not in ("completed", "incomplete", None):
+        raise _Unusable(f"a response with the status {status!r:.60}", _RAISE_INSTEAD)
+    if not items:
+        raise _Unusable("a response without output", _RAISE_INSTEAD)
+    return items
+
+
+def _item(own: Fields) -> Message:
+    """An item of the Responses API. There are many types of them, and new ones come."""
+    kind = _field(own, "type")
+    if kind == "error":
+        raise _Unusable("a provider's error", _RAISE_INSTEAD)
+    if isinstance(kind, str) and kind in _CONTENT_PARTS:
+        raise _Unusable(f"a part of a message's content (type {kind!r})", _RETURN_THE_WHOLE)
+    if not isinstance(kind, str) or kind == "message":
+        raise _Unusable(f"{kind_of(own)} without a role")
+    return _as_received(own)
+
+
+def _as_received(own: Fields, only: set[str] | None = None) -> Message:
+    try:
+        if isinstance(own, BaseModel):
+            # The SDKs' objects have many fields that the server did not send.
+            own = own.model_dump(
+                mode="json",
+                by_alias=True,
+                exclude_unset=True,
+                include=only,
+                exclude=_ADDED_BY_SDKS,
+                warnings=False,
+            )
+        return Message.of({name: own[name] for name in own if only is None or name in only})
+    except NotJson as error:
+        raise _Unusable(
+            f"a message that JSON cannot hold: {error.path} {error.reason}", "Convert it first."
+        ) from None
+    except PydanticSerializationError as error:
+        raise _Unusable(f"a message that JSON cannot hold: {error}", "Convert it first.") from None
+
+
+def _no_fields(value: Any) -> _Unusable:
+    if any(hasattr(type(value), name) for name in _STREAM_METHODS):
+        return _Unusable(f"a stream ({kind_of(value)})", _READ_THE_STREAM)
+    return _Unusable("None" if value is None else kind_of(value))
+
+
+def _fields(value: Any) -> Fields | None:
+    """What has the fields of a value: itself, or the dict it converts to; ``None`` without fields."""
+    if isinstance(value, Message):
+        return value.json_object
+    if not isinstance(value, Mapping | BaseModel) and hasattr(type(value), "to_dict"):
         value = value.to_dict()
-    return Message.of(value)
+    return value if isinstance(value, Mapping | BaseModel) else None
+
+
+def _field(own: Fields, name: str) -> Any:
+    return own.get(name) if isinstance(own, Mapping) else getattr(own, name, None)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_response(own: Fields | None) -> bool:
+    """Is it a response of the Responses API? Some of its items have an output too, and a type."""
+    if own is None or not _is_array(_field(own, "output")):
+        return False
+    return all(_field(own, name) is None for name in ("role", "choices", "message", "type"))
+
+
+def _is_anthropic(own: Fields) -> bool:
+    """Is it a whole Anthropic message? A message of the Responses API has the same type."""
+    names = own if isinstance(own, Mapping) else {*type(own).model_fields, *(own.model_extra or ())}
+    return _field(own, "type") == "message" and ("stop_reason" in names or "usage" in names)
 
 
 class Reply:

@@ -44,6 +44,15 @@ class HasDict(Protocol):
         ...
 
 
+class HasOutput(Protocol):
+    """A response of OpenAI's Responses API, whose items are appended as a list."""
+
+    @property
+    def output(self) -> list[Any]:
+        """Its items."""
+        ...
+
+
 #: What a model's client returns. Not ``Any``: to type checkers a coroutine would be one too.
 Answer: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
 
@@ -148,20 +157,28 @@ class AgentRun:
 
     @overload
     def llm(
-        self, fn: Callable[P, Awaitable[list[Any]]], *args: P.args, **kwargs: P.kwargs
+        self, fn: Callable[P, Awaitable[list[Any] | HasOutput]], *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[list[Message]]: ...
     @overload
     def llm(
         self, fn: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[Message]: ...
     @overload
-    def llm(self, fn: Callable[P, list[Any]], *args: P.args, **kwargs: P.kwargs) -> list[Message]: ...
+    def llm(
+        self, fn: Callable[P, list[Any] | HasOutput], *args: P.args, **kwargs: P.kwargs
+    ) -> list[Message]: ...
     @overload
     def llm(self, fn: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Message: ...
     def llm(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a model, record what it returns, append it to the conversation; emits LLM_RESPONSE.
+        """Call a model, record its message and append it to the conversation; emits LLM_RESPONSE.
 
-        It returns a dict, a ``Message`` or an SDK's object, or a list of those, which are all appended.
+        ``fn`` returns a message (a dict with a role, a ``Message``, an SDK's message), the SDK's whole
+        completion, or a list of messages. Of a chat completion the message of the first choice is
+        kept; of a response of the Responses API all output items, as a list; of an Anthropic message
+        the role and the content.
+
+        Raises:
+            NotAMessage: ``fn`` returned something else, such as text or a stream. Nothing was recorded.
         """
         return self._bridge.run(self._calls.llm(fn, args, kwargs))
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
+from anthropic.types import Message as AnthropicMessage
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 from pydantic import BaseModel
 
 from celery_ckpt import AgentRun, CheckpointEvent, Conversation, Message
@@ -29,6 +32,22 @@ def items(conversation: Conversation) -> list[dict[str, Any]]:
     return []
 
 
+def completion() -> ChatCompletion:
+    raise NotImplementedError
+
+
+def response() -> Response:
+    raise NotImplementedError
+
+
+async def async_response() -> Response:
+    raise NotImplementedError
+
+
+async def anthropic_message() -> AnthropicMessage:
+    raise NotImplementedError
+
+
 async def async_chat(conversation: Conversation) -> dict[str, Any]:
     return {}
 
@@ -43,6 +62,8 @@ def body(run: AgentRun) -> None:
     for item in run.llm(items, run.conversation):
         assert item.tool_calls == []
     assert_type(run.tool(reply.tool_calls[0], number), float)
+    assert_type(run.llm(completion), Message)
+    assert_type(run.llm(response), list[Message])
     for iteration in run.iterations(limit=3):
         assert_type(iteration, int)
     run.emit(CheckpointEvent.ITERATION)
@@ -52,6 +73,8 @@ async def async_body(run: AgentRun) -> None:
     assert_type(await run.step("page", page, "x"), Page)
     reply = await run.llm(async_chat, run.conversation)
     assert_type(await run.tool(reply.tool_calls[0], page), Page)
+    assert_type(await run.llm(async_response), list[Message])
+    assert_type(await run.llm(anthropic_message), Message)
     async for iteration in run.iterations():
         assert_type(iteration, int)
     await run.checkpoint(note="x")

@@ -21,6 +21,7 @@ VALUE_ERRORS = {
     "InvalidName",
     "NotJson",
     "NotACheckpoint",
+    "NotAMessage",
     "NotAnExport",
     "StepResultNotJson",
 }
