@@ -1,0 +1,111 @@
+"""What calls have used: tokens and cost, in all and by model.
+
+A ``Usage`` is a value. Adding two gives a third; the sum does not depend on the order. The cost is
+``None`` as long as no call has one: "not known" is not "free".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_ckpt.errors import NotJson
+
+#: The model of calls that do not name one.
+UNNAMED = ""
+_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens and cost. ``cached_tokens`` is the part of ``input_tokens`` that came from a cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    #: ``None``: not known.
+    cost: float | None = None
+    #: The same by the model's name; calls that name no model count under ``""``.
+    by_model: Mapping[str, Usage] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        model: str | None = None,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        cost: float | None = None,
+    ) -> Usage:
+        """What one call used.
+
+        Raises:
+            NotJson: a count is not an integer of at least 0, or the cost is not a finite number.
+        """
+        counts = (input_tokens, output_tokens, cached_tokens)
+        for name, count in zip(_COUNTS, counts, strict=True):
+            if type(count) is not int or not 0 <= count <= _LARGEST:
+                raise NotJson(path=name, reason=f"is {count!r}, not an integer of at least 0")
+        if cost is not None and (
+            isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= _LARGEST
+        ):
+            raise NotJson(path="cost", reason=f"is {cost!r}, not a number of at least 0")
+        if model is not None and not isinstance(model, str):
+            raise NotJson(path="model", reason=f"is {model!r}, not a name")
+        own = cls(*counts, cost=None if cost is None else float(cost))
+        return cls(*counts, cost=own.cost, by_model={model or UNNAMED: own})
+
+    def __add__(self, other: Usage) -> Usage:
+        if not isinstance(other, Usage):
+            return NotImplemented
+        names = [*self.by_model, *(name for name in other.by_model if name not in self.by_model)]
+        nothing = Usage()
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            _sum_of_costs(self.cost, other.cost),
+            {n: self.by_model.get(n, nothing) + other.by_model.get(n, nothing) for n in names},
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.by_model)
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """By model; counts of 0 and unknown costs are left out."""
+        return {model: own._own_json() for model, own in self.by_model.items()}
+
+    def _own_json(self) -> dict[str, Any]:
+        counts = {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
+        return counts if self.cost is None else {**counts, "cost": self.cost}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Usage:
+        """Read what ``to_json`` wrote. Raises ``NotJson`` for anything else."""
+        if not isinstance(value, dict):
+            raise NotJson(path="usage", reason="is not an object")
+        total = cls()
+        for model, own in value.items():
+            if not isinstance(own, dict) or not own.keys() <= {*_COUNTS, "cost"}:
+                raise NotJson(path=f"usage[{model!r}]", reason="is not the usage of a model")
+            total += cls.of(model, **{name: _whole(count) for name, count in own.items()})
+        return total
+
+
+def _sum_of_costs(one: float | None, other: float | None) -> float | None:
+    if one is None:
+        return other
+    return one if other is None else one + other
+
+
+def _whole(number: Any) -> Any:
+    """Lua writes 3 as 3, but large counts as 1e+15."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
