@@ -11,6 +11,7 @@ Clients wrap a message in several ways. Each is recognised by its shape, so no S
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import NotAMessage, NotJson
 from celery_ckpt.jsonvalues import kind_of
 from celery_ckpt.messages import Message
+from celery_ckpt.usage import Usage
 
 #: The roles that providers know. Gemini calls its assistant "model".
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model")
@@ -48,6 +50,8 @@ _ADDED_BY_SDKS: dict[str, Any] = {
     "tool_calls": {"__all__": {"function": {"parsed_arguments"}}},
     "content": {"__all__": {"parsed", "parsed_output"}},
 }
+#: No call uses so many: more is no count, and three of them can be added.
+_MOST_TOKENS = 2**48
 _STREAM_METHODS = ("__next__", "__anext__", "__aiter__", "__enter__", "__aenter__")
 
 #: What has fields.
@@ -205,6 +209,57 @@ def _is_anthropic(own: Fields) -> bool:
     """Is it a whole Anthropic message? A message of the Responses API has the same type."""
     names = own if isinstance(own, Mapping) else {*type(own).model_fields, *(own.model_extra or ())}
     return _field(own, "type") == "message" and ("stop_reason" in names or "usage" in names)
+
+
+def usage_of(result: Any) -> Usage | None:
+    """The usage that a completion reports, of a list their sum; ``None`` if it reports none.
+
+    Values that are no counts are ignored: an odd provider must not fail a call that is paid for.
+    """
+    if _is_array(result):
+        return functools.reduce(_added, map(usage_of, result), None)
+    own = _fields(result)
+    usage = None if own is None else _fields(_field(own, "usage"))
+    if own is None or usage is None:
+        return None
+    if _count(usage, "prompt_tokens") is not None:
+        counts = _chat_counts(usage)
+    elif _count(usage, "input_tokens") is not None:
+        counts = _input_output_counts(usage)
+    else:
+        return None
+    model = _field(own, "model")
+    return Usage.of(model if isinstance(model, str) else None, **counts)
+
+
+def _added(total: Usage | None, more: Usage | None) -> Usage | None:
+    return more if total is None else total if more is None else total + more
+
+
+def _chat_counts(usage: Fields) -> dict[str, int]:
+    return {
+        "input_tokens": _count(usage, "prompt_tokens") or 0,
+        "output_tokens": _count(usage, "completion_tokens") or 0,
+        "cached_tokens": _count(_field(usage, "prompt_tokens_details"), "cached_tokens") or 0,
+    }
+
+
+def _input_output_counts(usage: Fields) -> dict[str, int]:
+    """Of the Responses API; and of Anthropic, which counts what its cache took and gave separately."""
+    written = _count(usage, "cache_creation_input_tokens") or 0
+    read = _count(usage, "cache_read_input_tokens") or 0
+    cached = _count(_field(usage, "input_tokens_details"), "cached_tokens") or 0
+    return {
+        "input_tokens": (_count(usage, "input_tokens") or 0) + written + read,
+        "output_tokens": _count(usage, "output_tokens") or 0,
+        "cached_tokens": read or cached,
+    }
+
+
+def _count(value: Any, name: str) -> int | None:
+    own = _fields(value)
+    count = None if own is None else _field(own, name)
+    return count if type(count) is int and 0 <= count <= _MOST_TOKENS else None
 
 
 class Reply:

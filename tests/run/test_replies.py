@@ -21,7 +21,9 @@ from run_kit import Attempts
 
 from celery_ckpt import AgentRun, Message
 from celery_ckpt.errors import NotAMessage, StepResultNotJson
+from celery_ckpt.replies import usage_of
 from celery_ckpt.runtime.task import PERMANENT
+from celery_ckpt.usage import Usage
 
 SAID = {
     "role": "assistant",
@@ -307,3 +309,68 @@ def test_the_refusal_is_permanent_and_is_what_it_was_before() -> None:
     with pytest.raises(StepResultNotJson) as caught:
         Attempts(lambda run: run.llm(a_generator)).go()
     assert caught.value.step == "llm:a_generator"
+
+
+CHAT_USAGE = {
+    "prompt_tokens": 10,
+    "completion_tokens": 3,
+    "total_tokens": 13,
+    "prompt_tokens_details": {"cached_tokens": 4},
+}
+RESPONSE_USAGE = {
+    "input_tokens": 10,
+    "output_tokens": 3,
+    "total_tokens": 13,
+    "input_tokens_details": {"cached_tokens": 4},
+}
+ANTHROPIC_USAGE = {
+    "input_tokens": 5,
+    "output_tokens": 3,
+    "cache_creation_input_tokens": 1,
+    "cache_read_input_tokens": 4,
+}
+REPORTING = {
+    "chat": (ChatCompletion, {**CHAT, "usage": CHAT_USAGE}),
+    "responses": (Response, {**RESPONSE, "usage": RESPONSE_USAGE}),
+    "anthropic": (AnthropicMessage, {**ANTHROPIC, "model": "gpt-x-2026", "usage": ANTHROPIC_USAGE}),
+}
+USED = Usage.of("gpt-x-2026", input_tokens=10, output_tokens=3, cached_tokens=4)
+
+
+@pytest.mark.parametrize(("kind", "sent"), REPORTING.values(), ids=REPORTING)
+def test_the_usage_of_a_completion_is_read_in_every_shape(kind: Any, sent: dict[str, Any]) -> None:
+    assert usage_of(sent) == usage_of(as_the_sdk_does(kind, sent)) == usage_of(Plain(sent)) == USED
+
+
+def test_the_usage_of_another_librarys_completion_is_read_once() -> None:
+    # LiteLLM reports Anthropic's counts next to OpenAI's, which include them.
+    usage = {**CHAT_USAGE, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 1}
+    used = usage_of({**CHAT, "usage": usage})
+    assert used == USED
+
+
+def test_the_usage_of_a_list_is_the_sum() -> None:
+    sent = REPORTING["chat"][1]
+    assert usage_of([sent, SAID, sent]) == USED + USED
+    assert usage_of([SAID]) is usage_of([]) is None
+
+
+def test_missing_counts_are_zero_and_a_missing_model_has_no_name() -> None:
+    assert usage_of({"usage": {"prompt_tokens": 7}}) == Usage.of(None, input_tokens=7)
+    assert usage_of({"usage": {"input_tokens": 7}, "model": 3}) == Usage.of(None, input_tokens=7)
+
+
+@pytest.mark.parametrize("odd", [None, -1, 1.5, "3", True, 2**60, [], {}, float("nan"), object()])
+def test_odd_counts_are_ignored(odd: Any) -> None:
+    ones = {name: odd for name in (*CHAT_USAGE, *RESPONSE_USAGE, *ANTHROPIC_USAGE)}
+    assert usage_of({"usage": ones}) is None
+    assert usage_of({"usage": {**ones, "prompt_tokens": 1}}) == Usage.of(input_tokens=1)
+    assert usage_of({"usage": {**ones, "input_tokens": 1}}) == Usage.of(input_tokens=1)
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["hello", None, b"", 3, object(), SAID, Message.of(SAID), CHOICE, {"usage": None}, {"usage": 3}],
+)
+def test_what_reports_no_usage_has_none(result: Any) -> None:
+    assert usage_of(result) is None
