@@ -13,8 +13,8 @@ import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
@@ -24,6 +24,14 @@ from celery_ckpt.control import found
 T = TypeVar("T")
 #: They wait for a store most of the time; there are as many as are needed at once.
 _MOST_THREADS = 32
+#: How many calls of a sync body run side by side.
+_MOST_CALLS = 16
+#: A call that has not begun.
+Call = Callable[[], Coroutine[Any, Any, T]]
+
+
+class NobodyAwaits(TypeError):
+    """A sync body was given an async function."""
 
 
 class Bridge(Protocol):
@@ -42,6 +50,14 @@ class Bridge(Protocol):
 
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function of the user's and return its result."""
+        ...
+
+    async def gather(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Make calls side by side; returns their results in order.
+
+        If some of them raise, the others are finished first. Then the error that counts most is raised:
+        ``Fenced``, other control flow, what is no ``Exception``, else that of the first call.
+        """
         ...
 
     def under_way(self) -> AbstractContextManager[None]:
@@ -73,17 +89,40 @@ class SyncBridge:
         return fn(*args)
 
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call it. Raises ``TypeError`` for an async function: nobody would await it."""
+        """Call it. Raises ``NobodyAwaits``, a ``TypeError``, for an async function."""
         result = fn(*args, **kwargs)
         if not inspect.isawaitable(result):
             return result
         if inspect.iscoroutine(result):
             result.close()
+        while isinstance(fn, functools.partial):
+            fn = fn.func
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        raise TypeError(
+        raise NobodyAwaits(
             f"an async function in a sync body: {name} returned something to be awaited. "
             "Make the body `async def`, or give it a plain function."
         )
+
+    async def gather(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Make them in threads, each in a copy of this context. One call needs no thread."""
+        if len(calls) < 2:
+            return [await call() for call in calls]
+        errors: list[BaseException | None] = []
+        with ThreadPoolExecutor(min(len(calls), _MOST_CALLS), "celery_ckpt-call") as threads:
+            made = [threads.submit(copy_context().run, self._made, call) for call in calls]
+            try:
+                wait(made)
+            except BaseException as interruption:
+                # A time limit or the end of the process. What has not begun is for the next attempt.
+                errors = [interruption]
+                for call in made:
+                    call.cancel()
+        errors += [call.exception() for call in made if not call.cancelled()]
+        _raise_what_counts_most(errors)
+        return [call.result() for call in made]
+
+    def _made(self, call: Call[T]) -> T:
+        return self.run(call())
 
     def under_way(self) -> AbstractContextManager[None]:
         """Whoever makes it waits for it, as do pools of threads."""
@@ -127,6 +166,23 @@ class AsyncBridge:
         result = fn(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
+    async def gather(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Make them in tasks. If the body is cancelled meanwhile, they are cancelled and waited for."""
+        if len(calls) < 2:
+            return [await call() for call in calls]
+        errors: list[BaseException | None] = []
+        made = [asyncio.ensure_future(call()) for call in calls]
+        try:
+            await asyncio.wait(made)
+        except asyncio.CancelledError as cancelled:
+            errors = [cancelled]
+            for call in made:
+                call.cancel()
+            await _finished(asyncio.gather(*made, return_exceptions=True))
+        errors += [_error_of(call) for call in made]
+        _raise_what_counts_most(errors)
+        return [call.result() for call in made]
+
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """A call is being made meanwhile, perhaps side by side with others."""
@@ -166,3 +222,14 @@ async def _finished(work: asyncio.Future[Any]) -> None:
         except asyncio.CancelledError:
             # Cancelled once more; the caller raises one for all of them.
             continue
+
+
+def _error_of(work: asyncio.Future[Any]) -> BaseException | None:
+    return asyncio.CancelledError() if work.cancelled() else work.exception()
+
+
+def _raise_what_counts_most(errors: Sequence[BaseException | None]) -> None:
+    raised = [error for error in errors if error is not None]
+    if raised:
+        stop = found(BaseExceptionGroup("calls side by side", raised))
+        raise stop or next((one for one in raised if not isinstance(one, Exception)), raised[0])

@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from celery_ckpt.answers import Answers
-from celery_ckpt.bridge import Bridge
+from celery_ckpt.bridge import Bridge, NobodyAwaits
 from celery_ckpt.control import HandOff
-from celery_ckpt.errors import CheckpointError, RunMisused
+from celery_ckpt.errors import CheckpointError, RunMisused, StepResultNotJson
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.hosting import RunHost
 from celery_ckpt.jsonvalues import encode
@@ -30,6 +31,7 @@ from celery_ckpt.redaction import Redaction
 from celery_ckpt.replies import Reply, recorded_reply
 from celery_ckpt.results import declared, dumped, loaded
 from celery_ckpt.steps import BY_HAND, StepBook, name_of
+from celery_ckpt.toolbox import Errors, Failure, Toolbox, calls_of
 
 if TYPE_CHECKING:
     from celery_ckpt.run import AgentRun
@@ -116,20 +118,70 @@ class Calls:
         self._at.confirm_drop()
         self._refuse_inside_a_step("run.tool")
         returns, name = returns or declared(fn), call.name
+        step = await self._answer(
+            call,
+            # A partial: a tool's parameters may have the names of those of the bridge.
+            lambda: self._bridge.call(functools.partial(fn, **call.arguments)),
+            lambda result: self._kept(result, returns, name),
+        )
+        return loaded(step.value, returns, name)
+
+    async def _answer(
+        self, call: ToolCall, make: Callable[[], Coro], value_of: Callable[[Any], Any]
+    ) -> Step:
         key, asking, step = self._recognition.claim_call(call)
         add = functools.partial(self._add_answer, call, asking)
         if step is not None:
             add(step)
+            return step
+        return await self._make(key, call.name, make, value_of, add, CheckpointEvent.TOOL_CALL_COMPLETE)
+
+    async def tools(self, reply: Any, tools: Any, parallel: bool, retry_on: Errors) -> list[Any]:
+        """See ``AgentRun.tools``."""
+        self._at.confirm_drop()
+        self._refuse_inside_a_step("run.tools")
+        raised = (*retry_on, *self._host.queue_errors, CheckpointError, NobodyAwaits)
+        toolbox, calls = Toolbox(tools, raised), calls_of(reply)
+        # Some models use an id twice. Only their order says which result is whose.
+        in_turn: dict[str, list[tuple[int, ToolCall]]] = defaultdict(list)
+        for place, call in enumerate(calls):
+            in_turn[call.id if parallel else ""].append((place, call))
+        made = [functools.partial(self._tools_in_turn, own, toolbox) for own in in_turn.values()]
+        results = {place: own for ones in await self._bridge.gather(made) for place, own in ones}
+        return [results[place] for place in range(len(calls))]
+
+    async def _tools_in_turn(
+        self, calls: list[tuple[int, ToolCall]], toolbox: Toolbox
+    ) -> list[tuple[int, Any]]:
+        return [(place, await self._tool_of(call, toolbox)) for place, call in calls]
+
+    async def _tool_of(self, call: ToolCall, toolbox: Toolbox) -> Any:
+        returns, name = toolbox.returns(call), call.name
+
+        def value_of(result: Any) -> Any:
+            if isinstance(result, Failure):
+                return self._kept(result.text, None, name)
+            return self._kept(result, returns, name)
+
+        step = await self._answer(call, lambda: self._tried(call, toolbox), value_of)
+        try:
             return loaded(step.value, returns, name)
-        step = await self._make(
-            key,
-            name,
-            lambda: self._bridge.call(fn, **call.arguments),
-            lambda result: self._kept(result, returns, name),
-            add,
-            CheckpointEvent.TOOL_CALL_COMPLETE,
-        )
-        return loaded(step.value, returns, name)
+        except StepResultNotJson:
+            if isinstance(step.value, str):
+                return step.value  # what the model reads of a failure
+            raise
+
+    async def _tried(self, call: ToolCall, toolbox: Toolbox) -> Any:
+        prepared = toolbox.prepared(call)
+        if isinstance(prepared, Failure):
+            return prepared
+        try:
+            return await self._bridge.call(prepared)
+        except Exception as error:
+            failure = toolbox.failure(call, error)
+            if failure is None:
+                raise
+            return failure
 
     def _kept(self, result: Any, returns: Any, name: str) -> Any:
         value = self._redaction.json(dumped(result, returns, name), "step")

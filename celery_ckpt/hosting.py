@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 class RunHost(Protocol):
     """What a run needs from the world. Each may raise ``Fenced`` or ``HandOff``."""
 
+    #: How the task queue speaks to a task: these are never the result of a tool.
+    queue_errors: tuple[type[Exception], ...]
+
     def record(self, step: Step) -> None:
         """Keep a step. Blocking I/O."""
         ...

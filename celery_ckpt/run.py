@@ -1,6 +1,6 @@
 """AgentRun: what a body works with. It records, replays and tells; what is saved, its host decides.
 
-    body ── llm, tool, step ────> Calls: replay what is recorded, else call, record, add, tell
+    body ── llm, tools, step ───> Calls: replay what is recorded, else call, record, add, tell
     body ── iterations ─────────> flush answers ─> tell the host ─> may hand off ─> the next
     body ── emit ───────────────> by its own hand: for the rest of the iteration checkpoints are exact
     body ── checkpoint ─────────> the same if the body itself has changed the conversation
@@ -10,7 +10,7 @@ All of it is written once, as coroutines; a bridge makes of it what sync and asy
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel
@@ -60,8 +60,8 @@ Answer: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
 class AgentRun:
     """One attempt at a run, as its body sees it.
 
-    In ``async def`` bodies ``llm``, ``tool``, ``step``, ``emit`` and ``checkpoint`` return awaitables,
-    and the loop is ``async for``.
+    In ``async def`` bodies ``llm``, ``tool``, ``tools``, ``step``, ``emit`` and ``checkpoint`` return
+    awaitables, and the loop is ``async for``.
     """
 
     def __init__(
@@ -194,6 +194,50 @@ class AgentRun:
         are appended in the order of the calls.
         """
         return self._bridge.run(self._calls.tool(call, fn, returns))
+
+    @overload
+    def tools(
+        self,
+        reply: Message | list[Message],
+        tools: Mapping[str, Callable[..., Awaitable[Any]]] | Iterable[Callable[..., Awaitable[Any]]],
+        parallel: bool = True,
+        retry_on: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> Awaitable[list[Any]]: ...
+    # It returns Any, since async bodies may have tools that are plain functions. It takes Any, since to
+    # mypy a dict of functions with different parameters is no dict of callables.
+    @overload
+    def tools(
+        self,
+        reply: Message | list[Message],
+        tools: Mapping[str, Any] | Iterable[Any],
+        parallel: bool = True,
+        retry_on: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> Any: ...
+    def tools(
+        self,
+        reply: Message | list[Message],
+        tools: Mapping[str, Any] | Iterable[Any],
+        parallel: bool = True,
+        retry_on: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> Any:
+        """Run all tool calls of a reply as ``tool`` does; returns their results in the order of the
+        calls.
+
+        ``reply`` is what ``llm`` returned, and ``tools`` maps names to functions; functions alone go
+        by their ``__name__``. Calls run side by side: in threads, in ``async def`` bodies as tasks.
+        With ``parallel=False`` they run one after the other.
+
+        An unknown tool, arguments that do not fit and an exception of a tool become a result that the
+        model reads, such as ``Error: ValueError: no such city``. Exceptions of the types in
+        ``retry_on`` are raised once the other calls are finished. Nothing is recorded for their calls,
+        so the task's retry makes them again.
+
+        Raises:
+            StepResultNotJson: a tool returned what cannot be recorded.
+            RunMisused: ``reply`` or ``tools`` is something else, or it is called inside of a step.
+        """
+        errors = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+        return self._bridge.run(self._calls.tools(reply, tools, parallel, errors))
 
     def emit(self, event: CheckpointEvent) -> Any:
         """Say by hand that something happened; outside of a loop, ITERATION counts iterations."""

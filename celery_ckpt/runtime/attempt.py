@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
 
 from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
@@ -38,6 +38,8 @@ _DROP_STEPS_EVERY = 16
 
 class Attempt:
     """The host of a run (see ``celery_ckpt.hosting.RunHost``)."""
+
+    queue_errors: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, TaskPredicate)
 
     def __init__(
         self, context: AppContext, task: Any, of_run: RunRecord, hold: Hold, moment: int

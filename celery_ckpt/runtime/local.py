@@ -18,6 +18,7 @@ from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import signals
+from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.current import current_run, working_for
 from celery_ckpt.runtime.envelopes import agent_id_of
 from celery_ckpt.runtime.settings import Settings
@@ -25,6 +26,8 @@ from celery_ckpt.runtime.settings import Settings
 
 class LocalHost:
     """A host without a store."""
+
+    queue_errors = Attempt.queue_errors
 
     def __init__(self, task: Any) -> None:
         self._task = task

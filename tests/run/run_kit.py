@@ -25,8 +25,14 @@ class Killed(BaseException):
     """The process is gone."""
 
 
+class OutOfTime(Exception):
+    """Stands for what the task queue raises in a task."""
+
+
 class Host:
     """Does what the runtime does: records, saves when the strategy says so, drops old steps."""
+
+    queue_errors = (OutOfTime,)
 
     def __init__(
         self, store: MemoryCheckpointStore, strategy: CheckpointStrategy, kill_at: int | None = None

@@ -52,6 +52,9 @@ async def async_chat(conversation: Conversation) -> dict[str, Any]:
     return {}
 
 
+TOOLS = {"number": number, "page": page, "items": items}
+
+
 def body(run: AgentRun) -> None:
     assert_type(run.step("number", number, 1, b="x"), float)
     assert_type(run.step("page", number, 1, returns=Page), Page)
@@ -62,6 +65,10 @@ def body(run: AgentRun) -> None:
     for item in run.llm(items, run.conversation):
         assert item.tool_calls == []
     assert_type(run.tool(reply.tool_calls[0], number), float)
+    found: list[Any] = run.tools(reply, {"number": number}, retry_on=OSError)
+    assert found == run.tools(run.llm(items, run.conversation), [number], parallel=False)
+    found += run.tools(reply, TOOLS)
+    run.tools("reply", [number])  # type: ignore[call-overload]
     assert_type(run.llm(completion), Message)
     assert_type(run.llm(response), list[Message])
     for iteration in run.iterations(limit=3):
@@ -73,6 +80,11 @@ async def async_body(run: AgentRun) -> None:
     assert_type(await run.step("page", page, "x"), Page)
     reply = await run.llm(async_chat, run.conversation)
     assert_type(await run.tool(reply.tool_calls[0], page), Page)
+    assert_type(await run.tools(reply, {"page": page}), list[Any])
+    assert_type(await run.tools(reply, [page], retry_on=(OSError, TimeoutError)), list[Any])
+    found: list[Any] = await run.tools(reply, {"page": page, "number": number})
+    found += await run.tools(reply, TOOLS)
+    assert found == await run.tools(reply, [number])
     assert_type(await run.llm(async_response), list[Message])
     assert_type(await run.llm(anthropic_message), Message)
     async for iteration in run.iterations():
