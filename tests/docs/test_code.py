@@ -12,11 +12,13 @@ from servers import Valkey, wait_until
 
 #: By page: why a block is not run. Please keep it empty.
 NOT_RUN: dict[str, list[str]] = {}
-#: They have tests of their own: one kills the worker, one watches it, one is run twice, one is first.
+#: They have tests of their own: one kills the worker, one watches it, one is run twice, one is first,
+#: one shows what it prints.
 QUICKSTART, MONITOR = "docs/quickstart.md", "docs/howto/monitor.md"
 ALONE, README = "docs/howto/use-a-store-alone.md", "README.md"
+TOOLS = "docs/howto/tools.md"
 
-OWN = {QUICKSTART, MONITOR, ALONE, README}
+OWN = {QUICKSTART, MONITOR, ALONE, README, TOOLS}
 WITH_CODE = [one for one in PAGES if one.python and one.name not in OWN]
 
 
@@ -42,6 +44,11 @@ def test_the_program_of_the_store_alone_goes_on_where_it_was(tmp_path: Path, val
         "3 7 {'asked': 3}\n[3, 2, 1]\n",
         "6 13 {'asked': 6}\n[6, 5, 4, 3, 2]\n",
     ]
+
+
+def test_the_page_about_tools_shows_what_its_program_prints(tmp_path: Path, valkey: Valkey) -> None:
+    [shown] = page(TOOLS).blocks_of("text")
+    assert Project(page(TOOLS), tmp_path, valkey).run_program() == shown.code
 
 
 def test_the_monitor_sees_what_the_agents_of_its_page_do(tmp_path: Path, valkey: Valkey) -> None:
