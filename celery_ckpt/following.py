@@ -1,10 +1,12 @@
-"""Following an agent from outside: what is new since the last look into its store."""
+"""Follow an agent from outside: what is new since the last look into its store."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.messages import Message
 from celery_ckpt.records import RunRecord, RunStatus
@@ -17,6 +19,9 @@ class Happening:
 
     #: ``messages``, ``replaced``, ``checkpoint``, ``step`` or ``run``.
     kind: str
+    #: When it happened, by the store's records. The store keeps no time for a step, nor for the start
+    #: of an attempt: then this is when the follower saw it, or ``None`` if it was there before.
+    at: datetime | None = None
     what: str = ""
     #: The new messages, and the number of the first of them.
     messages: list[Message] = field(default_factory=list)
@@ -27,8 +32,13 @@ class Happening:
 class Follower:
     """Looks at one agent again and again."""
 
-    def __init__(self, store: CheckpointStore, agent_id: str, last: int) -> None:
-        self._store, self._agent_id, self._last = store, agent_id, last
+    def __init__(
+        self, store: CheckpointStore, agent_id: str, last: int, clock: Clock = system_clock
+    ) -> None:
+        self._store, self._agent_id, self._last, self._clock = store, agent_id, last, clock
+        #: When the present look began; ``None`` in the first one.
+        self._seen_at: datetime | None = None
+        self._has_looked = False
         self._seen: Conversation | None = None
         self._checkpoint = ""
         self._runs: dict[str, tuple[RunStatus, int]] = {}
@@ -38,6 +48,7 @@ class Follower:
 
     def look(self) -> list[Happening]:
         """What has happened since the last look; the first one begins with the last messages."""
+        self._seen_at = self._clock.now() if self._has_looked else None
         # Runs first: a checkpoint that is saved meanwhile is told now or next time, and never lost.
         runs = self._store.runs(self._agent_id)
         of_checkpoint = self._look_at_checkpoint()
@@ -45,7 +56,10 @@ class Follower:
         of_runs = [told for run in runs for told in self._look_at_run(run)]
         self.is_open = any(not run.is_settled for run in runs)
         self.has_succeeded = not runs or runs[-1].status is RunStatus.SUCCEEDED
-        return [*of_steps, *of_checkpoint, *of_runs]
+        earlier = [told for told in of_runs if _is_before(told, of_checkpoint)]
+        later = [told for told in of_runs if told not in earlier]
+        self._has_looked = True
+        return [*earlier, *of_steps, *of_checkpoint, *later]
 
     def _look_at_run(self, run: RunRecord) -> list[Happening]:
         now = run.status, run.attempts
@@ -55,7 +69,8 @@ class Follower:
         error = f": {run.error}" if run.error else ""
         what = f"run {run.run_id} {run.status.value}, attempt {run.attempts}{error}"
         facts = {"run_id": run.run_id, "status": run.status.value, "attempts": run.attempts}
-        return [Happening("run", what, facts={**facts, "error": run.error})]
+        at = _time_of(run) or self._seen_at
+        return [Happening("run", at, what, facts={**facts, "error": run.error})]
 
     def _look_at_steps(self, run: RunRecord) -> list[Happening]:
         steps = self._store.steps(self._agent_id, run.run_id)
@@ -65,6 +80,7 @@ class Follower:
         return [
             Happening(
                 "step",
+                self._seen_at,
                 f"step {step.name} recorded, iteration {step.iteration}",
                 facts={"run_id": run.run_id, "name": step.name, "iteration": step.iteration},
             )
@@ -79,11 +95,17 @@ class Follower:
         if latest is None:
             return []
         self._checkpoint = latest.id
-        facts = {"id": latest.id, "iteration": latest.iteration, "event": latest.event}
+        facts = {
+            "id": latest.id,
+            "iteration": latest.iteration,
+            "event": latest.event,
+            "run_id": latest.run_id,
+        }
         what = f"checkpoint {latest.id}, iteration {latest.iteration}"
-        return [*self._new_messages(latest.conversation), Happening("checkpoint", what, facts=facts)]
+        messages = self._new_messages(latest.conversation, latest.created_at)
+        return [*messages, Happening("checkpoint", latest.created_at, what, facts=facts)]
 
-    def _new_messages(self, now: Conversation) -> list[Happening]:
+    def _new_messages(self, now: Conversation, saved_at: datetime) -> list[Happening]:
         before, self._seen = self._seen, now
         messages = now.messages
         if before is None:
@@ -93,7 +115,26 @@ class Follower:
         else:
             what = f"the conversation was replaced: {len(before)} messages became {len(now)}"
             facts = {"old": len(before), "new": len(now)}
-            return [Happening("replaced", what, facts=facts)]
+            return [Happening("replaced", saved_at, what, facts=facts)]
         if start == len(messages):
             return []
-        return [Happening("messages", messages=messages[start:], first=start + 1)]
+        return [Happening("messages", saved_at, messages=messages[start:], first=start + 1)]
+
+
+def _time_of(run: RunRecord) -> datetime | None:
+    """When a run came to stand as it does, if its record says so."""
+    if run.status.is_final:
+        return run.ended_at
+    is_just_sent = run.status is RunStatus.QUEUED and not run.attempts
+    return run.created_at if is_just_sent else None
+
+
+def _is_before(run: Happening, checkpoint: list[Happening]) -> bool:
+    """Did that happen to another run, before the checkpoint was taken?
+
+    The run that took the checkpoint is told after it: its end is known just before its last save.
+    """
+    if run.at is None or not checkpoint:
+        return False
+    saved = checkpoint[-1]
+    return saved.at is not None and run.at < saved.at and run.facts["run_id"] != saved.facts["run_id"]

@@ -69,14 +69,23 @@ def _tell(screen: Screen, happening: Happening) -> None:
         return screen.json(_as_object(happening))
     if happening.messages:
         return show_messages(screen, happening.messages, first=happening.first, limit=EXCERPT)
-    clock = datetime.now().astimezone().strftime("%H:%M:%S")
     kind = happening.facts.get("status", happening.kind)
-    screen.labelled(clock, one_line(happening.what), kind=kind, width=17)
+    screen.labelled(_clock(happening.at), one_line(happening.what), kind=kind, width=17)
     return None
 
 
+def _clock(moment: datetime | None) -> str:
+    """The local time, with the day unless it is today."""
+    if moment is None:
+        return "-"
+    local = moment.astimezone()
+    is_today = local.date() == datetime.now().astimezone().date()
+    return local.strftime("%H:%M:%S" if is_today else "%m-%d %H:%M:%S")
+
+
 def _as_object(happening: Happening) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": happening.kind, **happening.facts}
+    at = happening.at and happening.at.isoformat().replace("+00:00", "Z")
+    told: dict[str, Any] = {"kind": happening.kind, "at": at, **happening.facts}
     if happening.messages:
         told |= {"first": happening.first, "messages": _plain(happening.messages)}
     return told
