@@ -52,6 +52,16 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
+def visible_json(line: bytes) -> bytes:
+    """A line of JSON with everything that a terminal might obey written as JSON's own escapes."""
+    return _UNSAFE.sub(_json_escape, line.decode().removesuffix("\n")).encode() + b"\n"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def age(moment: datetime | None, now: datetime | None = None) -> str:
     """How long ago something was, roughly: ``12 s ago``."""
     if moment is None:

@@ -16,7 +16,7 @@ from celery_ckpt.cli.completing import agent_names
 from celery_ckpt.cli.exits import Code, Failure, Tally, code_of
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import bar
-from celery_ckpt.cli.safe import bytes_of, counted, one_line
+from celery_ckpt.cli.safe import bytes_of, counted, one_line, visible_json
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.runtime.agents import Agents
 from celery_ckpt.stores.sealed import SealedStore
@@ -43,12 +43,11 @@ def export_(
         if damage is not None:
             tally.failed(f"Left out: {damage}", Code.DAMAGED)
 
-    # Lines that go to the terminal show themselves how far it is, and would run into a bar.
-    is_shown = output is None and sys.stdout.isatty()
-    with _opened(output) as file, bar("exporting", len(names), hidden=is_shown) as advance:
+    # Lines on a terminal show the progress themselves, and would run into a bar.
+    with _opened(output) as file, bar("exporting", len(names), hidden=file.isatty()) as advance:
         size = 0
         for line in export_agents(agents.store, names, skip_damaged=skip_damaged, told=told):
-            size += file.write(line)
+            size += file.write(visible_json(line) if file.isatty() else line)
     if output is not None:
         said = f"{counted(len(names), 'agent')}, {bytes_of(size)}: {one_line(str(output))}"
         click.echo(said, err=True)

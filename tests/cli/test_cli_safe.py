@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_ckpt.cli.safe import age, as_json, bytes_of, counted, excerpt, one_line, visible
+from celery_ckpt.cli.safe import (
+    age,
+    as_json,
+    bytes_of,
+    counted,
+    excerpt,
+    one_line,
+    visible,
+    visible_json,
+)
 
 #: What terminals obey (but the end of a line), and what changes the direction of a line.
 HARMFUL = {
@@ -34,6 +43,15 @@ def test_json_is_printable_and_exact(text: str) -> None:
     assert written.isascii()
     assert written.isprintable()
     assert json.loads(written) == {"text": text}
+
+
+@given(ANYTHING)
+def test_a_line_of_json_is_made_harmless_and_says_the_same(text: str) -> None:
+    line = json.dumps({"text": text.encode(errors="ignore").decode()}, ensure_ascii=False)
+    made = visible_json(f"{line}\n".encode()).decode()
+    assert not set(made[:-1]) & HARMFUL
+    assert made.endswith("}\n")
+    assert json.loads(made) == json.loads(line)
 
 
 def test_harmless_text_is_left_as_it_is() -> None:

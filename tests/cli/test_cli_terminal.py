@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from servers import free_port
 
 from celery_ckpt import CheckpointStore, Conversation, Message
 from celery_ckpt.records import RunStatus
-from celery_ckpt.testing.factories import make_checkpoint
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+from celery_ckpt.transfer import export_agents
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m[bold red]markup[/] :smile: \u202e\r\x08 end"
@@ -160,6 +163,92 @@ def test_what_a_message_holds_does_nothing_to_a_terminal(
     as_json = commands("show", EVIL, "--json").stdout
     assert as_json.strip().isprintable()
     assert json.loads(as_json)["checkpoint"]["conversation"]["messages"][0]["content"] == EVIL
+
+
+#: What a terminal obeys, or what turns a line around; the escapes that the commands write themselves
+#: only colour text, move the cursor and erase lines.
+OBEYED = re.compile(
+    "\x1b(?!\\[[0-9;?]*[mKAhlGJ])|\x1b\\[2J|[\x07\x08\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+)
+#: All of that, and what JSON need not escape.
+VILE = f"Grüße {EVIL} \x7f \x9d0;owned\x9c \u2028 \u2066 \U000e0041"
+
+
+def spoilt(store: CheckpointStore, tmp_path: Path) -> None:
+    """An agent that has harmful characters wherever somebody can put them."""
+    store.add_run(make_run(VILE, VILE, task=VILE, error=VILE, status="failed", delivered=True))
+    store.record_step(make_step(VILE, VILE, VILE, name=VILE, value={VILE: VILE}))
+    for checkpoint_id in (VILE, f"{VILE} 2"):
+        checkpoint = make_checkpoint(
+            VILE,
+            Conversation(messages=[Message.user(VILE), {"type": VILE, VILE: VILE}]),
+            state={VILE: VILE},
+            metadata={VILE: VILE},
+            run_id=VILE,
+        )
+        store.save(checkpoint.model_copy(update={"id": checkpoint_id}))
+    store.pin(VILE, VILE)
+    (tmp_path / "exported").write_bytes(b"".join(export_agents(store, [VILE])))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["list"], 0),
+        (["show", VILE], 0),
+        (["tail", VILE], 1),
+        (["diff", VILE, f"{VILE} 2"], 0),
+        (["pin", VILE, "--label", VILE], 0),
+        (["pin", VILE, "--off"], 0),
+        (["fork", VILE, "--as", f"{VILE} 3"], 0),
+        (["cancel", VILE], 0),
+        (["resume", VILE], 1),
+        (["prune", VILE, "--keep", "1"], 0),
+        (["prune"], 0),
+        (["delete", VILE, "--yes"], 0),
+        (["export"], 0),
+        (["export", "-o", "/dev/stdout"], 0),
+        (["export", f"no {VILE}"], 66),
+        (["import", "EXPORTED"], 0),
+        (["--store", "OTHER", "import", "EXPORTED"], 0),
+        (["doctor"], 1),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_no_command_passes_on_what_a_terminal_obeys(
+    process: Process, process_store: CheckpointStore, tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    spoilt(process_store, tmp_path)
+    if arguments == ["doctor"]:
+        with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+            database.execute("UPDATE ckpt_saves SET messages = x'7b7d'")
+    if arguments == ["prune"]:
+        with (tmp_path / "proj.py").open("a") as app:
+            app.write("app.conf.ckpt_keep = 1\n")
+        process_store.pin(VILE, None)
+    named = {"EXPORTED": str(tmp_path / "exported"), "OTHER": f"sqlite:///{tmp_path}/other.db"}
+    ended, shown = process.on_a_terminal(*(named.get(one, one) for one in arguments))
+    assert ended == code, shown
+    assert "owned" in shown
+    assert [hex(ord(found[0])) for found in OBEYED.findall(shown)] == []
+
+
+def test_an_export_to_a_terminal_is_still_json_and_one_to_a_file_is_left_as_it_is(
+    process: Process, process_store: CheckpointStore, tmp_path: Path
+) -> None:
+    spoilt(process_store, tmp_path)
+    whole = (tmp_path / "exported").read_bytes()
+
+    _, shown = process.on_a_terminal("export")
+
+    assert "Grüße" in shown
+    assert [json.loads(line) for line in shown.splitlines()] == [
+        json.loads(line) for line in whole.splitlines()
+    ]
+    assert process.run("export").stdout.encode() == whole
+    process.run("export", "-o", str(tmp_path / "again"))
+    assert (tmp_path / "again").read_bytes() == whole
+    assert "\x9b".encode() in whole  # so that there is something to escape
 
 
 def test_what_is_longer_than_the_terminal_goes_to_a_pager(
