@@ -23,7 +23,7 @@
         ├── NotEncrypted        plain text where everything is to be encrypted
         ├── SchemaTooNew        written by a newer version of this library
         ├── CheckpointTooLarge  over the limit; nothing was written
-        ├── AlreadyExists       the same id, another content
+        ├── AlreadyExists       the same id, different content
         ├── AgentNotFound       there is no such agent
         ├── CheckpointNotFound  there is no such checkpoint
         ├── RunNotFound         there is no such run
@@ -118,11 +118,9 @@ class NotACheckpoint(CheckpointError, ValueError):
 
 
 class NotAnExport(CheckpointError, ValueError):
-    """A line that is not what an export wrote there. Nothing of its agent was imported."""
+    """A line that no export wrote there. Nothing of its agent was imported."""
 
-    template = (
-        "Line {line} is not what an export wrote there: {reason}. Nothing of {what} was imported."
-    )
+    template = "Line {line} cannot be imported: {reason}. Nothing of {what} was imported."
     line: int
 
 
@@ -254,9 +252,9 @@ class CheckpointTooLarge(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """Something with this id is stored already, and its content is another one."""
+    """Something with this id is already stored, with different content."""
 
-    template = "{what} of agent {agent_id!r} is stored already with another content. Use a new id."
+    template = "{what} of agent {agent_id!r} already exists with different content. Use a new id."
 
 
 class AgentNotFound(StoreError):

@@ -17,6 +17,10 @@ from celery_ckpt.transfer.sections import Section, sections
 #: How long others are kept from writing; only somebody who takes over ends it sooner.
 _LEASE_SECONDS = 60.0
 _OWNER = "import"
+_TAKEN = (
+    "Agent {agent_id!r} {how} and was not imported. Delete the agent there first, or import into "
+    "another store."
+)
 _OUTLINE = ("iteration", "created_at", "event", "run_id", "metadata")
 
 
@@ -66,7 +70,7 @@ def _imported(store: CheckpointStore, section: Section) -> Imported:
         begins_alike = [info.id for info in present] == [*section.ids][: len(present)]
         if not begins_alike or known_runs != own_runs[: len(known_runs)]:
             # To add what it lacks would make an old checkpoint the latest one, or an old run the last.
-            raise AlreadyExists(what="Another history", agent_id=section.agent_id)
+            raise _taken(section, "already has a different history in this store")
     _refuse_different(store, section, present)
     open_runs = sum(not run.is_settled for run in section.runs)
     if is_all_there:
@@ -87,10 +91,14 @@ def _refuse_different(store: CheckpointStore, section: Section, present: list[Ch
     common = [checkpoint for checkpoint in section.checkpoints() if checkpoint.id in outlines]
     for checkpoint in common:
         if _outline(checkpoint) != _outline(outlines[checkpoint.id]):
-            raise AlreadyExists(what=f"Checkpoint {checkpoint.id}", agent_id=section.agent_id)
+            raise _taken(section, f"has a different checkpoint {checkpoint.id} in this store")
     stored = store.load(common[-1].id) if common else None
     if stored is not None and not is_same(stored, common[-1]):
-        raise AlreadyExists(what=f"Checkpoint {stored.id}", agent_id=section.agent_id)
+        raise _taken(section, f"has a different checkpoint {stored.id} in this store")
+
+
+def _taken(section: Section, how: str) -> AlreadyExists:
+    return AlreadyExists(_TAKEN.format(agent_id=section.agent_id, how=how), agent_id=section.agent_id)
 
 
 def _outline(one: Checkpoint | CheckpointInfo) -> list[object]:

@@ -57,8 +57,8 @@ def unsealed(lines: Iterable[bytes]) -> Iterator[tuple[int, str, dict[str, Any]]
 
 def _why(number: int, is_foreign: bool) -> str:
     if is_foreign:
-        return "it is no line of an export" if number > 1 else "this is no export"
-    return "it was changed, or one before it is missing; get a whole copy"
+        return "it is not a line of an export" if number > 1 else "this is not an export"
+    return "it was changed, or a line before it is missing. Get a complete copy"
 
 
 def _fields(number: int, body: bytes) -> dict[str, Any]:

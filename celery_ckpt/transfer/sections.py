@@ -19,6 +19,8 @@ from celery_ckpt.stores.log.reading import SharedSpine
 from celery_ckpt.transfer.lines import FORMAT_VERSION, unsealed
 
 Line = tuple[int, str, dict[str, Any]]
+#: The header of a task's message that names the agent.
+AGENT_HEADER = "ckpt_agent_id"
 
 
 @dataclass
@@ -65,27 +67,29 @@ def sections(lines: Iterable[bytes]) -> Iterator[Section]:
             if kind == "finished":
                 return _check_last(number, count, fields["agents"], source)
             if kind != "agent":
-                raise ValueError(f"a line of kind {kind!r} has no place here")
+                raise ValueError(f"a line of kind {kind!r} does not belong here")
             section = Section(checked_name(fields["agent_id"]))
         _fill(section, source, number)
         yield section
-    raise NotAnExport(line=number + 1, reason="the file ends here, before its end", what="what follows")
+    raise NotAnExport(line=number + 1, reason="the file ends too early", what="what follows")
 
 
 def _check_first(line: Line) -> None:
     number, kind, fields = line
     version = fields.get("format")
     if kind != "export" or not isinstance(version, int):
-        raise NotAnExport(line=number, reason="this is no export", what="it")
+        raise NotAnExport(line=number, reason="this is not an export", what="it")
     if version > FORMAT_VERSION:
         raise SchemaTooNew(what="This export", version=version, supported=FORMAT_VERSION)
 
 
 def _check_last(number: int, count: int, said: Any, source: Iterator[Line]) -> None:
     if said != count:
-        raise ValueError(f"it says {said} agents, and there were {count}")
+        raise ValueError(f"it announces {said} agents, but there are {count}")
     if next(source, None) is not None:
-        raise NotAnExport(line=number + 1, reason="the export has ended before", what="what follows")
+        raise NotAnExport(
+            line=number + 1, reason="the export ended on the line before", what="what follows"
+        )
 
 
 def _fill(section: Section, source: Iterator[Line], number: int) -> None:
@@ -94,11 +98,9 @@ def _fill(section: Section, source: Iterator[Line], number: int) -> None:
             if kind == "end":
                 return _check_end(section, fields)
             if kind not in _TAKE:
-                raise ValueError(f"a line of kind {kind!r} has no place here")
+                raise ValueError(f"a line of kind {kind!r} does not belong here")
             _TAKE[kind](section, (number, kind, fields))
-    raise NotAnExport(
-        line=number + 1, reason="the file ends here, before its end", what=_agent(section.agent_id)
-    )
+    raise NotAnExport(line=number + 1, reason="the file ends too early", what=_agent(section.agent_id))
 
 
 def _take_message(section: Section, line: Line) -> None:
@@ -110,7 +112,7 @@ def _take_message(section: Section, line: Line) -> None:
 def _take_checkpoint(section: Section, line: Line) -> None:
     checkpoint_id = checked_name(line[2]["id"], "A checkpoint id")
     if checkpoint_id in section.ids:
-        raise ValueError(f"checkpoint {checkpoint_id} was there before")
+        raise ValueError(f"checkpoint {checkpoint_id} appears twice")
     section.ids[checkpoint_id] = None
     section.messages_and_checkpoints.append(line)
 
@@ -118,7 +120,31 @@ def _take_checkpoint(section: Section, line: Line) -> None:
 def _take_notes(section: Section, line: Line) -> None:
     section.notes = Notes(**line[2])
     if not section.notes.pins.keys() <= section.ids.keys():
-        raise ValueError("a checkpoint is pinned that is not there")
+        raise ValueError("it pins a checkpoint that is missing")
+
+
+def _take_run(section: Section, line: Line) -> None:
+    run = RunRecord(agent_id=section.agent_id, **line[2])
+    if run.has_envelope:
+        _check_message(run)
+    section.runs.append(run)
+
+
+def _check_message(run: RunRecord) -> None:
+    """Raise ``ValueError`` if the message of a run would start another task, or another agent.
+
+    Whoever resumes the run publishes that message as it is.
+    """
+    headers = run.envelope.get("headers") or {}
+    own = {"task": run.task, "id": run.run_id, AGENT_HEADER: run.agent_id}
+    for name, what in (("task", "task"), ("id", "task id"), (AGENT_HEADER, "agent")):
+        # Without that header, the agent is named after the task id.
+        found = headers.get(name, own[name] if name == AGENT_HEADER else None)
+        if found != own[name]:
+            raise ValueError(
+                f"the record of run {run.run_id!r} has {what} {own[name]!r}, but its message has "
+                f"{what} {found!r}"
+            )
 
 
 _TAKE: dict[str, Callable[[Section, Line], None]] = {
@@ -126,7 +152,7 @@ _TAKE: dict[str, Callable[[Section, Line], None]] = {
     "checkpoint": _take_checkpoint,
     "notes": _take_notes,
     "step": lambda section, line: section.steps.append(Step(agent_id=section.agent_id, **line[2])),
-    "run": lambda section, line: section.runs.append(RunRecord(agent_id=section.agent_id, **line[2])),
+    "run": _take_run,
 }
 
 
@@ -142,9 +168,9 @@ def _check_end(section: Section, said: dict[str, Any]) -> None:
         "runs": len(section.runs),
     }
     if said != found:
-        raise ValueError(f"it says {said}, and there was {found}")
+        raise ValueError(f"it announces {said}, but there is {found}")
     if not {step.run_id for step in section.steps} <= {run.run_id for run in section.runs}:
-        raise ValueError("there is a step of a run that is not there")
+        raise ValueError("a step belongs to a run that is missing")
 
 
 def _agent(agent_id: str) -> str:
@@ -160,5 +186,6 @@ def _named(number: int, agent_id: str) -> Iterator[None]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = agent_id if agent_id == "its agent" else _agent(agent_id)
-        reason = f"{type(error).__name__}: {str(error)[:200]}".rstrip(".")
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        reason = f"{kind}{str(error)[:400]}".rstrip(".")
         raise NotAnExport(line=number, reason=reason, what=what) from error

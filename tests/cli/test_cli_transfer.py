@@ -12,21 +12,24 @@ import pytest
 from cli_kit import Commands, commands_for, tell
 
 from celery_ckpt import (
+    AgentRun,
     Checkpoint,
     CheckpointStore,
     Conversation,
     Entry,
     MemoryCheckpointStore,
     Message,
+    agent_task,
     open_store,
 )
 from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
 from celery_ckpt.maintenance import Verdict
 from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.envelopes import AGENT_HEADER
 from celery_ckpt.testing import Fault, FaultyStore
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 from celery_ckpt.testing.sweeping import settled
-from celery_ckpt.transfer import export_agents, import_agents
+from celery_ckpt.transfer import export_agents, import_agents, sections
 from celery_ckpt.transfer.lines import Sealer
 
 PROVIDERS = json.loads((Path(__file__).parents[1] / "vocabulary/provider_messages.json").read_text())
@@ -59,7 +62,8 @@ def fill(store: CheckpointStore) -> None:
     """Agents of all sorts: growing, compacted in an iteration, of any provider, without runs."""
     _, second, *_ = tell(store, "growing", iterations=5)
     store.pin(second, "before the change")
-    tell(store, "waiting", iterations=0, status="queued", delivered=False, envelope={"a": [1, None]})
+    envelope = {"headers": {"task": "tests.agent", "id": "run-of-waiting"}, "a": [1, None]}
+    tell(store, "waiting", iterations=0, status="queued", delivered=False, envelope=envelope)
     conversation = Conversation(777, PROVIDERS.values())
     store.save(make_checkpoint("providers \x1b ü", conversation, state={"π": [1.5, True, 10**30]}))
     entered = conversation.copy()
@@ -124,7 +128,7 @@ def test_an_agent_with_another_history_is_refused_and_not_touched(
     before = everything(any_store)
     [refused] = import_agents(any_store, lines)
     assert refused.error is not None
-    assert "another content" in str(refused.error)
+    assert "Agent 'user-42' already has a different history in this store" in str(refused.error)
     assert everything(any_store) == before
 
 
@@ -146,6 +150,7 @@ def test_the_same_id_with_another_content_is_refused() -> None:
     [refused] = import_agents(other, exported(original))
     assert refused.error is not None
     assert checkpoint.id in str(refused.error)
+    assert "Delete the agent there first, or import into another store" in str(refused.error)
 
 
 def test_a_thousand_checkpoints_cost_their_messages_once(tmp_path: Path) -> None:
@@ -251,6 +256,49 @@ def test_forged_lines_are_refused_and_nothing_is_written(
     assert list(store.agents()) == []
 
 
+@pytest.mark.parametrize(
+    ("headers", "both"),
+    [
+        ({"task": "proj.wipe", "id": "r"}, ["'proj.agent'", "'proj.wipe'"]),
+        ({"task": "proj.agent", "id": "other"}, ["'r'", "'other'"]),
+        ({"task": "proj.agent", "id": "r", AGENT_HEADER: "victim"}, ["'a'", "'victim'"]),
+        # A message of Celery's first protocol names its task in its body.
+        ({}, ["'proj.agent'", "None"]),
+        (None, ["'proj.agent'", "None"]),
+    ],
+    ids=["task", "id", "agent", "neither", "no headers"],
+)
+def test_a_run_with_the_message_of_another_one_is_refused_and_nothing_is_written(
+    headers: dict[str, str] | None, both: list[str]
+) -> None:
+    fields = {"run_id": "r", "task": "proj.agent", "created_at": "2026-01-01T00:00:00Z"}
+    run = ("run", {**fields, "envelope": {"headers": headers, "text": "[]"}})
+    end = ("end", {"agent_id": "a", "messages": 0, "checkpoints": 0, "steps": 0, "runs": 1})
+    store = MemoryCheckpointStore()
+    with pytest.raises(NotAnExport) as told:
+        list(import_agents(store, forged(AGENT, run, end, ("finished", {"agents": 1}))))
+    assert all(name in str(told.value) for name in both), told.value
+    assert (told.value.line, list(store.agents())) == (3, [])
+
+
+def test_runs_that_were_sent_are_imported_with_their_messages(commands: Commands) -> None:
+    @agent_task(app=commands.app, name="proj.agent")
+    def agent(run: AgentRun) -> None: ...
+
+    agent.apply_async(agent_id="named")
+    unnamed = agent.delay().id
+    other = MemoryCheckpointStore()
+
+    imported(other, exported(commands.store))
+
+    assert everything(other) == everything(commands.store)
+    assert [run.has_envelope for name in ("named", unnamed) for run in other.runs(name)] == [True] * 2
+
+
+def test_an_import_knows_the_header_that_names_the_agent() -> None:
+    assert sections.AGENT_HEADER == AGENT_HEADER
+
+
 def test_an_export_of_a_newer_version_is_refused() -> None:
     sealer = Sealer()
     with pytest.raises(SchemaTooNew, match="This export has format version 2"):
@@ -290,10 +338,11 @@ def test_the_commands_name_the_line_of_a_damaged_file(commands: Commands, tmp_pa
     file, other = tmp_path / "agents.jsonl", commands_for(MemoryCheckpointStore())
     commands("export", "user-42", "-o", str(file))
     file.write_bytes(file.read_bytes().replace(b"result 2", b"result 7"))
-    assert "Line 9 " in other.fails("import", str(file), code=65)
+    line = other.fails("import", str(file), code=65)
+    assert "Line 9 cannot be imported: it was changed, or a line before it is missing." in line
     assert list(other.store.agents()) == []
     (tmp_path / "other").write_text("something\nelse")
-    assert "this is no export" in other.fails("import", str(tmp_path / "other"), code=65)
+    assert "this is not an export" in other.fails("import", str(tmp_path / "other"), code=65)
     assert "does not exist" not in other("import", str(tmp_path / "no"), code=2).stdout
 
 
@@ -314,7 +363,13 @@ def test_an_agent_with_another_history_is_refused_by_the_command(
     commands("export", "-o", str(tmp_path / "file"))
     other = commands_for(MemoryCheckpointStore())
     tell(other.store)
-    assert "Another history of agent 'user-42'" in other.fails("import", str(tmp_path / "file"), code=1)
+    line = other.fails("import", str(tmp_path / "file"), code=1)
+    assert "Agent 'user-42' already has a different history in this store" in line
+    assert "Delete the agent there first, or import into another store" in line
+
+    # What it advises works.
+    other("delete", "user-42", "--yes")
+    assert other("import", str(tmp_path / "file")).stdout == "user-42: 3 checkpoints, 1 run\n"
 
 
 def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
@@ -327,9 +382,8 @@ def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
     [sight] = commands.store.sights(["user-7"])
     commands.store.carry_out([Verdict(sight, runs_before=noon)])
 
-    assert "Another history of agent 'user-7'" in commands.fails(
-        "import", str(tmp_path / "file"), code=1
-    )
+    line = commands.fails("import", str(tmp_path / "file"), code=1)
+    assert "Agent 'user-7' already has a different history" in line
     assert [run.run_id for run in commands.store.runs("user-7")] == ["last"]
 
 

@@ -129,7 +129,7 @@ def test_an_export_that_nobody_touched_is_imported_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "reason"), [(2, "version 2"), ("1", "no export"), (None, "no export")]
+    ("version", "reason"), [(2, "version 2"), ("1", "not an export"), (None, "not an export")]
 )
 def test_an_export_of_a_version_that_cannot_be_read_is_refused_at_once(
     version: object, reason: str
