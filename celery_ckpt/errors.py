@@ -138,8 +138,9 @@ class NoCurrentRun(CheckpointError, RuntimeError):
     """``current_run()`` outside of an agent's body."""
 
     template = (
-        "No agent task is being executed here. Call current_run() from inside the body of a task that "
-        "was made with @agent_task or base=AgentTask."
+        "No agent task is running here. Call current_run() inside the body of a task made with "
+        "@agent_task or base=AgentTask. A thread that you start yourself does not inherit the run: "
+        "pass run to it, or start it with contextvars.copy_context().run."
     )
 
 
@@ -258,15 +259,21 @@ class AlreadyExists(StoreError):
 
 
 class AgentNotFound(StoreError):
-    """There is nothing of such an agent."""
+    """The store has no such agent."""
 
-    template = "There is no agent {agent_id!r} in this store. Is the name right, and the store's URL?"
+    template = (
+        "There is no agent {agent_id!r} in the store at {where}. Check the agent's name and the "
+        "store's URL."
+    )
 
 
 class CheckpointNotFound(StoreError):
-    """There is no checkpoint of that id."""
+    """The store has no checkpoint with that id."""
 
-    template = "There is no checkpoint {checkpoint_id!r} in this store; it may have been pruned."
+    template = (
+        "There is no checkpoint {checkpoint_id!r} in the store at {where}. It may have been pruned; "
+        "otherwise check the id and the store's URL."
+    )
 
 
 class RunNotFound(StoreError):

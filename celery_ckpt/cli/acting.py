@@ -9,7 +9,6 @@ import click
 from celery_ckpt.cli.exits import Tally
 from celery_ckpt.cli.options import agents_argument, agents_of, json_option, screen_of
 from celery_ckpt.cli.safe import counted, one_line
-from celery_ckpt.errors import AgentNotFound
 
 
 @click.command("resume")
@@ -78,7 +77,7 @@ def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: 
         with tally.one():
             [sight] = agents.store.sights([agent_id])  # which says so if something is damaged
             if not sight.seen and not sight.damage:
-                raise AgentNotFound(agent_id=agent_id)
+                agents.status(agent_id)  # raises AgentNotFound
             if not yes:
                 found = "what is damaged" if sight.damage else counted(len(sight.marks), "checkpoint")
                 _ask(f"{one_line(agent_id)} with {found}")

@@ -15,7 +15,6 @@ from celery.utils import uuid
 from celery_ckpt.errors import (
     AgentNotFound,
     AlreadyExists,
-    CheckpointNotFound,
     LeaseError,
     RunOver,
     StoreError,
@@ -45,6 +44,7 @@ _NO_ENVELOPE = (
     "The message of run {run_id!r} of agent {agent_id!r} is not on record, so it cannot be sent again: "
     "send a new task for the agent instead, it continues the agent's history."
 )
+_NAME_TAKEN = "Agent {agent_id!r} already exists. Choose another name for the fork."
 _NO_RUN = "Agent {agent_id!r} has had no run that could be resumed: send a task for it."
 
 
@@ -104,7 +104,7 @@ class Agents(Tidying):
         run = _present(self.runs(agent_id), standing.active)
         history = self.history(agent_id)
         if run is None and not history:
-            raise AgentNotFound(agent_id=agent_id)
+            raise self._no_agent(agent_id)
         fields = {"status", "run_id", "task", "attempts", "retries", "error"}
         of_run = {} if run is None else run.model_dump(include=fields)
         latest = history[0] if history else None
@@ -148,7 +148,7 @@ class Agents(Tidying):
         """
         found = self.store.load(checkpoint_id)
         if found is None:
-            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+            raise self._no_checkpoint(checkpoint_id)
         return found
 
     # -- acting --------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Agents(Tidying):
         original = self.checkpoint(checkpoint_id)
         name = checked_name(uuid() if agent_id is None else agent_id)
         if self.history(name) or self.runs(name):
-            raise AlreadyExists(what="The history", agent_id=name)
+            raise AlreadyExists(_NAME_TAKEN.format(agent_id=name), agent_id=name)
         metadata = {**without_pin(original.metadata), "forked_from": checkpoint_id}
         fork = Checkpoint.new(
             name, original.conversation, original.iteration, state=original.state, metadata=metadata

@@ -23,6 +23,7 @@ from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.runtime.sweeping import sweep_all, tell
 from celery_ckpt.stores.ailments import damage_in
+from celery_ckpt.stores.opening import without_password
 from celery_ckpt.stores.sealed import SealedStore
 
 _HOW_TO_SET_IT_UP = "Set it up as docs/howto/choose-a-store.md says, or take another store."
@@ -50,6 +51,16 @@ class Tidying:
     def _context(self) -> AppContext:
         return AppContext.of(self._app)
 
+    def _no_agent(self, agent_id: str) -> AgentNotFound:
+        return AgentNotFound(agent_id=agent_id, where=self._where)
+
+    def _no_checkpoint(self, checkpoint_id: str) -> CheckpointNotFound:
+        return CheckpointNotFound(checkpoint_id=checkpoint_id, where=self._where)
+
+    @property
+    def _where(self) -> str:
+        return without_password(self._context.settings.needed_store_url(self._app))
+
     def pin(self, checkpoint_id: str, label: str) -> None:
         """Let no sweep drop a checkpoint, nor its agent, for the reason that the label says.
 
@@ -58,7 +69,7 @@ class Tidying:
             InvalidName: nothing can be labelled that.
         """
         if not self._context.store.pin(checkpoint_id, label):
-            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+            raise self._no_checkpoint(checkpoint_id)
 
     def unpin(self, checkpoint_id: str) -> bool:
         """Let sweeps treat a checkpoint as any other; False: it was not pinned.
@@ -69,7 +80,7 @@ class Tidying:
         store = self._context.store
         checkpoint = store.load(checkpoint_id)
         if checkpoint is None:
-            raise CheckpointNotFound(checkpoint_id=checkpoint_id)
+            raise self._no_checkpoint(checkpoint_id)
         [sight] = store.sights([checkpoint.agent_id])
         is_pinned = any(mark.pin for mark in sight.marks if mark.id == checkpoint_id)
         return store.pin(checkpoint_id, None) and is_pinned
@@ -95,7 +106,7 @@ class Tidying:
             before = store.notes(agent_id)
             if store.set_notes(agent_id, before, before.model_copy(update=limits)):
                 return
-        raise AgentNotFound(agent_id=agent_id)
+        raise self._no_agent(agent_id)
 
     def prune(self, agent_id: str, keep: int) -> int:
         """Drop all but the newest checkpoints; never a pinned one, nor the latest one of an agent with
@@ -150,8 +161,10 @@ class Tidying:
             except StoreUnavailable:
                 raise
             except CheckpointError as error:
-                if agent_ids is not None or not isinstance(error, AgentNotFound):
+                if not isinstance(error, AgentNotFound):
                     yield RekeyedAgent(agent_id, error=error)
+                elif agent_ids is not None:
+                    yield RekeyedAgent(agent_id, error=self._no_agent(agent_id))
 
     def doctor(self, *, repair: bool = False) -> Iterator[Finding]:
         """Look at everything in the store, and at how it is set up: what can lose work, what crashes

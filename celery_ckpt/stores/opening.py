@@ -57,6 +57,14 @@ def open_store(
     return _store("sealed", "SealedStore")(store, encryption_keys) if is_sealed else store
 
 
+def without_password(url: str) -> str:
+    """The URL of a store as a message may show it."""
+    if url.partition("://")[0] in _REDIS_SCHEMES:
+        shown: str = _store("redis.client", "without_password")(url)
+        return shown
+    return url
+
+
 def missing_path(url: str) -> Path | None:
     """The file or directory that opening this URL would make; ``None`` if there is nothing to make."""
     scheme, _, rest = url.partition("://")

@@ -33,7 +33,8 @@ def test_an_open_run_is_cancelled(commands: Commands) -> None:
 def test_a_checkpoint_is_forked_under_a_name_that_is_free(commands: Commands) -> None:
     _, second, _ = tell(commands.store)
     assert commands("fork", second, "--as", "branch").stdout == "branch\n"
-    assert "branch" in commands.fails("fork", second, "--as", "branch", code=1)
+    line = commands.fails("fork", second, "--as", "branch", code=1)
+    assert line == "Error: Agent 'branch' already exists. Choose another name for the fork."
     forked = json.loads(commands("fork", second, "--json").stdout)
     assert forked["forked_from"] == second
     copy = commands.store.load_latest(forked["agent_id"])

@@ -10,7 +10,7 @@ from celery import Celery
 from cli_kit import Commands, commands_for, tell
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from servers import free_port
+from servers import Valkey, free_port
 
 from celery_ckpt import MemoryCheckpointStore, open_store
 from celery_ckpt.cli.group import COMMANDS
@@ -49,6 +49,27 @@ def test_every_command_is_given_bad_input_here() -> None:
 def test_what_is_not_there_is_not_found(commands: Commands, name: str) -> None:
     line = commands.fails(*UNKNOWN[name], code=66)
     assert "'nobody'" in line or "'nothing'" in line
+
+
+@pytest.mark.parametrize(
+    "arguments", [*UNKNOWN.values(), ["rekey", "nobody"]], ids=lambda given: given[0]
+)
+def test_the_store_that_was_searched_is_named_without_its_password(
+    arguments: list[str], valkey: Valkey, redis_url: str
+) -> None:
+    with valkey.client() as client:
+        client.acl_setuser("ann", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
+    url = redis_url.replace("redis://", "redis://ann:secret@")
+    conf = NEEDED.get(arguments[0], {})
+    line = commands_for(f"{url}?protocol=3", **conf).fails(*arguments, code=66)
+    assert f" in the store at {redis_url}." in line
+    assert "secret" not in line
+
+
+def test_a_path_is_named_whatever_is_in_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ann@home.db"
+    open_store(url).close()
+    assert f" in the store at {url}." in commands_for(url).fails("show", "nobody", code=66)
 
 
 @pytest.mark.parametrize("arguments", [*UNKNOWN.values(), *FREE.values()], ids=lambda given: given[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,19 @@ def test_a_direct_call_needs_neither_broker_nor_store(app: Celery, task: Any) ->
     assert task(3) == [18, 7, 3, 1, False]
     with pytest.raises(NoCurrentRun):
         current_run()
+
+
+def test_a_thread_of_ones_own_is_told_how_to_get_at_the_run(app: Celery) -> None:
+    @agent_task(app=app)
+    def threaded(run: AgentRun) -> str:
+        with ThreadPoolExecutor() as pool:
+            with pytest.raises(NoCurrentRun, match=r"pass run .*contextvars.copy_context\(\).run"):
+                pool.submit(current_run).result()
+            # What it advises works.
+            assert pool.submit(copy_context().run, current_run).result() is run
+        return "done"
+
+    assert threaded() == "done"
 
 
 @pytest.mark.parametrize("task", [whole, async_whole], ids=["sync", "async"])

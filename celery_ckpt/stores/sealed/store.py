@@ -173,7 +173,8 @@ class SealedStore(StoreAround):
             NotEncrypted: something is plain text, unless ``from_plaintext``.
         """
         if not self.sights([agent_id])[0].seen:
-            raise AgentNotFound(agent_id=agent_id)  # to take its lease would make it
+            # To take its lease would make it.
+            raise AgentNotFound(f"There is no agent {agent_id!r} in this store.", agent_id=agent_id)
         return self._rekeying.rekey(self.inner, agent_id, from_plaintext, dry_run)
 
 
