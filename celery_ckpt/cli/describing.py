@@ -9,8 +9,9 @@ from celery_ckpt.cli.safe import age, as_json, counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.cli.tables import Column
 from celery_ckpt.models import Checkpoint
-from celery_ckpt.records import CheckpointInfo, RunRecord, Step
+from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
 from celery_ckpt.runtime.agents import AgentStatus
+from celery_ckpt.runtime.owner import host_and_pid
 
 _CHECKPOINTS = (
     Column("id", whole=True),
@@ -28,7 +29,7 @@ _RUNS = (
     Column("retries", right=True),
     Column("stalled", right=True),
     Column("sent", dim=True),
-    Column("error"),
+    Column("outcome"),
 )
 _STEPS = (
     Column("iteration", right=True),
@@ -38,17 +39,22 @@ _STEPS = (
 )
 
 
+#: The status of an agent that never had a run.
+IDLE = "idle"
+
+
 def standing(status: AgentStatus) -> str:
-    """How it stands, in a word."""
-    return status.status.value if status.status else "idle"
+    """The agent's status in a word."""
+    return status.status.value if status.status else IDLE
 
 
-def summary(screen: Screen, status: AgentStatus) -> None:
-    """The agent in a few lines."""
+def summary(screen: Screen, status: AgentStatus, run: RunRecord | None) -> None:
+    """The agent in a few lines; ``run`` is its active or last run."""
     screen.line(status.agent_id, "bold")
     facts = [("status", standing(status)), ("task", status.task), ("run", status.run_id)]
     facts += [("attempts", f"{status.attempts} (retries: {status.retries})")] if status.run_id else []
-    facts += [("worker", status.owner), ("error", status.error)]
+    facts += [("worker", status.owner and host_and_pid(status.owner)), ("error", status.error)]
+    facts += [("result", _result(run))] if run else []
     facts += [("waiting", counted(status.waiting, "run"))] if status.waiting else []
     for name, value in facts:
         if value:
@@ -84,25 +90,35 @@ def conversation(
         screen.fact("state", one_line(as_json(state), limit))
 
 
-def checkpoints(screen: Screen, history: list[CheckpointInfo], last: int | None) -> None:
+def checkpoints(
+    screen: Screen, history: list[CheckpointInfo], runs: list[RunRecord], last: int | None
+) -> None:
     """The checkpoints, newest first."""
     screen.heading(f"Checkpoints: {len(history)}{_newest(len(history), last)}")
+    final = _final_checkpoints(history, runs)
     if history:
-        screen.table(_CHECKPOINTS, [_checkpoint_row(info) for info in history[:last]])
+        screen.table(_CHECKPOINTS, [_checkpoint_row(info, final) for info in history[:last]])
 
 
-def _checkpoint_row(info: CheckpointInfo) -> list[Any]:
+def _final_checkpoints(history: list[CheckpointInfo], runs: list[RunRecord]) -> set[str]:
+    """The ids of those that were taken when their run succeeded: the last of each such run."""
+    succeeded = {run.run_id for run in runs if run.status is RunStatus.SUCCEEDED}
+    last_of = {info.run_id: info.id for info in reversed(history) if info.run_id in succeeded}
+    return set(last_of.values())
+
+
+def _checkpoint_row(info: CheckpointInfo, final: set[str]) -> list[Any]:
     metadata = " ".join(f"{key}={value}" for key, value in info.metadata.items())
-    event = info.event.value if info.event else ""
+    event = info.event.value if info.event else "end" if info.id in final else ""
     taken, pin = age(info.created_at), one_line(info.pin or "", 20)
     return [info.id, info.iteration, pin, event, taken, one_line(metadata, 80)]
 
 
-def runs(screen: Screen, runs: list[RunRecord]) -> None:
-    """The runs, with how often each was begun."""
-    screen.heading(f"Runs: {len(runs)}")
+def runs(screen: Screen, runs: list[RunRecord], last: int | None) -> None:
+    """The runs with their attempts, newest first."""
+    screen.heading(f"Runs: {len(runs)}{_newest(len(runs), last)}")
     if runs:
-        screen.table(_RUNS, [_run_row(run) for run in runs])
+        screen.table(_RUNS, [_run_row(run) for run in runs[::-1][:last]])
 
 
 def _run_row(run: RunRecord) -> list[Any]:
@@ -114,8 +130,13 @@ def _run_row(run: RunRecord) -> list[Any]:
         run.retries or None,
         run.stalled or None,
         age(run.created_at),
-        one_line(run.error or "", 80),
+        one_line(run.error or _result(run), 80),
     ]
+
+
+def _result(run: RunRecord) -> str:
+    has_result = run.status is RunStatus.SUCCEEDED and run.result is not None
+    return as_json(run.result) if has_result else ""
 
 
 def steps(screen: Screen, steps: list[Step], last: int | None) -> None:

@@ -71,7 +71,7 @@ def _replace_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
-@click.group(cls=CkptGroup, name="ckpt")
+@click.group(cls=CkptGroup, name="ckpt", cutoff=0.6)
 @click.option(
     "--store",
     metavar="URL",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from celery_ckpt.cli.describing import standing
+from celery_ckpt.cli.describing import IDLE, standing
 from celery_ckpt.cli.exits import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import counting
@@ -32,15 +32,15 @@ _COLUMNS = (
 @click.command("list")
 @click.option(
     "--status",
-    type=click.Choice([*(status.value for status in RunStatus)]),
-    help="Only those whose active or last run stands so.",
+    type=click.Choice([*(status.value for status in RunStatus), IDLE]),
+    help="Only agents whose active or last run has this status; idle: they never had a run.",
 )
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, status: str | None, as_json: bool) -> None:
     """List all agents, the most recent checkpoint first."""
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
-    found = [one for one in _statuses(agents, tally) if status in (None, one.status)]
+    found = [one for one in _statuses(agents, tally) if status in (None, standing(one))]
     found.sort(key=lambda one: one.agent_id)
     found.sort(key=_moment, reverse=True)
     if as_json:

@@ -31,6 +31,7 @@ class Screen:
         self.is_terminal = not as_json and sys.stdout.isatty()
         self._colour = colour
         self._page: list[str] | None = None
+        self._is_empty = True
 
     # -- for programs --------------------------------------------------------------------------------
 
@@ -46,8 +47,9 @@ class Screen:
         self._write(visible(text), style)
 
     def heading(self, text: str) -> None:
-        """Write a line that something follows."""
-        self.line()
+        """Write the title of what follows, after an empty line unless it comes first."""
+        if not self._is_empty:
+            self.line()
         self.line(text, "bold")
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
@@ -111,6 +113,7 @@ class Screen:
             self._emit(f"{text}\n")
 
     def _emit(self, text: str) -> None:
+        self._is_empty = False
         if self._page is not None:
             self._page.append(text)
         else:

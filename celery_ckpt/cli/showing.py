@@ -29,6 +29,11 @@ class Found:
     runs: list[RunRecord]
     steps: list[Step]
 
+    @property
+    def run(self) -> RunRecord | None:
+        """The run that the status is about: the active or the last one."""
+        return next((run for run in self.runs if run.run_id == self.status.run_id), None)
+
     @classmethod
     def of(cls, agents: Agents, agent_id: str, checkpoint_id: str | None) -> Found:
         """Read it. Raises ``AgentNotFound`` and ``CheckpointNotFound``."""
@@ -50,9 +55,11 @@ class Found:
 @click.option("--checkpoint", "checkpoint_id", metavar="ID", help="This one instead of the latest.")
 @click.option(
     "-n", "--last", type=click.IntRange(0), default=20, show_default=True,
-    help="How many messages, checkpoints and steps.",
+    help="How many messages, checkpoints, runs and steps to show.",
 )  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="All messages, checkpoints and steps.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Show all messages, checkpoints, runs and steps."
+)
 @click.option("--full", is_flag=True, help="Messages in full length.")
 @click.option("--pager/--no-pager", default=True, help="A pager, if it is longer than the terminal.")
 @json_option
@@ -82,14 +89,14 @@ def _show(
     screen: Screen, found: Found, parts: tuple[str, ...], last: int | None, limit: int | None
 ) -> None:
     if not parts:
-        describing.summary(screen, found.status)
+        describing.summary(screen, found.status, found.run)
     wanted = parts or PARTS
     if "conversation" in wanted:
         describing.conversation(screen, found.checkpoint, last, limit)
     if "checkpoints" in wanted:
-        describing.checkpoints(screen, found.history, last)
+        describing.checkpoints(screen, found.history, found.runs, last)
     if "runs" in wanted:
-        describing.runs(screen, found.runs)
+        describing.runs(screen, found.runs, last)
     if "steps" in wanted:
         describing.steps(screen, found.steps, last)
 

@@ -83,7 +83,7 @@ def _prune_named(ctx: click.Context, screen: Screen, agent_ids: tuple[str, ...],
             if screen.as_json:
                 screen.json({"agent_id": agent_id, "checkpoints": count})
             else:
-                screen.line(f"{one_line(agent_id)}: {counted(count, 'checkpoint')} went.")
+                screen.line(f"{one_line(agent_id)}: deleted {counted(count, 'checkpoint')}.")
     tally.end()
 
 
@@ -103,7 +103,17 @@ def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
     with screen.paged():
         if gone:
             screen.table(_PRUNED, [_row(one) for one in gone])
-        screen.line(f"{report}.")
+        screen.line(_summary(report))
+
+
+def _summary(report: PruneReport) -> str:
+    deleted = "Would delete" if report.dry_run else "Deleted"
+    checkpoints, runs = counted(report.checkpoints, "checkpoint"), counted(report.runs, "old run")
+    affected, size = counted(report.pruned, "agent"), bytes_of(report.bytes)
+    return (
+        f"{deleted} {checkpoints}, {runs} and {counted(report.forgotten, 'whole agent')} "
+        f"({affected} affected, {size}). Checked {counted(report.agents, 'agent')}."
+    )
 
 
 def _row(one: Pruned) -> list[Any]:

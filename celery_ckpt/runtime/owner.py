@@ -27,6 +27,14 @@ def is_process(owner: str) -> bool:
     return len(owner.rsplit("/", 4)) == 5
 
 
+def host_and_pid(owner: str) -> str:
+    """An owner as people know it; a tool is shown by the name it gave itself."""
+    if not is_process(owner):
+        return owner
+    host, _, _, pid, _ = owner.rsplit("/", 4)
+    return f"{host}, pid {pid}"
+
+
 def is_known_dead(owner: str) -> bool:
     """Was that owner a process that would be here, and is not?"""
     if not is_process(owner):

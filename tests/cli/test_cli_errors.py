@@ -208,6 +208,12 @@ def test_a_line_of_an_error_shows_no_control_characters(commands: Commands) -> N
 
 def test_a_command_that_is_not_there_gets_a_suggestion(commands: Commands) -> None:
     assert "list" in commands.fails("lst", code=2)
+    assert "doctor" in commands.fails("docter", code=2)
+
+
+@pytest.mark.parametrize("name", ["nosuch", "start", "help"])
+def test_a_command_that_is_like_no_other_gets_none(commands: Commands, name: str) -> None:
+    assert "mean" not in commands.fails(name, code=2)
 
 
 @pytest.mark.parametrize(

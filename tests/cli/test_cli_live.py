@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,10 @@ def test_a_fork_goes_on_by_itself(site: Site, live: Process, agents: Agents) -> 
     checkpoint = agents.history("trunk")[0].id
     assert live.run("fork", checkpoint, "--as", "branch").stdout == "branch\n"
     assert remember.apply_async(("two",), agent_id="branch").get(timeout=60) == ["one", "two"]
+    shown = live.run("show", "branch").stdout
+    assert '\nresult     ["one", "two"]\n' in shown
+    latest = agents.history("branch")[0].id
+    assert re.search(rf"^{latest} +\d+ +end ", shown, re.MULTILINE)
 
 
 def test_a_broker_that_is_away_is_said_in_one_line(site: Site, live: Process, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +14,10 @@ from cli_kit import Commands, commands_for, tell
 from rich.cells import cell_len
 
 from celery_ckpt import CheckpointStore, Message
+from celery_ckpt.cli.showing import PARTS
 from celery_ckpt.records import RunStatus
-from celery_ckpt.testing.factories import make_checkpoint, make_conversation
+from celery_ckpt.runtime.owner import this_process
+from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_run
 
 
 def test_list_has_a_row_for_each_agent_the_latest_first(any_store: CheckpointStore) -> None:
@@ -60,6 +64,14 @@ def test_list_can_be_limited_to_a_status(commands: Commands) -> None:
     assert commands("list", "--status", "running").stdout == "No agent is running.\n"
     assert json.loads(commands("list", "--status", "running", "--json").stdout) == []
     assert "'failed'" in commands("list", "--status", "lost", code=2).stderr
+
+
+def test_list_can_be_limited_to_agents_that_never_had_a_run(commands: Commands) -> None:
+    tell(commands.store, "bad")
+    assert commands("list", "--status", "idle").stdout == "No agent is idle.\n"
+    commands.store.save(make_checkpoint("new"))
+    [_, row] = commands("list", "--status", "idle").stdout.splitlines()
+    assert row.startswith("new ")
 
 
 def test_an_empty_store_is_said_to_be_empty(commands: Commands) -> None:
@@ -110,6 +122,71 @@ def test_show_has_the_same_for_programs_but_not_the_message_of_the_task(commands
     latest = commands.store.load_latest("user-42")
     assert latest is not None
     assert shown["checkpoint"]["conversation"]["messages"] == [m.to_dict() for m in latest.conversation]
+
+
+def test_show_tells_the_result_of_a_run_that_succeeded(commands: Commands) -> None:
+    result = {"answer": "blue", "why": "x" * 600}
+    tell(commands.store, status=RunStatus.SUCCEEDED, error=None, result=result)
+    shown = commands("show", "user-42").stdout
+    [fact] = [line for line in shown.splitlines() if line.startswith("result ")]
+    assert fact.startswith('result     {"answer": "blue", "why": "xxx')
+    assert len(fact) < 520
+    [titles, row] = commands("show", "user-42", "--part", "runs").stdout.splitlines()[1:]
+    assert titles.endswith(" OUTCOME")
+    assert ' {"answer": "blue", "why": "xxx' in row
+
+
+def test_show_tells_nothing_of_a_result_that_is_none(commands: Commands) -> None:
+    tell(commands.store, status=RunStatus.SUCCEEDED, error=None)
+    assert "result " not in commands("show", "user-42", "-n", "0").stdout
+
+
+def test_the_last_checkpoint_of_a_run_that_succeeded_was_taken_after_its_end(
+    commands: Commands,
+) -> None:
+    tell(commands.store, iterations=1, status=RunStatus.SUCCEEDED)
+    for state in ({"by": "hand"}, {"at": "the end"}):
+        commands.store.save(make_checkpoint("user-42", state=state, run_id="run-of-user-42"))
+    commands.store.save(make_checkpoint("user-42", run_id="of another run"))
+    _, titles, *rows = commands("show", "user-42", "--part", "checkpoints").stdout.splitlines()
+    after = [row[titles.index("AFTER") : titles.index("TAKEN")].strip() for row in rows]
+    assert after == ["", "end", "", "iteration"]
+
+
+def test_show_names_the_worker_by_its_host_and_pid(commands: Commands) -> None:
+    tell(commands.store)
+    commands.store.acquire("user-42", this_process(), 60)
+    worker = f"worker     {socket.gethostname()}, pid {os.getpid()}"
+    assert worker in commands("show", "user-42").stdout.splitlines()
+    assert json.loads(commands("show", "user-42", "--json").stdout)["agent"]["owner"] == this_process()
+
+
+def test_show_names_a_tool_that_holds_the_lease_as_it_names_itself(commands: Commands) -> None:
+    tell(commands.store)
+    commands.store.acquire("user-42", "import", 60)
+    assert "worker     import" in commands("show", "user-42").stdout.splitlines()
+
+
+def test_show_has_the_newest_run_and_the_newest_checkpoint_first(commands: Commands) -> None:
+    ids = tell(commands.store)
+    for number in range(2, 5):
+        commands.store.add_run(make_run("user-42", f"run {number}"))
+    shown = commands("show", "user-42", "--part", "checkpoints", "--part", "runs", "-n", "2").stdout
+    assert "Checkpoints: 3, the newest 2\n" in shown
+    assert "Runs: 4, the newest 2\n" in shown
+    listed = [line.split("  ")[0] for line in shown.splitlines()]
+    assert [name for name in listed if name in ids] == [ids[2], ids[1]]
+    assert [name for name in listed if name.startswith("run ")] == ["run 4", "run 3"]
+    runs = json.loads(commands("show", "user-42", "--part", "runs", "--json").stdout)["runs"]
+    assert [run["run_id"] for run in runs] == ["run-of-user-42", "run 2", "run 3", "run 4"]
+
+
+def test_a_part_that_is_shown_alone_does_not_begin_with_an_empty_line(commands: Commands) -> None:
+    tell(commands.store)
+    for part in PARTS:
+        assert commands("show", "user-42", "--part", part).stdout.splitlines()[0].strip()
+    both = commands("show", "user-42", "--part", "runs", "--part", "steps").stdout
+    assert both.count("\n\n") == 1
 
 
 def test_show_can_be_limited_to_parts_and_to_an_older_checkpoint(commands: Commands) -> None:

@@ -38,7 +38,7 @@ def test_a_label_that_nobody_can_store_is_wrong_usage(commands: Commands) -> Non
 def test_the_agents_named_keep_what_is_asked_for_and_what_is_pinned(commands: Commands) -> None:
     first, _, third = tell(commands.store)
     commands("pin", first)
-    assert commands("prune", "user-42", "--keep", "1").stdout == "user-42: 1 checkpoint went.\n"
+    assert commands("prune", "user-42", "--keep", "1").stdout == "user-42: deleted 1 checkpoint.\n"
     assert kept(commands.store) == [first, third]
 
 
@@ -53,12 +53,15 @@ def test_all_agents_are_pruned_by_their_limits_and_a_dry_run_only_says_so(
     assert len(kept(any_store, "long")) == 6
     [titles, row, said] = dry.splitlines()
     assert (titles.split()[:2], row.split()[:2]) == (["AGENT", "CHECKPOINTS"], ["long", "4"])
-    assert said.startswith("4 checkpoints would go of 1 agents")
+    summary = (
+        r"4 checkpoints, 0 old runs and 0 whole agents \(1 agent affected, \d+ B\)\. Checked 2 agents\."
+    )
+    assert re.fullmatch(f"Would delete {summary}", said)
     told = json.loads(commands("prune", "--dry-run", "--json").stdout)
     assert (told["checkpoints"], told["dry_run"], told["agents"]) == (4, True, 2)
     assert [(one["agent_id"], one["checkpoints"]) for one in told["pruned_agents"]] == [("long", 4)]
 
-    assert "4 checkpoints went" in commands("prune").stdout
+    assert re.fullmatch(f"Deleted {summary}", commands("prune").stdout.splitlines()[-1])
     assert (len(kept(any_store, "long")), len(kept(any_store, "short"))) == (2, 1)
 
 
