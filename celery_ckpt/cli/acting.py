@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from celery_ckpt.cli.addresses import checkpoint_id_at
 from celery_ckpt.cli.exits import Tally
 from celery_ckpt.cli.options import agents_argument, agents_of, json_option, screen_of
 from celery_ckpt.cli.safe import counted, one_line
@@ -57,7 +58,9 @@ def cancel_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> No
 @click.pass_context
 def fork_(ctx: click.Context, checkpoint_id: str, agent_id: str | None, as_json: bool) -> None:
     """Begin another agent with what a checkpoint holds; the original is not touched."""
-    name = agents_of(ctx).fork(checkpoint_id, agent_id)
+    agents = agents_of(ctx)
+    checkpoint_id = checkpoint_id_at(agents, checkpoint_id)
+    name = agents.fork(checkpoint_id, agent_id)
     screen = screen_of(ctx, as_json=as_json)
     if as_json:
         screen.json({"agent_id": name, "forked_from": checkpoint_id})

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from celery_ckpt.cli.addresses import checkpoint_id_at
 from celery_ckpt.cli.conversing import EXCERPT, show_message
 from celery_ckpt.cli.exits import Code
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
@@ -27,7 +28,7 @@ from celery_ckpt.transcript import speaker
 def diff_(ctx: click.Context, old: str, new: str, full: bool, as_json: bool) -> None:
     """Compare two checkpoints: messages, state, metadata. Ends with 1 if they differ, as diff does."""
     agents, screen = agents_of(ctx), screen_of(ctx, as_json=as_json)
-    before, after = agents.checkpoint(old), agents.checkpoint(new)
+    before, after = (agents.checkpoint(checkpoint_id_at(agents, one)) for one in (old, new))
     found = difference(before, after)
     if as_json:
         screen.json(_as_object(found))

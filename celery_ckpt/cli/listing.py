@@ -35,28 +35,43 @@ _COLUMNS = (
     type=click.Choice([*(status.value for status in RunStatus), IDLE]),
     help="Only agents whose active or last run has this status; idle: they never had a run.",
 )
+@click.option("--task", metavar="NAME", help="Only agents whose active or last run is of this task.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only agents whose names begin with this.")
+@click.option("-n", "--last", type=click.IntRange(1), help="Only so many, the most recent ones.")
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, status: str | None, as_json: bool) -> None:
-    """List all agents, the most recent checkpoint first."""
+def list_(
+    ctx: click.Context,
+    status: str | None,
+    task: str | None,
+    prefix: str,
+    last: int | None,
+    as_json: bool,
+) -> None:
+    """List agents, the one with the most recent checkpoint first."""
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
-    found = [one for one in _statuses(agents, tally) if status in (None, standing(one))]
+    found = [
+        one
+        for one in _statuses(agents, prefix, tally)
+        if status in (None, standing(one)) and task in (None, one.task)
+    ]
     found.sort(key=lambda one: one.agent_id)
     found.sort(key=_moment, reverse=True)
+    found = found[:last]
     if as_json:
         screen.json([one.model_dump(mode="json") for one in found])
     elif found:
         with screen.paged():
             screen.table(_COLUMNS, [_row(one) for one in found])
     elif not tally.has_failed:
-        _say_none(screen, status)
+        _say_none(screen, status, task or prefix)
     tally.end()
 
 
-def _statuses(agents: Agents, tally: Tally) -> list[AgentStatus]:
+def _statuses(agents: Agents, prefix: str, tally: Tally) -> list[AgentStatus]:
     """All that can be read; of the others it is said why not."""
-    found = []
-    for agent_id in counting(agents.names(), "agents"):
+    found, names = [], (name for name in agents.names() if name.startswith(prefix))
+    for agent_id in counting(names, "agents"):
         try:
             found.append(agents.status(agent_id))
         except AgentNotFound:
@@ -94,5 +109,8 @@ def _remark(one: AgentStatus) -> str:
     return ", ".join(remarks)
 
 
-def _say_none(screen: Screen, status: str | None) -> None:
-    screen.line(f"No agent is {status}." if status else "There is no agent in this store yet.")
+def _say_none(screen: Screen, status: str | None, other: str | None) -> None:
+    if other:
+        screen.line("No agent matches.")
+    else:
+        screen.line(f"No agent is {status}." if status else "There is no agent in this store yet.")

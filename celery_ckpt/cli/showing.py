@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from celery_ckpt.cli import describing
+from celery_ckpt.cli.addresses import checkpoint_id_of
 from celery_ckpt.cli.conversing import EXCERPT
 from celery_ckpt.cli.exits import Code, Failure
 from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
@@ -41,7 +42,7 @@ class Found:
         if checkpoint_id is None:
             checkpoint = agents.latest(agent_id)
         else:
-            checkpoint = agents.checkpoint(checkpoint_id)
+            checkpoint = agents.checkpoint(checkpoint_id_of(agents, agent_id, checkpoint_id))
             if checkpoint.agent_id != agent_id:
                 said = f"Checkpoint {checkpoint_id} is of agent {checkpoint.agent_id!r}"
                 raise Failure(f"{said}, not of agent {agent_id!r}.", Code.NOT_FOUND)
@@ -52,7 +53,9 @@ class Found:
 @click.command("show")
 @agent_argument
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Only this; repeatable.")
-@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="This one instead of the latest.")
+@click.option(
+    "--checkpoint", "checkpoint_id", metavar="ID", help="Show this checkpoint instead of the latest."
+)
 @click.option(
     "-n", "--last", type=click.IntRange(0), default=20, show_default=True,
     help="How many messages, checkpoints, runs and steps to show.",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from celery_ckpt.cli.addresses import checkpoint_id_at
 from celery_ckpt.cli.completing import agent_names
 from celery_ckpt.cli.exits import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
@@ -34,6 +35,7 @@ _PRUNED = (
 def pin_(ctx: click.Context, checkpoint_id: str, label: str, off: bool, as_json: bool) -> None:
     """Keep a checkpoint whatever the limits say; no pruning takes it away."""
     agents, screen = agents_of(ctx), screen_of(ctx, as_json=as_json)
+    checkpoint_id = checkpoint_id_at(agents, checkpoint_id)
     if off:
         was_pinned = agents.unpin(checkpoint_id)
         said = "no longer pinned" if was_pinned else "was not pinned"

@@ -74,6 +74,39 @@ def test_list_can_be_limited_to_agents_that_never_had_a_run(commands: Commands) 
     assert row.startswith("new ")
 
 
+def test_list_can_be_limited_to_a_task_a_prefix_and_a_number(commands: Commands) -> None:
+    tell(commands.store, "user-1", task="proj.ask")
+    tell(commands.store, "user-2", task="proj.tell")
+    tell(commands.store, "job-1", task="proj.ask")
+
+    def listed(*options: str) -> list[str]:
+        found = json.loads(commands("list", *options, "--json").stdout)
+        assert len(commands("list", *options).stdout.splitlines()) == len(found) + 1
+        return [one["agent_id"] for one in found]
+
+    assert listed("--task", "proj.ask") == ["job-1", "user-1"]
+    assert listed("--prefix", "user-") == ["user-2", "user-1"]
+    assert listed("-n", "2") == ["job-1", "user-2"]
+    assert listed("--last", "9") == ["job-1", "user-2", "user-1"]
+    assert listed("--task", "proj.ask", "--prefix", "user-", "--status", "failed") == ["user-1"]
+    assert commands("list", "--prefix", "x").stdout == "No agent matches.\n"
+    assert commands("list", "--task", "x", "--status", "idle").stdout == "No agent matches.\n"
+    assert commands("list", "-n", "0", code=2)
+
+
+def test_list_reads_only_the_agents_that_a_prefix_names(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("user-1", "job-1"):
+        tell(commands.store, name)
+    read, standing = list[str](), commands.store.standing
+    monkeypatch.setattr(
+        commands.store, "standing", lambda agent_id: read.append(agent_id) or standing(agent_id)
+    )
+    commands("list", "--prefix", "user-")
+    assert read == ["user-1"]
+
+
 def test_an_empty_store_is_said_to_be_empty(commands: Commands) -> None:
     assert commands("list").stdout == "There is no agent in this store yet.\n"
 
