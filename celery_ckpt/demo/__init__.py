@@ -7,7 +7,7 @@ processes  server  workers         real processes, which end with the demo
 sides  show                        who is killed when; both sides at once, until both have answered
 story                              what the ledger tells: attempts, iterations, money
 wording  lines  screen  bill  svg  what a person sees
-command                            ``celery-ckpt demo``
+command  script  stop              ``celery-ckpt demo``, and how Ctrl-C ends it at any moment
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_ckpt.demo.command import demo
+from celery_ckpt.demo.script import demo
 
 if __name__ == "__main__":
     demo()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_ckpt import __version__
+from celery_ckpt.demo.stop import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +40,6 @@ def demo(picture: Path | None) -> None:
 
     from celery_ckpt.demo.bill import print_bill
     from celery_ckpt.demo.server import server_binary
-    from celery_ckpt.demo.show import Stopped
     from celery_ckpt.demo.svg import write_svg
 
     if picture and not picture.parent.is_dir():
@@ -50,8 +50,8 @@ def demo(picture: Path | None) -> None:
     try:
         sides = _watched(console)
     except Stopped as stopped:
-        click.echo(f"Stopped by {stopped}. Nothing is left behind.", err=True)
-        sys.exit(128 + stopped.number)
+        click.echo(str(stopped), err=True)
+        sys.exit(stopped.code)
     print_bill(console, sides)
     if picture:
         write_svg(picture, sides)

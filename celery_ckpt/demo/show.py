@@ -18,19 +18,12 @@ from click import ClickException
 
 from celery_ckpt.demo.server import Server
 from celery_ckpt.demo.sides import DURABLE, PLAIN, Side
+from celery_ckpt.demo.stop import Stopped
 
 #: Half of it is plenty on two busy cores.
 DEADLINE_SECONDS = 90.0
 _LOOK_EVERY = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Stopped(Exception):
-    """A signal asked for the end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
 
 
 def show(look: Callable[[list[Side]], None], check: Callable[[], None]) -> list[Side]:

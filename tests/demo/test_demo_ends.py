@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import tomllib
 
 import pytest
-from demo_kit import DEADLINE, StartDemo
+from demo_kit import DEADLINE, ROOT, StartDemo
 
 SCREEN = 80
 #: The demo, and a last Ctrl-C when it is over but for what Python has to do.
@@ -15,6 +16,59 @@ from celery_ckpt.demo.command import demo
 atexit.register(signal.raise_signal, signal.SIGINT)
 demo()
 """
+
+
+#: The module, and Ctrl-C while the bill is being printed.
+PRESSED_AMID_THE_BILL = """
+import runpy, signal
+from celery_ckpt.demo import bill, command
+
+def printed(console, sides):
+    print("paid")
+    signal.raise_signal(signal.SIGINT)
+
+command._watched = lambda console: []
+bill.print_bill = printed
+runpy.run_module("celery_ckpt.demo", run_name="__main__")
+"""
+#: The console script, and Ctrl-C while a module is being imported for it.
+PRESSED_AMID_AN_IMPORT = """
+import importlib, signal, sys
+
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+
+module, function = {script!r}.split(":")
+script = getattr(importlib.import_module(module), function)
+sys.meta_path.insert(0, Pressed())
+sys.exit(script())
+"""
+SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["celery-ckpt"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["click", "celery_ckpt.demo.command", "rich.console", "celery_ckpt.demo.show", "celery", "redis"],
+)
+def test_ctrl_c_while_it_is_being_loaded_is_told_in_one_line(
+    start_demo: StartDemo, module: str
+) -> None:
+    program = PRESSED_AMID_AN_IMPORT.format(script=SCRIPT, module=module)
+    demo = start_demo("-c", program, "demo")
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert demo.told == "Stopped by SIGINT. Nothing is left behind.\n"
+    demo.assert_nothing_left()
+
+
+def test_ctrl_c_amid_the_bill_is_told_in_one_line(start_demo: StartDemo) -> None:
+    demo = start_demo("-c", PRESSED_AMID_THE_BILL)
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert demo.told == "paid\nStopped by SIGINT. Nothing is left behind.\n"
+    demo.assert_nothing_left()
 
 
 @pytest.mark.parametrize("moment", ["Starting", "SIGKILL to worker 1"])
