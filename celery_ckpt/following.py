@@ -113,7 +113,7 @@ class Follower:
         elif len(before) <= len(now) and now.spine.digest(len(before))[0] == before.digest:
             start = len(before)
         else:
-            what = f"the conversation was replaced: {len(before)} messages became {len(now)}"
+            what = f"conversation replaced: {len(before)} messages became {len(now)}"
             facts = {"old": len(before), "new": len(now)}
             return [Happening("replaced", saved_at, what, facts=facts)]
         if start == len(messages):

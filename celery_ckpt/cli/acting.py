@@ -17,9 +17,10 @@ from celery_ckpt.cli.safe import counted, one_line
 @json_option
 @click.pass_context
 def resume_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> None:
-    """Send an agent's run again: one that failed, was cancelled, or that nobody seems to work on.
+    """Resume an agent's run.
 
-    It goes on from its latest checkpoint, under its own task id, with all its retries before it.
+    Sends a run again that failed, was cancelled, or seems to be stuck. It continues from its latest
+    checkpoint, under the same task id, with its full number of retries.
     """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:
@@ -28,7 +29,7 @@ def resume_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> No
             if as_json:
                 screen.json({"agent_id": agent_id, "run_id": run_id})
             else:
-                screen.line(f"{one_line(agent_id)}: run {run_id} was sent again.")
+                screen.line(f"{one_line(agent_id)}: resumed run {run_id}.")
     tally.end()
 
 
@@ -37,27 +38,36 @@ def resume_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> No
 @json_option
 @click.pass_context
 def cancel_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> None:
-    """End the runs of an agent, those that wait as well. A body at work stops at its next event."""
+    """Cancel all open runs of an agent.
+
+    A run at work stops at its next event: a model answer, a tool call or the end of an iteration.
+    """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:
         with tally.one():
-            agents.status(agent_id)  # says so if there is none
+            agents.status(agent_id)  # raises AgentNotFound
             was_open = agents.cancel(agent_id)
             if as_json:
                 screen.json({"agent_id": agent_id, "cancelled": was_open})
             else:
-                done = "cancelled." if was_open else "nothing to cancel: it has no open run."
+                done = "cancelled." if was_open else "nothing to cancel, it has no open run."
                 screen.line(f"{one_line(agent_id)}: {done}")
     tally.end()
 
 
 @click.command("fork")
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
-@click.option("--as", "agent_id", metavar="NAME", help="The new agent's name; a random one without it.")
+@click.option(
+    "--as", "agent_id", metavar="NAME", help="The name of the new agent; by default a random one."
+)
 @json_option
 @click.pass_context
 def fork_(ctx: click.Context, checkpoint_id: str, agent_id: str | None, as_json: bool) -> None:
-    """Begin another agent with what a checkpoint holds; the original is not touched."""
+    """Start a new agent from a checkpoint.
+
+    The new agent has the conversation, state and metadata of the checkpoint. The original does not
+    change.
+    """
     agents = agents_of(ctx)
     checkpoint_id = checkpoint_id_at(agents, checkpoint_id)
     name = agents.fork(checkpoint_id, agent_id)
@@ -70,29 +80,33 @@ def fork_(ctx: click.Context, checkpoint_id: str, agent_id: str | None, as_json:
 
 @click.command("delete")
 @agents_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @click.pass_context
 def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """End the runs of an agent and forget everything about it."""
+    """Delete agents.
+
+    Cancels the open runs of each agent and deletes everything that is stored about it.
+    """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:
         with tally.one():
-            [sight] = agents.store.sights([agent_id])  # which says so if something is damaged
+            [sight] = agents.store.sights([agent_id])  # reports damage instead of raising
             if not sight.seen and not sight.damage:
                 agents.status(agent_id)  # raises AgentNotFound
             if not yes:
-                found = "what is damaged" if sight.damage else counted(len(sight.marks), "checkpoint")
-                _ask(f"{one_line(agent_id)} with {found}")
+                kept = counted(len(sight.marks), "checkpoint")
+                found = "which is damaged" if sight.damage else f"with {kept}"
+                _ask(f"{one_line(agent_id)}, {found}")
             count = agents.delete(agent_id)
             if as_json:
                 screen.json({"agent_id": agent_id, "checkpoints": count})
             else:
-                screen.line(f"{one_line(agent_id)}: deleted, with {counted(count, 'checkpoint')}.")
+                screen.line(f"{one_line(agent_id)}: deleted {counted(count, 'checkpoint')}.")
     tally.end()
 
 
 def _ask(what: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("There is no terminal to ask on: add --yes to delete without asking.")
-    click.confirm(f"Delete {what} for good?", abort=True, err=True)
+        raise click.UsageError("Cannot ask for confirmation without a terminal: add --yes.")
+    click.confirm(f"Permanently delete {what}?", abort=True, err=True)

@@ -15,7 +15,7 @@ _COLUMNS = (
     Column("median ms", right=True),
     Column("95 % ms", right=True),
     Column("slowest ms", right=True),
-    Column("a second", right=True),
+    Column("per second", right=True),
 )
 
 
@@ -23,11 +23,14 @@ _COLUMNS = (
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=200, show_default=True,
               help="How many checkpoints to save.")  # fmt: skip
 @click.option("--bytes", "size", type=click.IntRange(2, 10_000_000), default=2_048, show_default=True,
-              help="How much each adds to the conversation.")  # fmt: skip
+              help="How many bytes each of them adds to the conversation.")  # fmt: skip
 @json_option
 @click.pass_context
 def bench_(ctx: click.Context, rounds: int, size: int, as_json: bool) -> None:
-    """Measure what each operation of the store takes from here, with an agent that is deleted again."""
+    """Measure the speed of the store.
+
+    Times each operation from this machine, with an agent that is deleted afterwards.
+    """
     bench = Bench(agents_of(ctx, may_make_store=True).store, rounds, size)
     with bar("measuring", rounds) as advance:
         timings = bench.run(advance)

@@ -78,7 +78,7 @@ def conversation(
         show_messages(screen, messages[:1], limit=limit)
         if left_out > 1:
             screen.line(
-                f"     … {counted(left_out - 1, 'message')} left out (--all shows all) …", "dim"
+                f"     … {counted(left_out - 1, 'message')} omitted (--all shows them) …", "dim"
             )
     show_messages(screen, messages[left_out:], first=left_out + 1, limit=limit)
     pending = conversation.pending_tool_calls()
@@ -152,4 +152,4 @@ def _step_row(step: Step) -> list[Any]:
 
 
 def _newest(count: int, last: int | None) -> str:
-    return "" if last is None or count <= last else f", the newest {last}"
+    return "" if last is None or count <= last else f" (newest {last} shown)"

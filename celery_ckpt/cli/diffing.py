@@ -22,11 +22,14 @@ from celery_ckpt.transcript import speaker
 @click.command("diff")
 @click.argument("old", metavar="CHECKPOINT")
 @click.argument("new", metavar="CHECKPOINT")
-@click.option("--full", is_flag=True, help="Messages in full length.")
+@click.option("--full", is_flag=True, help="Show messages in full.")
 @json_option
 @click.pass_context
 def diff_(ctx: click.Context, old: str, new: str, full: bool, as_json: bool) -> None:
-    """Compare two checkpoints: messages, state, metadata. Ends with 1 if they differ, as diff does."""
+    """Compare two checkpoints.
+
+    Shows the messages, state and metadata that differ. Like diff, exits with 1 if there are any.
+    """
     agents, screen = agents_of(ctx), screen_of(ctx, as_json=as_json)
     before, after = (agents.checkpoint(checkpoint_id_at(agents, one)) for one in (old, new))
     found = difference(before, after)

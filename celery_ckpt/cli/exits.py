@@ -90,13 +90,13 @@ def one_line_errors() -> Iterator[None]:
         if _is_of_a_connection(error):
             raise Failure(
                 f"The broker or the result backend did not answer: {_told(error)}. "
-                "Are they running, and are the app's broker_url and result_backend right?",
+                "Check that they are running, and the app's broker_url and result_backend.",
                 Code.UNAVAILABLE,
             ) from error
         if not (isinstance(error, OSError) and error.errno in _NO_ROOM):
             raise
         _leave_the_closed_pipe()
-        raise Failure(f"The output cannot be written: {error.strerror}.", Code.NO) from error
+        raise Failure(f"Cannot write the output: {error.strerror}.", Code.NO) from error
 
 
 def _told(error: Exception) -> str:

@@ -75,14 +75,14 @@ def _replace_closed_streams() -> None:
 @click.option(
     "--store",
     metavar="URL",
-    help="Look into this store instead of the one that the app's ckpt_store_url names.",
+    help="Use this store instead of the app's ckpt_store_url.",
 )
 @click.pass_context
 def ckpt(ctx: click.Context, /, store: str | None, **preloaded: Any) -> None:
-    """Look at agents, and act on them.
+    """Inspect and control agents.
 
-    Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 65 damaged data, 66 not found, 69 the store
-    or the broker is away, 75 somebody works on the agent, 78 wrong configuration.
+    Exit codes: 0 done; 1 the answer is no; 2 wrong usage; 65 damaged data; 66 not found; 69 the store
+    or the broker is unavailable; 75 the agent is busy; 78 wrong configuration.
     """
     if store is not None:
         ctx.obj.app.conf.ckpt_store_url = store

@@ -10,7 +10,7 @@ from celery_ckpt.cli.describing import IDLE, standing
 from celery_ckpt.cli.exits import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import counting
-from celery_ckpt.cli.safe import age, one_line
+from celery_ckpt.cli.safe import age, counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.cli.tables import Column
 from celery_ckpt.errors import AgentNotFound, EncryptionKeyMissing, StoreError, StoreUnavailable
@@ -33,11 +33,13 @@ _COLUMNS = (
 @click.option(
     "--status",
     type=click.Choice([*(status.value for status in RunStatus), IDLE]),
-    help="Only agents whose active or last run has this status; idle: they never had a run.",
+    help="Only agents whose active or last run has this status; idle agents never had a run.",
 )
 @click.option("--task", metavar="NAME", help="Only agents whose active or last run is of this task.")
 @click.option("--prefix", default="", metavar="TEXT", help="Only agents whose names begin with this.")
-@click.option("-n", "--last", type=click.IntRange(1), help="Only so many, the most recent ones.")
+@click.option(
+    "-n", "--last", type=click.IntRange(1), help="Only this many agents, the most recent ones."
+)
 @json_option
 @click.pass_context
 def list_(
@@ -48,7 +50,7 @@ def list_(
     last: int | None,
     as_json: bool,
 ) -> None:
-    """List agents, the one with the most recent checkpoint first."""
+    """List agents, most recent checkpoint first."""
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     found = [
         one
@@ -105,7 +107,7 @@ def _row(one: AgentStatus) -> list[Any]:
 def _remark(one: AgentStatus) -> str:
     remarks = [one_line(one.error, 60)] if one.error else []
     if one.waiting:
-        remarks.append(f"{one.waiting} waiting")
+        remarks.append(f"{counted(one.waiting, 'run')} waiting")
     return ", ".join(remarks)
 
 
@@ -113,4 +115,4 @@ def _say_none(screen: Screen, status: str | None, other: str | None) -> None:
     if other:
         screen.line("No agent matches.")
     else:
-        screen.line(f"No agent is {status}." if status else "There is no agent in this store yet.")
+        screen.line(f"No agent is {status}." if status else "This store has no agents yet.")

@@ -17,9 +17,9 @@ agent_argument = click.argument("agent_id", metavar="AGENT", shell_complete=agen
 agents_argument = click.argument(
     "agent_ids", metavar="AGENT...", nargs=-1, required=True, shell_complete=agent_names
 )
-_NO_APP = "Which app? Name it: celery -A proj ckpt ...; or a store: celery ckpt --store URL ..."
-_NO_STORE = "There is no store at {path} yet. Is the path right? A worker makes it, or an import."
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+_NO_APP = "No app and no store given. Use celery -A proj ckpt ... or celery ckpt --store URL ..."
+_NO_STORE = "There is no store at {path}. Check the path; a worker or an import creates the store."
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def agents_of(ctx: click.Context, *, may_make_store: bool = False) -> Agents:

@@ -17,8 +17,8 @@ from celery_ckpt.runtime.tidying import RekeyedAgent
 
 @click.command("rekey")
 @click.argument("agent_ids", metavar="[AGENT]...", nargs=-1, shell_complete=agent_names)
-@click.option("--from-plaintext", is_flag=True, help="Encrypt also what is not encrypted at all.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
+@click.option("--from-plaintext", is_flag=True, help="Also encrypt what is stored as plain text.")
+@click.option("--dry-run", is_flag=True, help="Only print what would change.")
 @json_option
 @click.pass_context
 def rekey_(
@@ -28,10 +28,10 @@ def rekey_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Encrypt what is stored with the first of ckpt_encryption_keys: all agents, or those named.
+    """Encrypt agents with the first of ckpt_encryption_keys.
 
-    An agent that somebody works for is left as it is, and the command ends with 75: run it again. When
-    it ends with 0, the other keys are not needed any more.
+    Takes all agents, or those named. Agents that are at work are skipped, and the exit code is 75: run
+    the command again. Once it exits with 0, the other keys are no longer needed.
     """
     screen, tally, changed = screen_of(ctx, as_json=as_json), Tally(), 0
     options = {"from_plaintext": from_plaintext, "dry_run": dry_run}
@@ -44,8 +44,8 @@ def rekey_(
             if one.error is not None:
                 tally.failed(str(one.error), code_of(one.error))
     if not as_json:
-        would = "would be changed" if dry_run else "changed"
-        screen.line(f"{counted(looked_at, 'agent')} looked at, {changed:,} {would}.")
+        would = "would change" if dry_run else "changed"
+        screen.line(f"Checked {counted(looked_at, 'agent')}, {changed:,} {would}.")
     tally.end()
 
 

@@ -44,7 +44,7 @@ def excerpt(text: str, limit: int) -> str:
         return visible(text)
     head, tail = text[: limit * 3 // 4].rstrip(), text[-limit // 4 :].lstrip()
     left_out = len(text) - len(head) - len(tail)
-    return f"{visible(head)}\n… {left_out:,} characters left out …\n{visible(tail)}"
+    return f"{visible(head)}\n… {left_out:,} characters omitted …\n{visible(tail)}"
 
 
 def as_json(value: Any) -> str:

@@ -44,15 +44,17 @@ class Found:
         else:
             checkpoint = agents.checkpoint(checkpoint_id_of(agents, agent_id, checkpoint_id))
             if checkpoint.agent_id != agent_id:
-                said = f"Checkpoint {checkpoint_id} is of agent {checkpoint.agent_id!r}"
-                raise Failure(f"{said}, not of agent {agent_id!r}.", Code.NOT_FOUND)
+                owner = f"Checkpoint {checkpoint.id} belongs to agent {checkpoint.agent_id!r}"
+                raise Failure(f"{owner}, not to agent {agent_id!r}.", Code.NOT_FOUND)
         history, runs = agents.history(agent_id), agents.runs(agent_id)
         return cls(status, checkpoint, history, runs, agents.steps(agent_id))
 
 
 @click.command("show")
 @agent_argument
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Only this; repeatable.")
+@click.option(
+    "--part", "parts", type=click.Choice(PARTS), multiple=True, help="Show only this part; repeatable."
+)
 @click.option(
     "--checkpoint", "checkpoint_id", metavar="ID", help="Show this checkpoint instead of the latest."
 )
@@ -63,8 +65,10 @@ class Found:
 @click.option(
     "--all", "everything", is_flag=True, help="Show all messages, checkpoints, runs and steps."
 )
-@click.option("--full", is_flag=True, help="Messages in full length.")
-@click.option("--pager/--no-pager", default=True, help="A pager, if it is longer than the terminal.")
+@click.option("--full", is_flag=True, help="Show messages in full.")
+@click.option(
+    "--pager/--no-pager", default=True, help="Use a pager if the output is longer than the terminal."
+)
 @json_option
 @click.pass_context
 def show_(
@@ -78,7 +82,10 @@ def show_(
     pager: bool,
     as_json: bool,
 ) -> None:
-    """Show an agent: its conversation, checkpoints, runs with their attempts, and recorded steps."""
+    """Show an agent.
+
+    Prints its conversation, checkpoints, runs with their attempts, and recorded steps.
+    """
     screen = screen_of(ctx, as_json=as_json)
     found = Found.of(agents_of(ctx), agent_id, checkpoint_id)
     if as_json:

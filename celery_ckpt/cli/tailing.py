@@ -25,21 +25,22 @@ _PATIENCE_SECONDS = 60.0
 @click.command("tail")
 @agent_argument
 @click.option("-n", "--last", type=click.IntRange(0), default=10, show_default=True,
-              help="How many messages to begin with.")  # fmt: skip
+              help="How many messages to start with.")  # fmt: skip
 @click.option("--every", type=click.FloatRange(0.05), default=0.5, show_default=True,
-              help="Seconds between two looks.")  # fmt: skip
-@click.option("--forever", is_flag=True, help="Do not end with the agent's last open run.")
+              help="Seconds between two checks of the store.")  # fmt: skip
+@click.option("--forever", is_flag=True, help="Keep following when the agent has no open run.")
 @json_option
 @click.pass_context
 def tail_(
     ctx: click.Context, agent_id: str, last: int, every: float, forever: bool, as_json: bool
 ) -> None:
-    """Follow an agent: messages, checkpoints, attempts, until its runs have ended.
+    """Follow an agent until its runs have ended.
 
-    Ends with 0 if the last run succeeded, else with 1. With --json: one object a line.
+    Prints messages, steps, checkpoints and runs as they appear. Exits with 0 if the last run succeeded,
+    otherwise with 1. With --json, prints one object per line.
     """
     agents, screen = agents_of(ctx), screen_of(ctx, as_json=as_json)
-    agents.status(agent_id)  # says so if there is none
+    agents.status(agent_id)  # raises AgentNotFound
     follower = Follower(agents.store, agent_id, last)
     while True:
         for happening in _look(follower, every):
@@ -60,7 +61,7 @@ def _look(follower: Follower, every: float) -> list[Happening]:
         except StoreUnavailable as error:
             if time.monotonic() > end:
                 raise
-            click.echo(f"{one_line(str(error))} Trying again.", err=True)
+            click.echo(f"{one_line(str(error))} Retrying.", err=True)
             time.sleep(every)
 
 

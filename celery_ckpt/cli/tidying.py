@@ -22,18 +22,22 @@ _PRUNED = (
     Column("checkpoints", right=True),
     Column("runs", right=True),
     Column("bytes", right=True),
-    Column("forgotten"),
+    Column("note"),
 )
+#: The label of a pin that was given none.
+_LABEL = "pinned"
 
 
 @click.command("pin")
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
-@click.option("--label", default="pinned", show_default=True, help="Why, in a word or two.")
-@click.option("--off", is_flag=True, help="Take the pin away.")
+@click.option(
+    "--label", default=_LABEL, show_default=True, help="Why the checkpoint is kept, in a word or two."
+)
+@click.option("--off", is_flag=True, help="Remove the pin.")
 @json_option
 @click.pass_context
 def pin_(ctx: click.Context, checkpoint_id: str, label: str, off: bool, as_json: bool) -> None:
-    """Keep a checkpoint whatever the limits say; no pruning takes it away."""
+    """Protect a checkpoint from pruning."""
     agents, screen = agents_of(ctx), screen_of(ctx, as_json=as_json)
     checkpoint_id = checkpoint_id_at(agents, checkpoint_id)
     if off:
@@ -41,7 +45,7 @@ def pin_(ctx: click.Context, checkpoint_id: str, label: str, off: bool, as_json:
         said = "no longer pinned" if was_pinned else "was not pinned"
     else:
         agents.pin(checkpoint_id, label)
-        said = f"pinned as {label}"
+        said = "pinned" if label == _LABEL else f"pinned as {label}"
     if as_json:
         screen.json({"id": checkpoint_id, "pin": None if off else label})
     else:
@@ -50,27 +54,28 @@ def pin_(ctx: click.Context, checkpoint_id: str, label: str, off: bool, as_json:
 
 @click.command("prune")
 @click.argument("agent_ids", metavar="[AGENT]...", nargs=-1, shell_complete=agent_names)
-@click.option("--keep", type=click.IntRange(0), help="How many to keep of the agents named.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--keep", type=click.IntRange(0), help="How many checkpoints to keep of each agent named."
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @json_option
 @click.pass_context
 def prune_(
     ctx: click.Context, agent_ids: tuple[str, ...], keep: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Drop checkpoints: of all agents, what their limits say; of those named, all but --keep.
+    """Delete old checkpoints and the records of old runs.
 
-    Without names the records of old runs go too.
+    Without arguments, applies the retention limits to all agents. With agents and --keep, deletes all
+    but the newest checkpoints of these agents.
 
-    The latest checkpoint of an agent with an open run stays, and so do those that are pinned.
+    Pinned checkpoints and the latest checkpoint of an agent with an open run are never deleted.
     """
     if bool(agent_ids) != (keep is not None):
-        raise click.UsageError("Name agents and say how many to --keep; or neither, to prune all.")
+        raise click.UsageError("Give agents together with --keep, or neither to prune all agents.")
     screen = screen_of(ctx, as_json=as_json)
     if agent_ids and keep is not None:
         if dry_run:
-            raise click.UsageError(
-                "--dry-run is for pruning all agents: leave the names and --keep out."
-            )
+            raise click.UsageError("--dry-run needs all agents: leave out the names and --keep.")
         _prune_named(ctx, screen, agent_ids, keep)
     else:
         _prune_all(ctx, screen, dry_run)
@@ -80,7 +85,7 @@ def _prune_named(ctx: click.Context, screen: Screen, agent_ids: tuple[str, ...],
     agents, tally = agents_of(ctx), Tally()
     for agent_id in agent_ids:
         with tally.one():
-            agents.status(agent_id)  # says so if there is none
+            agents.status(agent_id)  # raises AgentNotFound
             count = agents.prune(agent_id, keep)
             if screen.as_json:
                 screen.json({"agent_id": agent_id, "checkpoints": count})
@@ -97,7 +102,7 @@ def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
         if pruned.is_any:
             gone.append(pruned)
 
-    with bar("looking at agents") as advance:
+    with bar("checking agents") as advance:
         report = agents.prune_all(dry_run=dry_run, told=told)
     if screen.as_json:
         screen.json({**_fields(report), "pruned_agents": [_fields(one) for one in gone]})
@@ -119,21 +124,22 @@ def _summary(report: PruneReport) -> str:
 
 
 def _row(one: Pruned) -> list[Any]:
-    forgotten = "wholly" if one.forgotten else ""
-    return [one.agent_id, one.checkpoints, one.runs, bytes_of(one.bytes), forgotten]
+    note = "whole agent" if one.forgotten else ""
+    return [one.agent_id, one.checkpoints, one.runs, bytes_of(one.bytes), note]
 
 
 @click.command("doctor")
-@click.option("--repair", is_flag=True, help="Put right what can be put right.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired.")
 @json_option
 @click.pass_context
 def doctor_(ctx: click.Context, repair: bool, as_json: bool) -> None:
-    """Look for what can lose work: risky settings of the store, left-overs of crashes, damage.
+    """Check the store for problems.
 
-    Ends with 1 if there is anything left that somebody should look at.
+    Looks for risky settings of the store, leftovers of crashes, and damaged data. Exits with 1 if a
+    problem remains.
     """
     screen, found = screen_of(ctx, as_json=as_json), []
-    with bar("looking at everything") as advance:
+    with bar("checking the store") as advance:
         for finding in agents_of(ctx).doctor(repair=repair):
             advance(what=finding.subject)
             found.append(finding)
@@ -154,9 +160,9 @@ def _show_findings(screen: Screen, found: list[Finding]) -> None:
         screen.labelled("", left_to_do, kind="other")
     repairable = sum(finding.can_repair and not finding.repaired for finding in found)
     if repairable:
-        screen.line(f"{repairable} of these can be put right: celery ckpt doctor --repair")
+        screen.line(f"{repairable} of these can be repaired: celery ckpt doctor --repair")
     elif not found:
-        screen.line("Nothing was found.", "green")
+        screen.line("No problems found.", "green")
 
 
 def _fields(one: Pruned | PruneReport | Finding) -> dict[str, Any]:

@@ -26,22 +26,25 @@ from celery_ckpt.transfer import Imported, export_agents, import_agents
 @click.command("export")
 @click.argument("agent_ids", metavar="[AGENT]...", nargs=-1, shell_complete=agent_names)
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write to this file, readable by you alone; else to standard output.")  # fmt: skip
-@click.option("--skip-damaged", is_flag=True, help="Leave out checkpoints that cannot be read.")
+              help="Write to this file, readable only by you, instead of standard output.")  # fmt: skip
+@click.option("--skip-damaged", is_flag=True, help="Skip checkpoints that cannot be read.")
 @click.pass_context
 def export_(
     ctx: click.Context, agent_ids: tuple[str, ...], output: Path | None, skip_damaged: bool
 ) -> None:
-    """Write agents as JSON lines: all of them, or those named."""
+    """Export agents as JSON lines.
+
+    Exports all agents, or those named. The export holds whole conversations and the arguments of tasks.
+    """
     agents, tally = agents_of(ctx), Tally()
     if isinstance(agents.store, SealedStore):
-        click.echo("Note: the store is encrypted, an export is not. Guard it, or delete it.", err=True)
+        click.echo("Note: the store is encrypted, but the export is not. Keep it safe.", err=True)
     names = _existing(agents, agent_ids) if agent_ids else sorted(agents.names())
 
     def told(agent_id: str, damage: CheckpointDamaged | None) -> None:
         advance(what=agent_id)
         if damage is not None:
-            tally.failed(f"Left out: {damage}", Code.DAMAGED)
+            tally.failed(f"Skipped: {damage}", Code.DAMAGED)
 
     # Lines on a terminal show the progress themselves, and would run into a bar.
     with _opened(output) as file, bar("exporting", len(names), hidden=file.isatty()) as advance:
@@ -56,7 +59,7 @@ def export_(
 
 def _existing(agents: Agents, agent_ids: Iterable[str]) -> list[str]:
     for agent_id in agent_ids:
-        agents.status(agent_id)  # says so if there is none
+        agents.status(agent_id)  # raises AgentNotFound
     return list(dict.fromkeys(agent_ids))
 
 
@@ -75,7 +78,7 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Failure(f"{path} cannot be written: {error.strerror}.", Code.NO) from error
+        raise Failure(f"Cannot write {path}: {error.strerror}.", Code.NO) from error
 
 
 @contextmanager
@@ -97,9 +100,10 @@ def _drafted(path: Path) -> Iterator[BinaryIO]:
 @json_option
 @click.pass_context
 def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
-    """Read agents that export wrote; - is standard input. What is there already is passed over.
+    """Import agents from an export.
 
-    An agent is imported whole or not at all. One that has another history in this store is refused.
+    FILE is what export wrote; - is standard input. What is already in the store is skipped. An agent
+    that has a different history in the store is refused.
     """
     agents = agents_of(ctx, may_make_store=True)
     screen, tally = screen_of(ctx, as_json=as_json), Tally()
@@ -130,8 +134,8 @@ def _counted(file: BinaryIO, advance: object) -> Iterator[bytes]:
 def _sentence(imported: Imported) -> str:
     name = one_line(imported.agent_id)
     if not (imported.checkpoints or imported.runs):
-        return f"{name}: all of it was there."
-    opened = f"; {imported.open_runs} not ended, see resume" if imported.open_runs else ""
+        return f"{name}: already in the store."
+    opened = f" ({imported.open_runs} open, see celery ckpt resume)" if imported.open_runs else ""
     written = f"{counted(imported.checkpoints, 'checkpoint')}, {counted(imported.runs, 'run')}"
     return f"{name}: {written}{opened}"
 
@@ -140,7 +144,8 @@ def _what_is_wrong(imported: Imported) -> str:
     if not imported.in_part:
         return str(imported.error)
     count = counted(imported.checkpoints, "checkpoint")
-    return f"{imported.agent_id!r} is there in part, {count}: {imported.error} Then import it again."
+    name = f"Agent {imported.agent_id!r}"
+    return f"{name} was imported only in part ({count}): {imported.error} Then import it again."
 
 
 def _as_object(imported: Imported) -> dict[str, Any]:

@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 @click.group()
 @click.version_option(__version__, package_name="celery-ckpt")
 def main() -> None:
-    """Durable LLM agents on Celery. For the agents of your app, see: celery -A proj ckpt --help."""
+    """Durable LLM agents on Celery. To inspect the agents of your app: celery -A proj ckpt --help."""
 
 
-@main.command(short_help="Kill an agent's worker, deploy the next, see the bill.")
+@main.command(short_help="Kill an agent's worker, deploy the next one, compare the bills.")
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Also write the last screen to this file, as SVG.",
+    help="Also write the last screen to this file as SVG.",
 )
 def demo(picture: Path | None) -> None:
-    """Kill the worker of an agent, deploy the next one, and see what it costs: half a minute.
+    """Kill an agent's worker, deploy the next one, and compare the bills.
 
-    Starts a Valkey server and Celery workers of its own, and leaves nothing behind.
+    Runs the same agent with celery_ckpt and as a plain Celery task. Takes half a minute. Starts its own
+    Valkey server and Celery workers, and leaves nothing behind.
     """
     # Only now: they take a moment, and --help does not need them.
     from rich.console import Console
@@ -43,7 +44,7 @@ def demo(picture: Path | None) -> None:
     from celery_ckpt.demo.svg import write_svg
 
     if picture and not picture.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {picture.parent}", param_hint="--picture")
+        raise click.BadParameter(f"there is no directory {picture.parent}", param_hint="--picture")
     server_binary()
     _forget_other_servers()
     console = Console()

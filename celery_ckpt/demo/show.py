@@ -47,7 +47,7 @@ def show(look: Callable[[list[Side]], None], check: Callable[[], None]) -> list[
             look(sides)
             if all(side.story.is_over for side in sides):
                 return sides
-    raise ClickException(f"The demo has not come to its end in {DEADLINE_SECONDS:.0f} seconds.")
+    raise ClickException(f"The demo did not finish within {DEADLINE_SECONDS:.0f} seconds.")
 
 
 @contextmanager
@@ -107,4 +107,4 @@ def _wait_for(server: Server, check: Callable[[], None]) -> None:
 
 def _check(server: Server) -> None:
     if not server.process.is_running():
-        raise ClickException(f"Valkey has ended by itself:\n{server.process.log().strip()}")
+        raise ClickException(f"Valkey exited unexpectedly:\n{server.process.log().strip()}")

@@ -119,4 +119,4 @@ class Side:
         for worker in self._workers:
             worker.check()
         if self.story.failure:
-            raise ClickException(f"{self.kind.title}: the run has failed: {self.story.failure}")
+            raise ClickException(f"{self.kind.title}: the run failed: {self.story.failure}")

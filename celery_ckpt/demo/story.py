@@ -137,7 +137,7 @@ class Story:
                 self.failure = facts["reason"]
 
     def _begins(self, note: Note) -> None:
-        begins = "begins" if not self.attempts else "begins from nothing"
+        begins = "starts" if not self.attempts else "starts from scratch"
         self._add(Attempt(note.worker, self._number(note)))
         self._tell(note, f"worker {self._number(note)} {begins}")
 

@@ -49,4 +49,4 @@ class Worker:
         """Raise ``ClickException`` if it has ended without having been told to."""
         if not self.process.is_running() and not self._is_to_end:
             log = self.process.log()[-_TOLD:].strip()
-            raise ClickException(f"{self._name} has ended by itself. Its log ends with:\n{log}")
+            raise ClickException(f"{self._name} exited unexpectedly. The end of its log:\n{log}")

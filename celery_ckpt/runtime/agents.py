@@ -41,11 +41,11 @@ _SETTLING_SECONDS = 0.02
 
 
 _NO_ENVELOPE = (
-    "The message of run {run_id!r} of agent {agent_id!r} is not on record, so it cannot be sent again: "
-    "send a new task for the agent instead, it continues the agent's history."
+    "Run {run_id!r} of agent {agent_id!r} cannot be resumed, because its message is not on record. "
+    "Send a new task for the agent instead: it continues the agent's history."
 )
 _NAME_TAKEN = "Agent {agent_id!r} already exists. Choose another name for the fork."
-_NO_RUN = "Agent {agent_id!r} has had no run that could be resumed: send a task for it."
+_NO_RUN = "Agent {agent_id!r} has no run to resume. Send a task for it."
 
 
 class AgentStatus(Value):

@@ -26,7 +26,7 @@ from celery_ckpt.stores.ailments import damage_in
 from celery_ckpt.stores.opening import without_password
 from celery_ckpt.stores.sealed import SealedStore
 
-_HOW_TO_SET_IT_UP = "Set it up as docs/howto/choose-a-store.md says, or take another store."
+_HOW_TO_SET_IT_UP = "Configure it as docs/howto/choose-a-store.md describes, or use another store."
 
 
 class RekeyedAgent(NamedTuple):
@@ -152,7 +152,7 @@ class Tidying:
         store = self._context.store
         if not isinstance(store, SealedStore):
             raise ConfigurationError(
-                reason="ckpt_encryption_keys is not set: there is nothing to rekey."
+                reason="ckpt_encryption_keys is not set, so there is nothing to rekey."
             )
         for agent_id in store.agents() if agent_ids is None else agent_ids:
             try:

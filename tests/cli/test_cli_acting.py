@@ -17,7 +17,7 @@ from celery_ckpt.testing import Fault, FaultyStore
 
 def test_what_has_ended_is_not_cancelled_again(commands: Commands) -> None:
     tell(commands.store)
-    assert commands("cancel", "user-42").stdout == "user-42: nothing to cancel: it has no open run.\n"
+    assert commands("cancel", "user-42").stdout == "user-42: nothing to cancel, it has no open run.\n"
     assert json.loads(commands("cancel", "user-42", "--json").stdout) == {
         "agent_id": "user-42",
         "cancelled": False,
@@ -46,7 +46,7 @@ def test_of_an_agent_that_has_had_no_run_none_can_be_resumed(commands: Commands)
     _, second, _ = tell(commands.store)
     commands("fork", second, "--as", "branch")
     line = commands.fails("resume", "branch", code=1)
-    assert line == "Error: Agent 'branch' has had no run that could be resumed: send a task for it."
+    assert line == "Error: Agent 'branch' has no run to resume. Send a task for it."
 
 
 def test_a_deleted_agent_is_gone(commands: Commands) -> None:
@@ -62,7 +62,7 @@ def test_an_agent_whose_run_is_damaged_can_be_deleted(tmp_path: Path) -> None:
         connection.execute("UPDATE ckpt_runs SET record = ?", [b"nonsense"])
     assert commands.fails("cancel", "user-42", code=1).endswith("Delete the agent, or that run.")
 
-    assert "user-42: deleted, with 3 checkpoints." in commands("delete", "user-42", "-y").stdout
+    assert "user-42: deleted 3 checkpoints." in commands("delete", "user-42", "-y").stdout
 
     assert list(commands.store.agents()) == []
 

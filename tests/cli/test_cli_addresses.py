@@ -46,7 +46,7 @@ def test_every_command_that_takes_a_checkpoint_takes_an_address(commands: Comman
     differ = commands("diff", "user-42@1", "user-42@latest", code=1).stdout
     assert differ.startswith(f"- {first}  iteration 1,")
     assert f"\n+ {third}  iteration 3," in differ
-    assert commands("pin", "user-42@latest").stdout == f"{third}: pinned as pinned.\n"
+    assert commands("pin", "user-42@latest").stdout == f"{third}: pinned.\n"
     assert commands("pin", "user-42@latest", "--off").stdout == f"{third}: no longer pinned.\n"
     for address in ("1", "user-42@1", first, first.partition("-")[2]):
         shown = commands("show", "user-42", "--checkpoint", address, "--part", "conversation").stdout

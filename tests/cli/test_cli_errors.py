@@ -150,7 +150,7 @@ def test_a_store_that_is_away_is_unavailable(arguments: list[str], tmp_path: Pat
 
 def test_the_store_can_be_named_on_the_command_line(commands: Commands, tmp_path: Path) -> None:
     open_store(url := f"sqlite:///{tmp_path}/other.db").close()
-    assert "no agent" in commands_for(None)("--store", url, "list").stdout
+    assert "no agents" in commands_for(None)("--store", url, "list").stdout
     assert "no kind of store" in commands_for(None).fails("--store", "x://", "list", code=78)
 
 
@@ -178,8 +178,8 @@ def test_one_that_fails_does_not_keep_the_others(commands: Commands) -> None:
         tell(commands.store, name)
     result = commands("delete", "one", "nobody", "two", "--yes", code=66)
     assert result.stdout.splitlines() == [
-        "one: deleted, with 3 checkpoints.",
-        "two: deleted, with 3 checkpoints.",
+        "one: deleted 3 checkpoints.",
+        "two: deleted 3 checkpoints.",
     ]
     assert "'nobody'" in result.stderr
     assert list(commands.store.agents()) == []

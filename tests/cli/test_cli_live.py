@@ -58,7 +58,7 @@ def test_a_failed_run_is_resumed(site: Site, live: Process, agents: Agents, tmp_
         result.get(timeout=60)
     until(lambda: agents.status("phoenix").status == "failed", 10, "the run has failed")
     path.touch()
-    assert live.run("resume", "phoenix").stdout == f"phoenix: run {result.id} was sent again.\n"
+    assert live.run("resume", "phoenix").stdout == f"phoenix: resumed run {result.id}.\n"
     told = [json.loads(line) for line in live.run("tail", "phoenix", "--json").stdout.splitlines()]
     assert {one["kind"] for one in told} >= {"checkpoint", "run"}
     assert (told[-1]["kind"], told[-1]["status"], told[-1]["attempts"]) == ("run", "succeeded", 2)

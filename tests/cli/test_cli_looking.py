@@ -108,7 +108,7 @@ def test_list_reads_only_the_agents_that_a_prefix_names(
 
 
 def test_an_empty_store_is_said_to_be_empty(commands: Commands) -> None:
-    assert commands("list").stdout == "There is no agent in this store yet.\n"
+    assert commands("list").stdout == "This store has no agents yet.\n"
 
 
 def test_a_store_of_which_nothing_can_be_read_is_not_said_to_be_empty(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_show_has_the_newest_run_and_the_newest_checkpoint_first(commands: Comma
     for number in range(2, 5):
         commands.store.add_run(make_run("user-42", f"run {number}"))
     shown = commands("show", "user-42", "--part", "checkpoints", "--part", "runs", "-n", "2").stdout
-    assert "Checkpoints: 3, the newest 2\n" in shown
-    assert "Runs: 4, the newest 2\n" in shown
+    assert "Checkpoints: 3 (newest 2 shown)\n" in shown
+    assert "Runs: 4 (newest 2 shown)\n" in shown
     listed = [line.split("  ")[0] for line in shown.splitlines()]
     assert [name for name in listed if name in ids] == [ids[2], ids[1]]
     assert [name for name in listed if name.startswith("run ")] == ["run 4", "run 3"]
@@ -244,13 +244,13 @@ def test_a_long_conversation_is_shown_by_its_beginning_and_its_end(commands: Com
     conversation.append(Message.assistant("x" * 5_000 + " the end"))
     commands.store.save(make_checkpoint("long", conversation))
     shown = commands("show", "long", "-n", "3").stdout
-    assert "   1 system       You are a test.\n     … 96 messages left out" in shown
+    assert "   1 system       You are a test.\n     … 96 messages omitted" in shown
     assert [line.split()[0] for line in shown.splitlines() if "message " in line] == ["98", "99"]
-    assert "characters left out …\n" in shown
+    assert "characters omitted …\n" in shown
     assert shown.count("x" * 100) == 9
     assert "the end" in shown
     everything = commands("show", "long", "--all", "--full").stdout
-    assert "left out" not in everything
+    assert "omitted" not in everything
     assert "x" * 5_000 in everything
     assert "\n  50 user " in everything
 

@@ -26,10 +26,10 @@ def test_everything_gets_the_first_key(any_store: CheckpointStore) -> None:
 
     dry = commands("rekey", "--dry-run").stdout.splitlines()
     assert sorted(dry[:2]) == [f"{name}: 3 checkpoints, 3 steps, 1 run" for name in ("one", "two")]
-    assert dry[2] == "2 agents looked at, 2 would be changed."
-    assert commands("rekey", "one").stdout.endswith("1 agent looked at, 1 changed.\n")
-    assert "2 agents looked at, 1 changed." in commands("rekey").stdout
-    assert commands("rekey").stdout == "2 agents looked at, 0 changed.\n"
+    assert dry[2] == "Checked 2 agents, 2 would change."
+    assert commands("rekey", "one").stdout.endswith("Checked 1 agent, 1 changed.\n")
+    assert "Checked 2 agents, 1 changed." in commands("rekey").stdout
+    assert commands("rekey").stdout == "Checked 2 agents, 0 changed.\n"
 
     assert len(SealedStore(any_store, [NEW]).list("two")) == 3
 
@@ -49,7 +49,7 @@ def test_plain_text_is_encrypted_only_if_that_is_asked_for() -> None:
     result = commands("rekey", code=65)
     assert "is not encrypted" in result.stderr
     assert "--from-plaintext" in result.stderr
-    assert "1 agent looked at, 0 changed." in result.stdout
+    assert "Checked 1 agent, 0 changed." in result.stdout
     commands("rekey", "--from-plaintext")
     assert "Why is the sky blue?" in commands("show", "user-42").stdout
 
@@ -62,9 +62,9 @@ def test_an_agent_at_work_is_named_and_does_not_keep_the_others() -> None:
     commands = with_keys(inner, NEW, OLD)
     result = commands("rekey", code=75)
     assert "Agent 'busy' is being worked on by a worker" in result.stderr
-    assert "2 agents looked at, 1 changed." in result.stdout
+    assert "Checked 2 agents, 1 changed." in result.stdout
     inner.release(lease)
-    assert "2 agents looked at, 1 changed." in commands("rekey").stdout
+    assert "Checked 2 agents, 1 changed." in commands("rekey").stdout
 
 
 def test_without_the_old_key_it_is_said_which_one_is_missing() -> None:
@@ -97,7 +97,7 @@ def test_an_export_says_that_it_is_plain_and_an_import_encrypts(tmp_path: Path) 
     store, file = MemoryCheckpointStore(), tmp_path / "exported"
     tell(SealedStore(store, [OLD]))
     told = with_keys(store, OLD)("export", "-o", str(file)).stderr
-    assert told.startswith("Note: the store is encrypted, an export is not.")
+    assert told.startswith("Note: the store is encrypted, but the export is not.")
     assert "Why is the sky blue?" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     other = MemoryCheckpointStore()
@@ -114,4 +114,4 @@ def test_a_terminal_shows_how_far_it_is(
     code, written = process.on_a_terminal("rekey", "--from-plaintext")
     assert code == 0
     assert "rekeying agents" in written
-    assert "1 agent looked at, 1 changed." in written
+    assert "Checked 1 agent, 1 changed." in written

@@ -63,13 +63,13 @@ def test_harmless_text_is_left_as_it_is() -> None:
 
 def test_a_long_text_is_shown_by_its_beginning_and_its_end() -> None:
     shown = excerpt("a" * 900 + "b" * 100, 200)
-    assert shown == "a" * 150 + "\n… 800 characters left out …\n" + "b" * 50
+    assert shown == "a" * 150 + "\n… 800 characters omitted …\n" + "b" * 50
     assert excerpt("short", 200) == "short"
 
 
 def test_a_text_that_is_a_little_too_long_is_not_cut_for_that() -> None:
     assert excerpt("a" * 250, 200) == "a" * 250
-    assert "51 characters left out" in excerpt("a" * 251, 200)
+    assert "51 characters omitted" in excerpt("a" * 251, 200)
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ def test_a_disk_without_room_for_the_output_is_said_in_one_line(
     with Path("/dev/full").open("wb") as full, process.start(command, stdout=full) as running:
         _, told = running.communicate(timeout=60)
     assert running.returncode == 1
-    assert told == "Error: The output cannot be written: No space left on device.\n"
+    assert told == "Error: Cannot write the output: No space left on device.\n"
 
 
 def test_a_store_that_is_away_is_said_in_one_line(process: Process) -> None:
@@ -308,7 +308,7 @@ def test_an_interrupted_command_ends_quietly(process: Process, process_store: Ch
 def test_deleting_asks_on_a_terminal(process: Process, process_store: CheckpointStore) -> None:
     tell(process_store)
     code, shown = process.on_a_terminal("delete", "user-42", answer=b"n\n")
-    assert "Delete user-42 with 3 checkpoints for good?" in shown
+    assert "Permanently delete user-42, with 3 checkpoints?" in shown
     assert code == 130
     assert len(process_store.history("user-42")) == 3
 

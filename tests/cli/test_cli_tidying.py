@@ -98,7 +98,7 @@ def test_a_store_that_is_well_is_said_to_be_well(tmp_path: Path) -> None:
     with open_store(f"file://{tmp_path}/files") as store:
         tell(store)
         commands = commands_for(store)
-        assert commands("doctor").stdout == "Nothing was found.\n"
+        assert commands("doctor").stdout == "No problems found.\n"
         assert json.loads(commands("doctor", "--json").stdout) == []
 
 
@@ -109,9 +109,9 @@ def test_what_a_crash_left_behind_is_named_and_then_removed(tmp_path: Path) -> N
         commands = commands_for(store)
         told = commands("doctor", code=1).stdout
         assert "an agent that was deleted" in told
-        assert told.endswith("1 of these can be put right: celery ckpt doctor --repair\n")
+        assert told.endswith("1 of these can be repaired: celery ckpt doctor --repair\n")
         assert commands("doctor", "--repair").stdout.endswith(" Repaired.\n")
-        assert commands("doctor").stdout == "Nothing was found.\n"
+        assert commands("doctor").stdout == "No problems found.\n"
 
 
 def test_what_is_damaged_is_named_and_left_alone(tmp_path: Path) -> None:

@@ -318,9 +318,9 @@ def test_the_commands_move_agents_from_one_store_to_another(
     assert commands("export").stdout_bytes == file.read_bytes()
     assert other("import", str(file)).stdout.splitlines() == [
         "one: 3 checkpoints, 1 run",
-        "two: 3 checkpoints, 1 run; 1 not ended, see resume",
+        "two: 3 checkpoints, 1 run (1 open, see celery ckpt resume)",
     ]
-    assert "one: all of it was there." in other("import", "-", input=file.read_bytes()).stdout
+    assert "one: already in the store." in other("import", "-", input=file.read_bytes()).stdout
     [first, _] = map(json.loads, other("import", str(file), "--json").stdout.splitlines())
     assert first == {
         "agent_id": "one",
@@ -352,7 +352,7 @@ def test_the_command_says_that_an_agent_is_there_in_part(commands: Commands, tmp
     other, whole = commands_for(MemoryCheckpointStore()), MemoryCheckpointStore()
     AppContext.of(other.app).store = FaultyStore(whole, Fault(at=3))
     told = other("import", str(tmp_path / "file"), code=69).stderr
-    assert "Error: 'user-42' is there in part, 1 checkpoint: " in told
+    assert "Error: Agent 'user-42' was imported only in part (1 checkpoint): " in told
     assert len(whole.history("user-42")) == 1
 
 
@@ -390,7 +390,7 @@ def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
 def test_a_file_that_cannot_be_written_is_an_error_in_one_line(
     commands: Commands, tmp_path: Path
 ) -> None:
-    assert "cannot be written" in commands.fails("export", "-o", str(tmp_path / "no/file"), code=1)
+    assert "Cannot write" in commands.fails("export", "-o", str(tmp_path / "no/file"), code=1)
 
 
 def test_an_export_is_written_to_a_link_and_does_not_replace_it(

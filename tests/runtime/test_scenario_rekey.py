@@ -100,7 +100,7 @@ def test_agents_at_work_get_another_key_and_lose_nothing(
     with operator(configuration, NEW, OLD) as app:
         held = rekey(app)
         assert held.exit_code == BUSY
-        assert "5 agents looked at, 1 changed." in held.stdout
+        assert "Checked 5 agents, 1 changed." in held.stdout
         before.term()
         ledger.wait_for_call("tool 3", 20, count=4)
         assert rekey(app).exit_code == BUSY, "they go on with what both keys have sealed"
@@ -108,7 +108,7 @@ def test_agents_at_work_get_another_key_and_lose_nothing(
         while not all(result.ready() for result in results):
             rekey(app)
         rekey_until_all_is_done(app)
-        assert rekey(app).stdout == "5 agents looked at, 0 changed.\n"
+        assert rekey(app).stdout == "Checked 5 agents, 0 changed.\n"
 
     assert_all_right([done, *results], TURNS, ledger, broker)
     assert_only_the_new_key_is_needed(broker, 5)
