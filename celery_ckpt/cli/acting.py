@@ -102,7 +102,7 @@ def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: 
             if as_json:
                 screen.json({"agent_id": agent_id, "checkpoints": count})
             else:
-                screen.line(f"{one_line(agent_id)}: deleted {counted(count, 'checkpoint')}.")
+                screen.line(f"{one_line(agent_id)}: deleted ({counted(count, 'checkpoint')}).")
     tally.end()
 
 

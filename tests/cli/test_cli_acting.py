@@ -62,7 +62,7 @@ def test_an_agent_whose_run_is_damaged_can_be_deleted(tmp_path: Path) -> None:
         connection.execute("UPDATE ckpt_runs SET record = ?", [b"nonsense"])
     assert commands.fails("cancel", "user-42", code=1).endswith("Delete the agent, or that run.")
 
-    assert "user-42: deleted 3 checkpoints." in commands("delete", "user-42", "-y").stdout
+    assert "user-42: deleted (3 checkpoints)." in commands("delete", "user-42", "-y").stdout
 
     assert list(commands.store.agents()) == []
 

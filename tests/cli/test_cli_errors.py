@@ -178,8 +178,8 @@ def test_one_that_fails_does_not_keep_the_others(commands: Commands) -> None:
         tell(commands.store, name)
     result = commands("delete", "one", "nobody", "two", "--yes", code=66)
     assert result.stdout.splitlines() == [
-        "one: deleted 3 checkpoints.",
-        "two: deleted 3 checkpoints.",
+        "one: deleted (3 checkpoints).",
+        "two: deleted (3 checkpoints).",
     ]
     assert "'nobody'" in result.stderr
     assert list(commands.store.agents()) == []
