@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal, NoReturn
 
 from celery_ckpt.errors import StoreUnavailable
+from celery_ckpt.models import Checkpoint
+from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.steps import BY_HAND
 from celery_ckpt.store import CheckpointStore
 
 #: The methods of a store that write.
@@ -73,16 +76,22 @@ class FaultyStore:
 
     def __init__(self, store: CheckpointStore, fault: Fault | None = None) -> None:
         self._store, self._fault = store, fault
-        self.writes = 0
+        #: What each write is, in order: "record of llm:ask, iteration 1".
+        self.journal: list[str] = []
         self._counting = Lock()
+
+    @property
+    def writes(self) -> int:
+        """How many writes have begun."""
+        return len(self.journal)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
-        return self._written(method) if name in WRITES else method
+        return self._written(name, method) if name in WRITES else method
 
-    def _written(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _written(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def write(*args: Any, **kwargs: Any) -> Any:
-            number = self._next()
+            number = self._begin(described(name, args, kwargs))
             self._happen(number, "before")
             result = method(*args, **kwargs)
             self._happen(number, "after")
@@ -90,12 +99,39 @@ class FaultyStore:
 
         return write
 
-    def _next(self) -> int:
-        """Each write has a number of its own, also where an agent's tools write side by side."""
+    def _begin(self, what: str) -> int:
+        """Number a write. Tools that run side by side write side by side."""
         with self._counting:
-            self.writes += 1
-            return self.writes
+            self.journal.append(what)
+            return len(self.journal)
 
     def _happen(self, number: int, when: str) -> None:
         if self._fault and self._fault.at == number and self._fault.when == when:
             self._fault.action()
+
+
+def described(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """What a write of a store is, for people."""
+    run = kwargs.get("run")
+    match name, args:
+        case ("record_step", (Step(key=key), *_)) if key == BY_HAND:
+            return "record that the body counts its iterations"
+        case "record_step", (Step() as step, *_):
+            return f"record of {step.name}, {iteration_name(step.iteration)}"
+        case "save", (Checkpoint() as checkpoint, *_):
+            what = "checkpoint" if run is None else f"last checkpoint, run {run.status}"
+            return f"{what}, {iteration_name(checkpoint.iteration)}"
+        case "start_run", _:
+            return "start of an attempt"
+        case "update_run", (RunRecord(status=status), *_):
+            return f"run {status}"
+        case "release", _:
+            return "release of the lease" if run is None else f"release of the lease, run {run.status}"
+        case "drop_steps", _:
+            return "removal of steps that no attempt needs"
+    return name
+
+
+def iteration_name(number: int) -> str:
+    """What an iteration is called in reports: 0 is the code before the loop."""
+    return f"iteration {number}" if number else "before the first iteration"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt.stores.memory import MemoryCheckpointStore
-from celery_ckpt.testing import Fault, FaultyStore, make_checkpoint
+from celery_ckpt.testing import Fault, FaultyStore, make_checkpoint, make_step
 
 WRITES = 32
 
@@ -38,3 +38,23 @@ def times_met(at: int, when: Any) -> int:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_fault_happens_once_however_many_threads_write(when) -> None:
     assert [times_met(at, when) for at in range(1, WRITES + 1)] == [1] * WRITES
+
+
+def test_the_journal_says_what_each_write_was() -> None:
+    store = FaultyStore(MemoryCheckpointStore())
+    lease = store.acquire("a", "me", 60)
+    store.record_step(make_step("a", "r", name="plan"), lease)
+    store.record_step(make_step("a", "r", iteration=3, name="llm:ask"), lease)
+    store.save(make_checkpoint("a", iteration=3), lease)
+    store.drop_steps("a", "r", first=1, last=3, lease=lease)
+    store.release(lease)
+    assert store.load_latest("a") is not None
+    assert store.journal == [
+        "acquire",
+        "record of plan, before the first iteration",
+        "record of llm:ask, iteration 3",
+        "checkpoint, iteration 3",
+        "removal of steps that no attempt needs",
+        "release of the lease",
+    ]
+    assert store.writes == 6
