@@ -1,0 +1,111 @@
+"""Every agent on the pages and in the examples ends the same, wherever it is killed or handed off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bodies import SOURCES, Source, sliced
+from llmock.pytest_plugin import LLMock
+from pages import ROOT
+
+INTERRUPTIONS = Path(__file__).with_name("interruptions.py")
+#: What has to be there before the agents of a source can work; it runs in their process.
+PREPARE = {
+    "docs/howto/django.md: research/tasks.py": """
+import proj, django
+from django.core.management import call_command
+django.setup()
+call_command("migrate", run_syncdb=True, verbosity=0)
+from research.models import Article
+Article.objects.create(pk=3, title="Rayleigh scattering")
+""",
+    "docs/howto/encrypt.md: tasks.py": """
+import base64, os
+os.environ["CKPT_KEYS"] = base64.b64encode(bytes(32)).decode()
+""",
+    "examples/django_project/support/tasks.py": """
+import os
+os.environ["DJANGO_DATABASE"] = "tickets.sqlite3"
+import desk, django
+from django.core.management import call_command
+django.setup()
+call_command("migrate", verbosity=0)
+from support.models import Ticket
+Ticket.objects.create(pk=3, question="The battery is empty.")
+""",
+}
+#: Agents that show a mistake, and why they stand on a page. They must be found out.
+WRONG = {
+    "docs/howto/test-your-agents.md": {"forgetful": "shows a report"},
+}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_the_agents_end_the_same_wherever_they_are_interrupted(
+    source: Source, tmp_path: Path, llmock: LLMock
+) -> None:
+    source.place(tmp_path)
+    wrong = WRONG.get(source.name, {})
+    order = {
+        "module": source.module,
+        "bodies": source.bodies,
+        "prepare": PREPARE.get(source.name, ""),
+        "wrong": list(wrong),
+        "reports": str(tmp_path / "reports.json"),
+    }
+    path = [str(ROOT), str(source.directory or tmp_path)]
+    run = subprocess.run(
+        [sys.executable, str(INTERRUPTIONS), json.dumps(order)],
+        cwd=tmp_path,
+        env={**os.environ, **llmock.env(), "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert run.returncode == 0, f"{source.name}:\n{run.stdout[-2000:]}{run.stderr}"
+    reports = json.loads((tmp_path / "reports.json").read_text())
+    assert list(reports) == source.bodies
+    assert {name for name in reports if "found" in reports[name]} == set(wrong)
+    right = [report for name, report in reports.items() if name not in wrong]
+    assert [one for one in right if one["kills"] < 4 or one["hand_offs"] < one["calls"]] == []
+
+
+def test_every_agent_is_found() -> None:
+    assert {source.name: source.unknown for source in SOURCES if source.unknown} == {}
+    assert [source.name for source in SOURCES if len(set(source.bodies)) < len(source.bodies)] == []
+    assert len(SOURCES) > 15
+
+
+def test_what_is_said_of_sources_is_said_of_sources_that_there_are() -> None:
+    bodies = {source.name: set(source.bodies) for source in SOURCES}
+    assert set(PREPARE) <= set(bodies)
+    assert [name for name, wrong in WRONG.items() if not set(wrong) <= bodies[name]] == []
+
+
+def test_an_agent_that_is_made_in_another_way_is_noticed() -> None:
+    code = (
+        "from celery_ckpt import agent_task\n@agent_task\ndef one(run): ...\ntwo = agent_task(print)\n"
+    )
+    source = Source("page", "program", code)
+    assert (source.bodies, source.unknown) == (["one"], [4])
+
+
+def test_of_a_program_only_what_its_agents_need_is_taken() -> None:
+    code = """\
+from celery import Celery, chain
+app = Celery("x", broker=URL)
+app.conf.update(a=1)
+URL, other = "redis://there", 2
+@app.task(base=AgentTask)
+def agent(run):
+    return helper(run)
+def helper(run): ...
+agent.delay().get()
+result = agent.delay()
+"""
+    assert [line for line in sliced(code).splitlines() if line] == code.splitlines()[:8]
