@@ -9,6 +9,7 @@ RESUME  delivery -> start (lease, attempt) -> load latest, steps -> body(run) ->
     fenced                                         dropped: somebody else works on it
     the process is being ended                     released; the broker or the watchdog brings it back
     the store is away at the end of it             sent again: what is not on record has not happened
+    a soft time limit outside the body             before it: handed off; after it: without effect
 
 Why the writes are in this order: docs/explanation/decisions.md.
 """
@@ -26,6 +27,7 @@ from celery_ckpt.clock import system_clock
 from celery_ckpt.control import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.errors import (
     CheckpointError,
+    CheckpointTooLarge,
     RedactionFailed,
     RunStalled,
     StoreUnavailable,
@@ -50,6 +52,7 @@ from celery_ckpt.runtime.settling import tell_outcome_again
 from celery_ckpt.runtime.starting import LATER_SECONDS, UNREADABLE_HERE, start
 from celery_ckpt.runtime.states import keeps_result, tell_cancelled, tell_started
 from celery_ckpt.runtime.telling import tell
+from celery_ckpt.runtime.timelimit import soft_time_limit
 from celery_ckpt.strategies import Never
 
 logger = logging.getLogger(__name__)
@@ -99,9 +102,10 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
     """Execute a body, and put on record how that ends. Returns or raises what Celery is to know."""
     run: AgentRun | None = None
     try:
-        run = opened_run(attempt)
-        tell(signals.agent_resumed if run.resumed else signals.agent_started, attempt, run)
-        with working_for(run, attempt):
+        opened = opened_run(attempt)
+        tell(signals.agent_resumed if opened.resumed else signals.agent_started, attempt, opened)
+        with working_for(opened, attempt), soft_time_limit.interrupting():
+            run = opened  # from here on there may be something to save
             value = body()
         if attempt.stop is not None:
             raise attempt.stop  # something in the body has caught it
@@ -119,8 +123,9 @@ def _outcome(attempt: Attempt, run: AgentRun | None, error: BaseException) -> Ba
     """What Celery is to know of an exception, if it can be put on record."""
     try:
         return _translated(attempt, run, error)
-    except (StoreUnavailable, Unrecorded) as away:
-        return _unrecorded(attempt, away)
+    except (CheckpointError, Unrecorded) as refusal:
+        # Whether the store is away, or refuses: nobody hears of what is not on record.
+        return _unrecorded(attempt, refusal)
 
 
 def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) -> BaseException:
@@ -230,7 +235,7 @@ def _handed_off(
         attempt.release(released, _UNCLAIMED_SECONDS)
     except Fenced:
         return _fenced(attempt, run)
-    except (RedactionFailed, ValueError) as error:
+    except (CheckpointTooLarge, RedactionFailed, ValueError) as error:
         return _failed(attempt, run, error)  # its state is nothing that could be saved
     tell(signals.agent_handed_off, attempt, run, reason=reason)
     try:
@@ -252,18 +257,18 @@ def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     return Ignore("another attempt has taken over")
 
 
-def _unrecorded(attempt: Attempt, away: BaseException) -> BaseException:
+def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
     """To the store this attempt has died. It is made good by the message or, if that gets lost or comes
     before the lease has ended, by a watchdog.
     """
     attempt.context.keeper.let_go(attempt.hold)
     run_id = attempt.of_run.run_id
-    logger.error("How run %s ended could not be recorded, it is sent again: %s", run_id, away)
+    logger.error("How run %s ended could not be recorded, it is sent again: %s", run_id, refusal)
     try:
         send_later(attempt.task, LATER_SECONDS)
     except Exception as error:
         logger.warning("Run %s was not sent; a watchdog will: %s", run_id, error)
-    return Ignore("the store is away")
+    return Ignore("how it ended could not be recorded")
 
 
 def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:

@@ -9,7 +9,7 @@ from celery import Celery
 from celery._state import _get_active_apps, connect_on_app_finalize
 from celery.app import utils
 
-from celery_ckpt.runtime import drain, parent, saving, schedule, sending, settling
+from celery_ckpt.runtime import drain, parent, saving, schedule, sending, settling, timelimit
 from celery_ckpt.runtime.maintenance import PRUNE, add_tasks
 
 
@@ -24,7 +24,7 @@ def install(app: Celery) -> None:
 
 def connect() -> None:
     """Listen to Celery, and install in every app there is and will be."""
-    for module in (saving, sending, settling, parent, schedule, drain):
+    for module in (saving, sending, settling, parent, schedule, drain, timelimit):
         module.connect()
     _hide_passwords()
     connect_on_app_finalize(_on_finalize)

@@ -10,6 +10,7 @@ No slot waits for it: the run has ended, and the next task may begin meanwhile.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from celery.signals import task_failure, task_postrun, task_retry, task_success, worker_process_shutdown
@@ -49,17 +50,16 @@ def _on_postrun(sender: Any, **_: Any) -> None:
         return
     # However it ended: a lease that nobody works with must come to its end.
     attempt.context.keeper.let_go(attempt.hold)
-    if not attempt.of_run.status.is_final:
-        return
-    if attempt.is_announced:
+    if attempt.is_announced and attempt.of_run.status.is_final:
         attempt.context.aside.do(lambda: settle(attempt))
-    else:
+    if sys.exc_info()[0] is not None:
         _tell_nobody(sender.request)
 
 
 def _tell_nobody(request: Any) -> None:
-    """Celery could not keep the outcome, and would now tell everybody that the task has failed, by the
-    exception that kept it from that. The outcome is on record, and is delivered again.
+    """An exception leaves Celery's tracer, which would now tell everybody that the task has failed of
+    it. What is true is on record: the outcome, which is delivered again if Celery could not keep it, or
+    that the run has gone back to the queue.
     """
     request.update(ignore_result=True, chord=None, chain=None, errbacks=None)
 

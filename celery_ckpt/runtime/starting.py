@@ -11,12 +11,14 @@ from kombu.exceptions import OperationalError
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import (
+    CheckpointTooLarge,
+    ConfigurationError,
     EncryptionKeyMissing,
     LeaseHeld,
     LeaseLost,
     NotEncrypted,
     SchemaTooNew,
-    StoreUnavailable,
+    StoreError,
 )
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
@@ -63,9 +65,11 @@ def start(task: Any) -> Attempt:
     context = AppContext.of(task.app)
     try:
         return _started_unless_busy(context, task)
-    except (StoreUnavailable, *UNREADABLE_HERE) as error:
+    except CheckpointTooLarge:
+        raise  # a message that was sent past the store, and that no store can hold
+    except (StoreError, ConfigurationError) as error:
         logger.error("Run %s cannot begin yet: %s", task.request.id, error)
-        reason = "the store is away, or it cannot be read here"
+        reason = "the store is away, refuses, or cannot be read here"
         raise _put_off(task, LATER_SECONDS, reason) from error
 
 

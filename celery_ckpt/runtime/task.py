@@ -35,6 +35,7 @@ from celery_ckpt.runtime.options import (
 from celery_ckpt.runtime.replacing import name_apart
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.runtime.settling import attempt_of
+from celery_ckpt.runtime.timelimit import soft_time_limit
 from celery_ckpt.strategies import CheckpointStrategy
 
 P = ParamSpec("P")
@@ -162,7 +163,8 @@ class AgentTask(Task, Generic[P, R]):
         if isinstance(error, PERMANENT):
             raise error  # whoever says what else is not to be retried has not said these
         try:
-            return super().retry(*args, **options)
+            with soft_time_limit.waiting():
+                return super().retry(*args, **options)
         except Reject as rejected:
             if attempt is None:
                 raise
