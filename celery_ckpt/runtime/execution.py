@@ -17,6 +17,7 @@ Why the writes are in this order: docs/explanation/decisions.md.
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,10 @@ logger = logging.getLogger(__name__)
 _UNCLAIMED_SECONDS = 5.0
 #: One whose process was ended: the broker brings most of them back by itself.
 _INTERRUPTED_SECONDS = 2.0
+
+#: With what a pool ends a body: the code with which the child of a prefork pool exits at SIGTERM, and
+#: the exception of a greenlet, which cannot be imported where there are none.
+_TERMINATED, _KILLED_GREENLET = -(256 - signal.SIGTERM), "GreenletExit"
 
 #: How much is kept of the text of an error.
 _LONGEST_ERROR = 10_000
@@ -287,7 +292,7 @@ def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
     parent knows which. It may have a tenth of a second left. Or the body itself wants to end it: unless
     somebody shuts down that is an attempt that died, or it would go on so for ever.
     """
-    is_wanted = drain.is_on or isinstance(error, Reject)
+    is_wanted = drain.is_on or isinstance(error, Reject) or _is_cancelled(attempt, error)
     status = RunStatus.QUEUED if is_wanted else RunStatus.RUNNING
     released = attempt.of_run.model_copy(update={"status": status})
     try:
@@ -295,3 +300,15 @@ def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
     except BaseException as failure:
         logger.warning("The lease of run %s stays until it ends: %s", released.run_id, failure)
     return error
+
+
+def _is_cancelled(attempt: Attempt, error: BaseException) -> bool:
+    """Does Celery end it because the worker has lost its connection to the broker?
+
+    Its pool then ends the attempt as at a revocation, of which the parent makes a record of its own.
+    """
+    is_possible = attempt.context.app.conf.worker_cancel_long_running_tasks_on_connection_loss
+    return bool(is_possible) and (
+        (isinstance(error, SystemExit) and error.code == _TERMINATED)
+        or type(error).__name__ == _KILLED_GREENLET
+    )

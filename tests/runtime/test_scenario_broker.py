@@ -121,3 +121,22 @@ def test_a_broker_that_answers_nothing_does_not_cost_an_agent_its_lease(
 
     assert_right_end(result, 3, ledger, broker)
     assert len(ledger.bodies(result.id)) == 1
+
+
+@scenario(worker_cancel_long_running_tasks_on_connection_loss=True, ckpt_max_stalled_attempts=2)
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_attempts_that_celery_cancels_at_a_reconnect_do_not_count_as_stalled(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    start_worker(pool=pool, concurrency=2)
+    ledger.hold("llm 1")
+    result = count.delay(2, 0)
+    for attempt in range(1, 5):
+        ledger.wait_for_call("llm 1", 60, count=attempt)
+        assert broker.cut_connections() > 0
+    ledger.wait_for_call("llm 1", 60, count=5)
+    ledger.let_go()
+
+    assert_right_end(result, 2, ledger, broker, interruptions=4)
+    # The second to the last attempt left nothing behind either.
+    assert [run.stalled for run in Agents(celery_app).runs(result.id)] == [0]
