@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -45,7 +46,7 @@ class AgentsStep(bootsteps.StartStopStep):
 
     def create(self, worker: Any) -> Any:
         """See Celery's bootsteps."""
-        return Watchdog(worker.app, lambda: _tend_pool(worker))
+        return Watchdog(worker.app, partial(_tend_pool, worker) if _has_children(worker) else None)
 
     def start(self, worker: Any) -> None:
         """The worker starts: watch, and put a handler before each of Celery's own."""
@@ -70,6 +71,13 @@ class AgentsStep(bootsteps.StartStopStep):
 def _warn(context: AppContext) -> None:
     for risk in context.store.risks():
         logger.warning("The checkpoint store can lose work: %s", risk)
+
+
+def _has_children(worker: Any) -> bool:
+    """Does the pool have processes of its own? What others give as a worker_pid is no child's."""
+    from celery.concurrency.prefork import TaskPool
+
+    return issubclass(worker.pool_cls, TaskPool)
 
 
 def _tend_pool(worker: Any) -> None:

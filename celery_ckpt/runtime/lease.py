@@ -50,7 +50,8 @@ class Keeper:
 
     def __init__(self, app: Celery, store: CheckpointStore, ttl: float) -> None:
         self._app, self._store, self._ttl = app, store, ttl
-        self._holds: set[Hold] = set()
+        #: By agent. One that lost its lease may be at work still when the next one begins.
+        self._holds: dict[str, set[Hold]] = {}
         self._over: dict[str, int] = {}
         self._lock = threading.Lock()
         self._is_working = False
@@ -58,7 +59,7 @@ class Keeper:
     def keep(self, hold: Hold) -> None:
         """Renew a lease from now on."""
         with self._lock:
-            self._holds.add(hold)
+            self._holds.setdefault(hold.lease.agent_id, set()).add(hold)
             is_working, self._is_working = self._is_working, True
         if not is_working:
             for name, target in ("keeper", self._work), ("toucher", self._move_deadlines):
@@ -67,7 +68,10 @@ class Keeper:
     def let_go(self, hold: Hold) -> None:
         """Do not renew it any more."""
         with self._lock:
-            self._holds.discard(hold)
+            own = self._holds.get(hold.lease.agent_id, set())
+            own.discard(hold)
+            if not own:
+                self._holds.pop(hold.lease.agent_id, None)
 
     def unwatch(self, agent_id: str, moment: int) -> None:
         """Nothing is left to be watched of an agent. Done for many at once, and soon enough."""
@@ -77,7 +81,10 @@ class Keeper:
     def is_keeping(self, agent_id: str) -> bool:
         """Does this very process hold the agent's lease?"""
         with self._lock:
-            return any(hold.lease.agent_id == agent_id for hold in self._holds)
+            return agent_id in self._holds
+
+    def _all(self) -> list[Hold]:
+        return [hold for own in self._holds.values() for hold in own]
 
     def _work(self) -> None:
         pause, took = threading.Event(), 0.0
@@ -85,7 +92,7 @@ class Keeper:
         while not pause.wait(max(0.0, self._ttl / RENEWALS - took)):
             began = time.monotonic()
             with self._lock:
-                holds = list(self._holds)
+                holds = self._all()
                 over, self._over = self._over, {}
             for hold in holds:
                 self._renew(hold)
@@ -96,7 +103,7 @@ class Keeper:
         unacked, pause = Unacked(self._app.connection_for_write()), threading.Event()
         while not pause.wait(self._ttl / RENEWALS):
             with self._lock:
-                tags = [hold.tag for hold in self._holds if hold.tag and not hold.is_lost]
+                tags = [hold.tag for hold in self._all() if hold.tag and not hold.is_lost]
             self._touch(unacked, tags)
 
     def _renew(self, hold: Hold) -> None:
@@ -104,7 +111,7 @@ class Keeper:
             self._store.renew(hold.lease, self._ttl)
         except LeaseLost:
             with self._lock:
-                is_kept = hold in self._holds
+                is_kept = hold in self._holds.get(hold.lease.agent_id, ())
             if is_kept:  # else it was given up meanwhile
                 self.let_go(hold)
                 hold.lose()

@@ -52,9 +52,9 @@ _PATIENCE_WITH_QUEUES = 300.0
 class Watchdog:
     """Looks after the agents of an app, until it is told to stop."""
 
-    def __init__(self, app: Celery, tend_pool: Callable[[], object]) -> None:
+    def __init__(self, app: Celery, tend_pool: Callable[[], object] | None) -> None:
         self._app = app
-        #: Has the pool replace the children that died.
+        #: Has the pool replace the children that died; ``None``: the pool has no children.
         self._tend_pool = tend_pool
         #: The children whose death was seen.
         self._dead_children: set[int] = set()
@@ -99,20 +99,20 @@ class Watchdog:
         self._fetched.look(unacked)
 
     def _agents_of_dead_children(self) -> list[str]:
-        requests = list(worker_state.active_requests)
-        pids = ((request, getattr(request, "worker_pid", None)) for request in requests)
-        dead = {pid: agent_id_of(request._context) for request, pid in pids if pid and is_dead(pid)}
-        new = dead.keys() - self._dead_children
+        if self._tend_pool is None:
+            return []
+        # One look at each child, whatever it has.
+        children = {request.worker_pid: request for request in list(worker_state.active_requests)}
+        dead = {pid for pid in children if pid and is_dead(pid)}
         # Only once each: its request stays active until the pool has noticed.
-        self._dead_children = set(dead)
+        new, self._dead_children = dead - self._dead_children, dead
         if new:
             self._tend_pool()
-        return [dead[pid] for pid in new]
+        return [agent_id_of(children[pid]._context) for pid in new]
 
     def _attend(self, context: AppContext, unacked: Unacked, agent_id: str, moment: int | None) -> None:
         try:
-            standing = context.store.standing(agent_id)
-            pause = self._looked_at(context, unacked, agent_id, standing)
+            pause = self._looked_at(context, unacked, agent_id)
         except StoreError as error:
             logger.warning("Agent %r could not be looked after: %s", agent_id, error)
             return
@@ -123,13 +123,12 @@ class Watchdog:
             _tell_a_sweep(context, agent_id)
             context.store.unwatch({agent_id: moment})
 
-    def _looked_at(
-        self, context: AppContext, unacked: Unacked, agent_id: str, standing: Standing
-    ) -> float | None:
+    def _looked_at(self, context: AppContext, unacked: Unacked, agent_id: str) -> float | None:
         """Do what is to be done; returns when to look again, ``None``: not at all."""
         if context.keeper.is_keeping(agent_id):
             # This process is alive, however late it is with its renewals.
             return context.settings.lease_ttl
+        standing = context.store.standing(agent_id)
         holder = standing.holder
         if holder is not None and not is_known_dead(holder.owner):
             self._pauses.pop(agent_id, None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.worker import state as worker_state
 from celery_workers.broker import Broker
 from celery_workers.scenarios import MODULE, count
 
@@ -14,8 +16,10 @@ from celery_ckpt import CheckpointStore
 from celery_ckpt.clock import system_clock
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.runtime import watchdog
 from celery_ckpt.runtime.broker import Unacked
 from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.lease import Hold
 from celery_ckpt.runtime.watchdog import Watchdog
 from celery_ckpt.testing import make_run
 
@@ -79,3 +83,76 @@ def test_an_agent_whose_message_was_forged_does_not_keep_it_from_the_others(
     look(celery_app)
 
     assert broker.queue_length() == 1
+
+
+def active(monkeypatch: pytest.MonkeyPatch, *pids: int | None) -> list[int]:
+    """Requests that are at work in these processes; returns the processes that are asked for."""
+    asked: list[int] = []
+
+    def is_dead(pid: int) -> bool:
+        asked.append(pid)
+        return False
+
+    requests = {Request(worker_pid=pid) for pid in pids}
+    monkeypatch.setattr(worker_state, "active_requests", requests)
+    monkeypatch.setattr(watchdog, "is_dead", is_dead)
+    return asked
+
+
+class Request:
+    """A request, as little of it as the watchdog looks at."""
+
+    def __init__(self, worker_pid: int | None) -> None:
+        self.worker_pid = worker_pid
+
+
+def test_each_child_is_looked_at_once_however_many_requests_it_has(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = active(monkeypatch, 11, 12, 11, 12, 11, None)
+
+    look(app)
+
+    assert sorted(asked) == [11, 12]
+
+
+def test_nobody_is_looked_for_where_the_pool_has_no_children(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With greenlets the worker_pid is no pid, with threads it is that of the worker itself."""
+    asked = active(monkeypatch, 139_832_115_423_040, 11)
+
+    with app.connection_for_write() as connection:
+        Watchdog(app, None).look(Unacked(connection))
+
+    assert asked == []
+
+
+def test_an_agent_that_this_process_works_for_is_not_read(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, calls = AppContext.of(app), Counter[str]()
+    run = RunRecord(agent_id="mine", run_id="mine", created_at=system_clock.now())
+    lease = context.store.start_run(run, "me", 30).lease
+    assert lease is not None
+    context.keeper.keep(Hold(lease))
+    context.store.watch("mine", 0)
+    for name in ("standing", "watch", "acquire", "release", "sights", "unwatch"):
+        counted(monkeypatch, context.store, name, calls)
+
+    look(app)
+
+    assert calls == {"watch": 1}
+    assert context.store.due(1, 0) == [], "it is looked at again when its lease could have ended"
+
+
+def counted(
+    monkeypatch: pytest.MonkeyPatch, store: CheckpointStore, name: str, calls: Counter[str]
+) -> None:
+    method = getattr(store, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls[name] += 1
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(store, name, call)
