@@ -107,11 +107,20 @@ def test_links_lead_somewhere(one: Page) -> None:
     assert [link for link in one.links if not leads_somewhere(one, link)] == []
 
 
+#: Where the README, which PyPI shows too, finds the files of the repository.
+REPOSITORY = re.compile(
+    r"https://(?:github\.com/celery-ckpt/celery-ckpt/(?:blob|tree)"
+    r"|raw\.githubusercontent\.com/celery-ckpt/celery-ckpt)/main/"
+)
+
+
 def leads_somewhere(one: Page, link: str) -> bool:
-    if link.startswith(("http://", "https://")):
+    of_repository = REPOSITORY.match(link)
+    if not of_repository and link.startswith(("http://", "https://")):
         return True
-    path, _, anchor = link.partition("#")
-    target = (one.path.parent / path).resolve() if path else one.path
+    start = ROOT if of_repository else one.path.parent
+    path, _, anchor = REPOSITORY.sub("", link).partition("#")
+    target = (start / path).resolve() if path else one.path
     if not target.exists():
         return False
     return not anchor or anchor in Page(target).anchors

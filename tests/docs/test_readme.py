@@ -77,7 +77,7 @@ def measured(name: str) -> tuple[float, float]:
 
 
 def test_the_text_of_the_picture_says_what_is_in_it() -> None:
-    [(text, path)] = re.findall(r"!\[(Two panels[^]]*)\]\(([^)]+)\)", README)
+    [(text, path)] = re.findall(r"!\[(Two panels[^]]*)\]\(https://[^)]+/main/([^)]+)\)", README)
     numbers = re.findall(r"[\d.]*\d", text)
     drawn = " ".join(ElementTree.parse(ROOT / path).getroot().itertext())
     assert len(numbers) == 4
