@@ -124,3 +124,12 @@ def leads_somewhere(one: Page, link: str) -> bool:
     if not target.exists():
         return False
     return not anchor or anchor in Page(target).anchors
+
+
+def test_no_file_that_readers_are_told_to_write_shadows_a_library() -> None:
+    # The OpenAI Agents SDK is imported as "agents".
+    written = {block.title for one in PAGES for block in one.blocks if block.title}
+    examples = {path.name for path in (ROOT / "examples").rglob("*.py")}
+    served = set(re.findall(r"celery -A (\w+)", "".join(one.text for one in PAGES)))
+    names = {*written, *examples, *(f"{module}.py" for module in served)}
+    assert names & {"agents.py", "agent.py", "openai.py", "anthropic.py"} == set()

@@ -20,9 +20,9 @@ ANSWER = "Because of Rayleigh scattering."
 
 
 def test_the_agent_answers_here_and_now(tmp_path: Path) -> None:
-    (tmp_path / "agents.py").write_text(AGENT)
+    (tmp_path / "research.py").write_text(AGENT)
     run = subprocess.run(
-        [sys.executable, "-W", "error", "agents.py"],
+        [sys.executable, "-W", "error", "research.py"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -34,14 +34,14 @@ def test_the_agent_answers_here_and_now(tmp_path: Path) -> None:
 
 def test_a_worker_serves_the_agent_with_the_command_below_it(tmp_path: Path, redis_url: str) -> None:
     server = redis_url.removesuffix("/0")
-    (tmp_path / "agents.py").write_text(AGENT.replace("redis://localhost:6379", server))
-    [command] = re.findall(r"`celery (-A agents worker)`", README)
+    (tmp_path / "research.py").write_text(AGENT.replace("redis://localhost:6379", server))
+    [command] = re.findall(r"`celery (-A research worker)`", README)
     arguments = [*command.split(), "--concurrency", "1", "--loglevel", "INFO", *FAST]
     with (
-        WorkerProcess(tmp_path, arguments, {"PYTHONPATH": f"{tmp_path}:{ROOT}"}, name="agents"),
+        WorkerProcess(tmp_path, arguments, {"PYTHONPATH": f"{tmp_path}:{ROOT}"}, name="research"),
         Celery(broker=redis_url, backend=redis_url, set_as_current=False) as client,
     ):
-        result = client.send_task("agents.research", ("why is the sky blue?",))
+        result = client.send_task("research.research", ("why is the sky blue?",))
         assert result.get(timeout=60) == ANSWER
 
 

@@ -36,7 +36,7 @@ def _serve_api(example: Example) -> httpx.Client:
 def test_a_fastapi_service_cancels_an_agent_and_its_stream_does_not_notice_that_a_worker_is_killed(
     open_example: OpenExample, model: Model
 ) -> None:
-    example = open_example("fastapi_service", "agent")
+    example = open_example("fastapi_service", "assistant")
     client = _serve_api(example)
     _assert_cancels_what_it_knows(client)
     assert model.asked() == []

@@ -15,7 +15,7 @@ from celery_ckpt import AfterLlmResponse, AfterToolCall, AgentRun, Conversation,
 REDIS = os.environ.get("REDIS_URL", "redis://localhost:6379")
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 
-app = Celery("agent", broker=f"{REDIS}/0", backend=f"{REDIS}/0")
+app = Celery("assistant", broker=f"{REDIS}/0", backend=f"{REDIS}/0")
 app.conf.ckpt_store_url = f"{REDIS}/1"
 app.conf.ckpt_lease_ttl = 3  # seconds until a dead worker is noticed; the default is 30
 
