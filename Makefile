@@ -7,7 +7,7 @@ JOBS ?= 6
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test check bench chaos fuzz compose-check docs format clean
+.PHONY: help demo test check bench chaos fuzz compose-check api docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for
 
 fuzz: $(VENV)/ready ## Give forged, torn and strange bytes to everything that decodes: 30,000 cases of each kind
 	$(BIN)/python tests/hostile $(ARGS)
+
+api: $(VENV)/ready ## Write docs/reference/api.md anew, from the docstrings
+	$(BIN)/python docs/.api
 
 docs: $(VENV)/docs-ready ## Build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -109,7 +109,8 @@ def _slug(heading: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
-DOCS = [Page(path) for path in sorted((ROOT / "docs").rglob("*.md"))]
+#: Without what is hidden from the site: the template of a page is none.
+DOCS = [Page(path) for path in sorted((ROOT / "docs").rglob("*.md")) if ".api" not in path.parts]
 _OTHERS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
 PAGES = [*map(Page, _OTHERS), *DOCS]
 
