@@ -1,4 +1,7 @@
-"""Ask an agent that has a name: ``python ask.py NAME QUESTION``. It remembers, so ask it again."""
+"""Ask an agent that has a name: ``python ask.py NAME QUESTION``. It remembers, so ask it again.
+
+Without arguments it asks the mountaineer of the README.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,6 @@ import sys
 
 from research import research
 
-name, *question = sys.argv[1:]
-result = research.apply_async((" ".join(question),), agent_id=name)
-print(result.get())
+name = sys.argv[1] if len(sys.argv) > 1 else "mountaineer"
+question = " ".join(sys.argv[2:]) or "Which is higher, the Zugspitze or Kebnekaise?"
+print(research.apply_async((question,), agent_id=name).get())

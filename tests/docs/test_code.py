@@ -33,6 +33,17 @@ def test_only_blocks_with_a_known_reason_are_not_run() -> None:
     assert {name: those for name, those in left_out.items() if those} == NOT_RUN
 
 
+def test_what_a_page_needs_first_is_shown_to_its_readers() -> None:
+    shown = {
+        one.name: [line for block in one.blocks_of("console") for line in block.lines] for one in PAGES
+    }
+    hidden = {
+        one.name: [own for own in one.commands("before") if f"$ {own}" not in shown[one.name]]
+        for one in PAGES
+    }
+    assert {name: commands for name, commands in hidden.items() if commands} == {}
+
+
 def test_python_is_called_python_so_that_it_is_run() -> None:
     languages = {block.language for one in PAGES for block in one.blocks}
     assert languages & {"py", "python3", "pycon", "Python"} == set()

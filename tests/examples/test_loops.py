@@ -31,7 +31,7 @@ def test_the_anthropic_loop_answers_parallel_calls_at_once_and_remembers_in_its_
     model.hesitates_at(2).calls("height", {"mountain": "Zugspitze"}, {"mountain": "Kebnekaise"})
     model.says("The Zugspitze.", times=2).says("2962 metres.")
     example.start_workers()
-    asking = example.start("ask.py", "mountaineer", "Which is higher?")
+    asking = example.start("ask.py")  # its own question, for the mountaineer
 
     model.wait_until_asked(2)
     example.working().kill_tree()
