@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         EverySeconds,
         Never,
     )
+    from celery_ckpt.usage import Usage
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "Entry",
     "Message",
     "ToolCall",
+    "Usage",
     # When to take a checkpoint, and which may go
     "AfterLlmResponse",
     "AfterToolCall",
@@ -99,6 +101,7 @@ _MODULES = {
         "EverySeconds",
         "Never",
     ),
+    "usage": ("Usage",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -28,14 +29,20 @@ from celery_ckpt.position import Position, here
 from celery_ckpt.recognising import Recognition, step_under_way, under_way
 from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
-from celery_ckpt.replies import Reply, recorded_reply
+from celery_ckpt.replies import Reply, recorded_reply, usage_of
 from celery_ckpt.results import declared, dumped, loaded
 from celery_ckpt.steps import BY_HAND, StepBook, name_of
 from celery_ckpt.toolbox import Errors, Failure, Toolbox, calls_of
+from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
     from celery_ckpt.run import AgentRun
 
+logger = logging.getLogger(__name__)
+
+#: A function of a model's name and its usage that returns the cost, or ``None`` if it knows none.
+Cost = Callable[[str, Usage], float | None]
+NOTHING = Usage()
 Coro = Coroutine[Any, Any, Any]
 
 
@@ -50,9 +57,14 @@ class Calls:
         position: Position,
         book: StepBook,
         redaction: Redaction,
+        cost: Cost | None,
+        counted: str | None,
     ) -> None:
         self._run, self._host, self._bridge, self._at, self._book = run, host, bridge, position, book
-        self._redaction = redaction
+        self._redaction, self._cost = redaction, cost
+        #: The key of the last step whose usage is in ``run.usage``, and those of all others.
+        self.counted = counted
+        self._counted = book.up_to(counted, 1 if position.is_past else 0)
         self._recognition = Recognition(run, position, book)
         self._answers = Answers()
         self._lock = threading.Lock()
@@ -78,7 +90,7 @@ class Calls:
         start which iteration its steps belong to.
         """
         if not self._book.by_hand:
-            await self._bridge.io(self._record, self._new_step(BY_HAND, 0, "", None), None)
+            await self._bridge.io(self._record, self._new_step(BY_HAND, 0, "", None), Usage(), None)
 
     async def step(
         self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], returns: Any
@@ -90,6 +102,8 @@ class Calls:
         if step is None:
             call = functools.partial(self._bridge.call, fn, *args, **kwargs)
             step = await self._make(key, name, call, lambda result: self._kept(result, returns, name))
+        else:
+            self._count(step)
         return loaded(step.value, returns, name)
 
     async def llm(self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -100,6 +114,7 @@ class Calls:
         name = f"llm:{name_of(fn)}"
         key, step = await self._claim(name, args, kwargs)
         if step is not None:
+            self._count(step)
             self._add_reply(step)
             return Reply(step.value).value
         call = functools.partial(self._bridge.call, fn, *args, **kwargs)
@@ -110,6 +125,7 @@ class Calls:
             lambda result: self._reply(result, name),
             self._add_reply,
             CheckpointEvent.LLM_RESPONSE,
+            usage_of,
         )
         return Reply(step.value).value
 
@@ -132,6 +148,7 @@ class Calls:
         key, asking, step = self._recognition.claim_call(call)
         add = functools.partial(self._add_answer, call, asking)
         if step is not None:
+            self._count(step)
             add(step)
             return step
         return await self._make(key, call.name, make, value_of, add, CheckpointEvent.TOOL_CALL_COMPLETE)
@@ -238,15 +255,17 @@ class Calls:
         value_of: Callable[[Any], Any],
         add: Callable[[Step], None] | None = None,
         event: CheckpointEvent | None = None,
+        used_by: Callable[[Any], Usage | None] = lambda result: None,
     ) -> Step:
         iteration = self._at.steps
         try:
             await self._check()
             with self._bridge.under_way():
-                with under_way(self._run, key):
+                with under_way(self._run, key) as inside:
                     result = await call()
-                step = self._new_step(key, iteration, name, value_of(result))
-                await self._bridge.io(self._record, step, add)
+                paid = self._paid(used_by(result), inside.reported)
+                step = self._new_step(key, iteration, name, value_of(result), paid + inside.nested)
+                await self._bridge.io(self._record, step, paid, add)
         except BaseException:
             self._book.release(key)
             raise
@@ -273,28 +292,86 @@ class Calls:
         self._is_over = True
         await self._bridge.finish(cancel=cancel)
 
-    def _new_step(self, key: str, iteration: int, name: str, value: Any) -> Step:
-        of_run = {"agent_id": self._run.agent_id, "run_id": self._run.run_id}
-        readable = name.encode(errors="replace").decode()
-        place = self._book.place_of(key)
-        return Step(**of_run, iteration=iteration, key=key, name=readable, place=place, value=value)
+    def _new_step(
+        self, key: str, iteration: int, name: str, value: Any, usage: Usage = NOTHING
+    ) -> Step:
+        return Step(
+            agent_id=self._run.agent_id,
+            run_id=self._run.run_id,
+            iteration=iteration,
+            key=key,
+            name=name.encode(errors="replace").decode(),
+            place=self._book.place_of(key),
+            value=value,
+            usage=usage,
+        )
 
-    def _record(self, step: Step, add: Callable[[Step], None] | None) -> None:
+    def _record(self, step: Step, paid: Usage, add: Callable[[Step], None] | None) -> None:
         try:
-            self._record_once(step, add)
+            self._record_once(step, paid, add)
         except CheckpointError:
             raise
         except Exception:
             # It may come from outside, as a soft time limit does, and the body may go on after it. What
             # is done again here is done once.
-            self._record_once(step, add)
+            self._record_once(step, paid, add)
             raise
 
-    def _record_once(self, step: Step, add: Callable[[Step], None] | None) -> None:
-        self._host.record(step)
+    def _record_once(self, step: Step, paid: Usage, add: Callable[[Step], None] | None) -> None:
+        self._host.record(step, paid)
         self._book.keep(step)
+        self._count(step)
         if add is not None:
             add(step)
+
+    # -- usage -----------------------------------------------------------------------------------------
+
+    def report(self, usage: Usage) -> None:
+        """See ``AgentRun.report``."""
+        inside = step_under_way(self._run)
+        if inside is None:
+            raise RunMisused(
+                reason="run.report() outside of a call. Call it inside the function that is given to "
+                "run.llm, run.tool or run.step; in a thread of your own, pass on the context "
+                "(contextvars.copy_context().run)."
+            )
+        inside.report(usage)
+
+    def _paid(self, carried: Usage | None, reported: Usage) -> Usage:
+        """What a call itself has used: what its result carries, and what was reported."""
+        if carried is not None:
+            # What is reported without a model belongs to the one that answered.
+            reported = reported.named(next(iter(carried.by_model)))
+            reported = carried + reported
+        if self._cost is None or not reported:
+            return reported
+        try:
+            return reported.priced(self._cost)
+        except Exception as error:
+            # The call is paid for: a mistake in the price must not lose its result.
+            logger.warning(
+                "Cost not computed: agent=%s run=%s: ckpt_cost raised %s: %s",
+                self._run.agent_id,
+                self._run.run_id,
+                type(error).__name__,
+                error,
+            )
+            return reported
+
+    def _count(self, step: Step) -> None:
+        """Add what a call has used: each call once, and to the call that it was made in."""
+        if not step.usage:
+            return
+        inside = step_under_way(self._run)
+        with self._lock:
+            if step.key in self._counted:
+                return
+            if inside is None:
+                self._at.usage += step.usage
+            self._counted.add(step.key)
+            self.counted = step.key
+        if inside is not None:
+            inside.add(step.usage)
 
     def _refuse_inside_a_step(self, what: str) -> None:
         if step_under_way(self._run):

@@ -113,6 +113,10 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
         fields["max_tokens"] = conversation.max_tokens
     if own["after_loop"]:
         fields["after_loop"] = True
+    if own["usage"]:
+        fields["usage"] = own["usage"].to_json()
+    if own["counted"] is not None:
+        fields["counted"] = own["counted"]
     if own["entry"] is not None:
         fields["entry"] = _entry_header(own["entry"], kept)
     return fields
@@ -121,8 +125,8 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
 def _entry_header(entry: Entry, kept: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"kept": kept, "state": entry.state}
     fields["max_tokens"] = entry.conversation.max_tokens
-    fields["after_loop"] = entry.after_loop
-    defaults = {"state": {}, "max_tokens": DEFAULT_MAX_TOKENS, "after_loop": False}
+    fields["after_loop"], fields["usage"] = entry.after_loop, entry.usage.to_json()
+    defaults = {"state": {}, "max_tokens": DEFAULT_MAX_TOKENS, "after_loop": False, "usage": {}}
     return {name: value for name, value in fields.items() if defaults.get(name) != value}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Step
+from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
     from celery_ckpt.run import AgentRun
@@ -18,8 +19,8 @@ class RunHost(Protocol):
     #: How the task queue speaks to a task: these are never the result of a tool.
     queue_errors: tuple[type[Exception], ...]
 
-    def record(self, step: Step) -> None:
-        """Keep a step. Blocking I/O."""
+    def record(self, step: Step, paid: Usage) -> None:
+        """Keep a step, and what its call itself was paid for. Blocking I/O."""
         ...
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:

@@ -17,6 +17,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
+    PlainValidator,
     ValidationError,
     ValidationInfo,
 )
@@ -28,6 +30,7 @@ from celery_ckpt.errors import NotJson
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.jsonvalues import plain
 from celery_ckpt.names import checked_name, new_checkpoint_id
+from celery_ckpt.usage import Usage
 
 
 def named(what: str) -> BeforeValidator:
@@ -94,6 +97,13 @@ class Value(BaseModel):
         return self.model_validate({**self.__dict__, **changes}, context=unchanged)
 
 
+UsedSoFar = Annotated[
+    Usage,
+    PlainValidator(lambda value: value if isinstance(value, Usage) else Usage.from_json(value)),
+    PlainSerializer(Usage.to_json),
+]
+
+
 class Entry(Value):
     """Where an iteration began: the conversation and the state to enter it with again."""
 
@@ -101,6 +111,8 @@ class Entry(Value):
     state: State = {}
     #: Is it the code after the loop that began there?
     after_loop: bool = False
+    #: What the calls of the run had used until then.
+    usage: UsedSoFar = Usage()
 
 
 class Checkpoint(Value):
@@ -124,6 +136,10 @@ class Checkpoint(Value):
     run_metadata: Metadata | None = None
     #: Had the body left its loop?
     after_loop: bool = False
+    #: What the calls of the run have used up to this point of its body.
+    usage: UsedSoFar = Usage()
+    #: In an exact one, the key of the last step whose usage is in there.
+    counted: str | None = None
 
     @classmethod
     def new(
@@ -197,7 +213,7 @@ def is_as_good_as(one: Checkpoint, last: Checkpoint) -> bool:
     (spine, length), (its_spine, its_length) = one.conversation.extent, last.conversation.extent
     if length != its_length or (spine is not its_spine and one.conversation != last.conversation):
         return False
-    return all(mine[name] == its[name] for name in ("iteration", "state", "metadata"))
+    return all(mine[name] == its[name] for name in ("iteration", "state", "metadata", "usage"))
 
 
 hand_out_copies(Entry, "conversation", "state")

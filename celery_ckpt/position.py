@@ -27,6 +27,7 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
 from celery_ckpt.models import Entry
 from celery_ckpt.restoring import Restored
+from celery_ckpt.usage import Usage
 
 #: A thread, and a task of its event loop.
 Place = tuple[int, int]
@@ -44,8 +45,15 @@ class Position:
         self.stands = begin.iteration if self.by_hand else begin.enters
         #: The iteration that steps made now belong to.
         self.steps = self.stands if self.by_hand else 0
+        #: What the calls up to this point of the body have used. The code before a loop that an earlier
+        #: attempt has been in counts its own calls again; the loop goes on with the usage at its entry.
+        self.usage = Usage() if self.is_past else begin.usage
+        self._used_before = begin.usage if self.is_past else None
         self.entry = Entry(
-            conversation=begin.conversation, state=begin.state, after_loop=begin.skips_loop
+            conversation=begin.conversation,
+            state=begin.state,
+            after_loop=begin.skips_loop,
+            usage=begin.usage,
         )
         #: The run's metadata at that entry.
         self.metadata = dict(begin.metadata)
@@ -146,12 +154,14 @@ class Position:
         metadata: dict[str, str],
     ) -> int | None:
         """Enter the next iteration, or the code after the loop."""
+        if self._used_before is not None:
+            self.usage, self._used_before = self._used_before, None
         if self.is_last(limit):
-            entry = Entry(conversation=conversation, state=state, after_loop=True)
+            entry = self._entry(conversation, state, after_loop=True)
             self._leave(entry, conversation, conversation.edits, metadata)
             return None
         self.steps = self.stands = self.iteration = self._next
-        self._enter(Entry(conversation=conversation, state=state), conversation, metadata)
+        self._enter(self._entry(conversation, state), conversation, metadata)
         self._is_turning = self._has_turned = True
         self._next += 1
         return self.iteration
@@ -168,7 +178,7 @@ class Position:
         entry = None
         if self.is_own_hand:
             with suppress(ValueError):  # the next checkpoint says what is not JSON
-                entry = Entry(conversation=conversation, state=state, after_loop=True)
+                entry = self._entry(conversation, state, after_loop=True)
         self._dropped = entry, conversation, conversation.edits, dict(metadata)
         self._home = here()
 
@@ -198,6 +208,11 @@ class Position:
                 self._enter(entry, conversation, metadata)
                 self._edits = conversation, edits
         self.asked, self.keys = {}, Counter()
+
+    def _entry(
+        self, conversation: Conversation, state: dict[str, Any], *, after_loop: bool = False
+    ) -> Entry:
+        return Entry(conversation=conversation, state=state, after_loop=after_loop, usage=self.usage)
 
     def _enter(self, entry: Entry, conversation: Conversation, metadata: dict[str, str]) -> None:
         self.entry, self.metadata = entry, dict(metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from celery_ckpt.steps import (
     nested_key,
     step_key,
 )
+from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
     from celery_ckpt.run import AgentRun
@@ -36,17 +38,31 @@ class Inside:
         self.run, self.key = run, key
         #: How often each name was asked an idempotency key for in there.
         self.keys: Counter[str] = Counter()
+        #: What was reported for the call itself, and what the calls inside of it have used.
+        self.reported, self.nested = Usage(), Usage()
+        self._lock = threading.Lock()
+
+    def report(self, usage: Usage) -> None:
+        """The call has used this."""
+        with self._lock:
+            self.reported += usage
+
+    def add(self, usage: Usage) -> None:
+        """A call inside of it has used this."""
+        with self._lock:
+            self.nested += usage
 
 
 _inside: ContextVar[Inside | None] = ContextVar("celery_ckpt_inside", default=None)
 
 
 @contextmanager
-def under_way(run: AgentRun, key: str) -> Iterator[None]:
+def under_way(run: AgentRun, key: str) -> Iterator[Inside]:
     """While the function of that step is running."""
-    token = _inside.set(Inside(run, key))
+    inside = Inside(run, key)
+    token = _inside.set(inside)
     try:
-        yield
+        yield inside
     finally:
         _inside.reset(token)
 

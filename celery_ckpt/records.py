@@ -16,11 +16,13 @@ from celery_ckpt.models import (
     Metadata,
     Moment,
     RunId,
+    UsedSoFar,
     Value,
     hand_out_copies,
     kept_exactly,
     named,
 )
+from celery_ckpt.usage import Usage
 
 StepKey = Annotated[str, named("A step's key")]
 
@@ -54,6 +56,8 @@ class Step(Value):
     #: Which call of that name in its iteration it is, from 0; ``None``: it was made beside others.
     place: Count | None = None
     value: Annotated[Any, kept_exactly("value")] = None
+    #: What the call, and all calls inside of it, have used: a replay adds it again.
+    usage: UsedSoFar = Usage()
 
 
 class RunStatus(StrEnum):
@@ -101,6 +105,9 @@ class RunRecord(Value):
     #: What its task wants kept of the agent, see ``AgentTask``; ``None``: as the settings say.
     keep: Annotated[int, Field(ge=1)] | None = None
     max_age: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    #: What its recorded calls were paid for. A counter of the store's: only ``record_step`` raises it.
+    usage: UsedSoFar = Usage()
 
     @property
     def has_envelope(self) -> bool:

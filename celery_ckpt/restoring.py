@@ -25,6 +25,7 @@ from celery_ckpt.conversation import Conversation
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint
+from celery_ckpt.usage import Usage
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Restored:
     skips_loop: bool = False
     #: The iteration to enter, if its end is on record: then so are all its calls.
     completed: int | None = None
+    #: What the calls of the run had used, and the key of the last step in there.
+    usage: Usage = field(default_factory=Usage)
+    counted: str | None = None
 
 
 def restored(latest: Checkpoint | None, run_id: str, max_tokens: int) -> Restored:
@@ -67,6 +71,7 @@ def restored(latest: Checkpoint | None, run_id: str, max_tokens: int) -> Restore
         enters=i + 1 if entry.after_loop else i,
         skips_loop=entry.after_loop,
         completed=i if is_over and i > 0 and not entry.after_loop else None,
+        usage=entry.usage,
     )
 
 
@@ -82,6 +87,8 @@ def _exact(latest: Checkpoint) -> Restored:
         enters=i + 1 if ended or latest.after_loop else i,
         exact=not ended,
         skips_loop=latest.after_loop,
+        usage=latest.usage,
+        counted=latest.counted,
     )
 
 

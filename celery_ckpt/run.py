@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 from pydantic import BaseModel
 
 from celery_ckpt.bridge import Bridge
-from celery_ckpt.calls import Calls
+from celery_ckpt.calls import Calls, Cost
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
 from celery_ckpt.events import CheckpointEvent
@@ -31,6 +31,7 @@ from celery_ckpt.records import Step
 from celery_ckpt.redaction import KEEP_ALL, Redaction
 from celery_ckpt.restoring import is_end_of_iteration, restored
 from celery_ckpt.steps import StepBook
+from celery_ckpt.usage import Usage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,6 +78,7 @@ class AgentRun:
         clock: Clock = system_clock,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         redaction: Redaction = KEEP_ALL,
+        cost: Cost | None = None,
     ) -> None:
         begin, book = restored(latest, run_id, max_tokens), StepBook(steps)
         #: The agent it works for.
@@ -97,7 +99,7 @@ class AgentRun:
         self.metadata: dict[str, str] = begin.metadata
         self._host, self._bridge, self._clock = host, bridge, clock
         self._at = Position(begin, book.by_hand)
-        self._calls = Calls(self, host, bridge, self._at, book, redaction)
+        self._calls = Calls(self, host, bridge, self._at, book, redaction, cost, begin.counted)
         if not bridge.is_async:
             self.begin_body()
 
@@ -116,6 +118,15 @@ class AgentRun:
     def iteration(self) -> int:
         """The iteration under way, or the one that ended last; 0 before the first."""
         return self._at.iteration
+
+    @property
+    def usage(self) -> Usage:
+        """What the calls up to this point of the body have used, by model.
+
+        It is the same in every attempt: a replayed call adds its recorded usage again. What was paid
+        for, over all attempts, is the ``usage`` of the run's record.
+        """
+        return self._at.usage
 
     # -- the body's ------------------------------------------------------------------------------------
 
@@ -239,6 +250,27 @@ class AgentRun:
         errors = retry_on if isinstance(retry_on, tuple) else (retry_on,)
         return self._bridge.run(self._calls.tools(reply, tools, parallel, errors))
 
+    def report(
+        self,
+        *,
+        model: str | None = None,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        cost: float | None = None,
+    ) -> None:
+        """Inside of a call: say what it uses. It is recorded with the call's result.
+
+        The usage that a completion carries is counted by itself: report only what it does not say.
+        Without a model, it counts for the one that answered.
+
+        Raises:
+            RunMisused: no call is being made here.
+            NotJson: a count is not an integer of at least 0, or the cost is not a number.
+        """
+        counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        self._calls.report(Usage.of(model, **counts, cached_tokens=cached_tokens, cost=cost))
+
     def emit(self, event: CheckpointEvent) -> Any:
         """Say by hand that something happened; outside of a loop, ITERATION counts iterations."""
         return self._bridge.run(self._emit(CheckpointEvent(event)))
@@ -342,6 +374,9 @@ class AgentRun:
             state=state,
             metadata=given,
             run_metadata=None if of_run == without_pin(given) else of_run,
+            usage=self.usage,
+            # Only an exact one holds what steps of its iteration have used: a replay adds no more.
+            counted=self._calls.counted if at.get("entry") is None and not self._at.ended else None,
             **at,
         )
 

@@ -138,6 +138,15 @@ class StepBook:
         """Has the body counted its iterations itself?"""
         return BY_HAND in self._steps
 
+    def up_to(self, key: str | None, first: int) -> set[str]:
+        """The keys of the steps, from an iteration on, that were recorded up to that one; none if it is
+        not there.
+        """
+        keys = [step.key for step in self._before]
+        if key not in keys:
+            return set()
+        return {step.key for step in self._before[: keys.index(key) + 1] if step.iteration >= first}
+
     def claim_call(self, key: str, times: int) -> tuple[int, str, Step | None]:
         """Which one of equal tool calls this is, its key, and its record if there is one.
 

@@ -31,6 +31,7 @@ from typing import Literal, Self
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.upkeep import Upkeep
+from celery_ckpt.usage import Usage
 
 #: Checkpoints, steps and run records over this are refused, unless a store is told otherwise.
 DEFAULT_MAX_CHECKPOINT_BYTES = 64_000_000
@@ -138,8 +139,11 @@ class CheckpointStore(Upkeep):
     # -- steps ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """Keep a step's result.
+
+        With ``paid``, the ``usage`` of its run is raised by that in the same atomic step, if the step
+        is recorded now and the run was added. No other method changes the usage of a known run.
 
         Raises:
             AlreadyExists: the run has a step of that key with another content.

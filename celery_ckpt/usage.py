@@ -6,8 +6,8 @@ A ``Usage`` is a value. Adding two gives a third; the sum does not depend on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_ckpt.errors import NotJson
@@ -49,14 +49,11 @@ class Usage:
         for name, count in zip(_COUNTS, counts, strict=True):
             if type(count) is not int or not 0 <= count <= _LARGEST:
                 raise NotJson(path=name, reason=f"is {count!r}, not an integer of at least 0")
-        if cost is not None and (
-            isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= _LARGEST
-        ):
-            raise NotJson(path="cost", reason=f"is {cost!r}, not a number of at least 0")
+        cost = _cost(cost)
         if model is not None and not isinstance(model, str):
             raise NotJson(path="model", reason=f"is {model!r}, not a name")
-        own = cls(*counts, cost=None if cost is None else float(cost))
-        return cls(*counts, cost=own.cost, by_model={model or UNNAMED: own})
+        own = cls(*counts, cost=cost)
+        return cls(*counts, cost=cost, by_model={model or UNNAMED: own})
 
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
@@ -79,6 +76,35 @@ class Usage:
         """Input and output together."""
         return self.input_tokens + self.output_tokens
 
+    def named(self, model: str) -> Usage:
+        """The same, with what names no model as that of this one."""
+        own = self.by_model.get(UNNAMED)
+        if own is None or model == UNNAMED:
+            return self
+        others = {name: used for name, used in self.by_model.items() if name not in (UNNAMED, model)}
+        return _total({model: own + self.by_model.get(model, Usage()), **others})
+
+    def priced(self, cost: Callable[[str, Usage], float | None]) -> Usage:
+        """The same, with the cost of models that have none computed by a function of model and usage.
+
+        Raises:
+            NotJson: the function returned something that is no cost.
+        """
+        return _total(
+            {
+                model: own if own.cost is not None else replace(own, cost=_cost(cost(model, own)))
+                for model, own in self.by_model.items()
+            }
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        counts: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, "cost")}
+        models = {model: {**own.to_dict()} for model, own in self.by_model.items()}
+        for own in models.values():
+            own.pop("by_model", None)
+        return {**counts, "by_model": models}
+
     def to_json(self) -> dict[str, Any]:
         """By model; counts of 0 and unknown costs are left out."""
         return {model: own._own_json() for model, own in self.by_model.items()}
@@ -98,6 +124,20 @@ class Usage:
                 raise NotJson(path=f"usage[{model!r}]", reason="is not the usage of a model")
             total += cls.of(model, **{name: _whole(count) for name, count in own.items()})
         return total
+
+
+def _total(by_model: dict[str, Usage]) -> Usage:
+    everything = sum(by_model.values(), Usage())
+    return replace(everything, by_model=by_model)
+
+
+def _cost(cost: Any) -> float | None:
+    if cost is None:
+        return None
+    is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
+    if not is_number or not 0 <= cost <= _LARGEST:
+        raise NotJson(path="cost", reason=f"is {cost!r}, not a number of at least 0")
+    return float(cost)
 
 
 def _sum_of_costs(one: float | None, other: float | None) -> float | None:

@@ -12,6 +12,7 @@ from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
 from celery_ckpt.runtime.agents import AgentStatus
 from celery_ckpt.runtime.owner import host_and_pid
+from celery_ckpt.usage import Usage
 
 _CHECKPOINTS = (
     Column("id", whole=True),
@@ -29,6 +30,8 @@ _RUNS = (
     Column("retries", right=True),
     Column("stalled", right=True),
     Column("sent", dim=True),
+    Column("tokens", right=True),
+    Column("cost", right=True),
     Column("outcome"),
 )
 _STEPS = (
@@ -48,6 +51,26 @@ def standing(status: AgentStatus) -> str:
     return status.status.value if status.status else IDLE
 
 
+def tokens(usage: Usage) -> str:
+    """How many tokens of input and output, in short."""
+    return f"{usage.tokens:,}" if usage else ""
+
+
+def cost(usage: Usage) -> str:
+    """What is known of the cost. There is no currency: that is the business of whoever computes it."""
+    return "" if usage.cost is None else f"{usage.cost:.4f}"
+
+
+def _usage(usage: Usage) -> str:
+    if not usage:
+        return ""
+    parts = [f"{usage.input_tokens:,} tokens in", f"{usage.output_tokens:,} out"]
+    parts += [f"{usage.cached_tokens:,} cached"] if usage.cached_tokens else []
+    parts += [f"cost {cost(usage)}"] if usage.cost is not None else []
+    models = ", ".join(model for model in usage.by_model if model)
+    return ", ".join(parts) + (f" ({models})" if models else "")
+
+
 def summary(screen: Screen, status: AgentStatus, run: RunRecord | None) -> None:
     """The agent in a few lines; ``run`` is its active or last run."""
     screen.line(status.agent_id, "bold")
@@ -55,6 +78,7 @@ def summary(screen: Screen, status: AgentStatus, run: RunRecord | None) -> None:
     facts += [("attempts", f"{status.attempts} (retries: {status.retries})")] if status.run_id else []
     facts += [("worker", status.owner and host_and_pid(status.owner)), ("error", status.error)]
     facts += [("result", _result(run))] if run else []
+    facts += [("usage", _usage(status.usage))]
     facts += [("waiting", counted(status.waiting, "run"))] if status.waiting else []
     for name, value in facts:
         if value:
@@ -130,6 +154,8 @@ def _run_row(run: RunRecord) -> list[Any]:
         run.retries or None,
         run.stalled or None,
         age(run.created_at),
+        tokens(run.usage),
+        cost(run.usage),
         one_line(run.error or _result(run), 80),
     ]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from celery_ckpt.cli.describing import IDLE, standing
+from celery_ckpt.cli.describing import IDLE, cost, standing, tokens
 from celery_ckpt.cli.exits import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import counting
@@ -23,6 +23,8 @@ _COLUMNS = (
     Column("iteration", right=True),
     Column("kept", right=True),
     Column("attempts", right=True),
+    Column("tokens", right=True),
+    Column("cost", right=True),
     Column("last saved", dim=True),
     Column("task", dim=True),
     Column("remark"),
@@ -98,6 +100,8 @@ def _row(one: AgentStatus) -> list[Any]:
         one.iteration,
         one.checkpoints,
         one.attempts or None,
+        tokens(one.usage),
+        cost(one.usage),
         age(one.checkpointed_at),
         one.task,
         _remark(one),

@@ -111,12 +111,17 @@ def _show(
         describing.steps(screen, found.steps, last)
 
 
+def _run_as_object(run: RunRecord) -> dict[str, Any]:
+    shown = run.model_dump(mode="json", exclude={"envelope", "usage"})
+    return {**shown, "usage": run.usage.to_dict()}
+
+
 def _as_object(found: Found, parts: tuple[str, ...]) -> dict[str, Any]:
     checkpoint = found.checkpoint
     whole: dict[str, dict[str, Any]] = {
         "conversation": {"checkpoint": checkpoint and checkpoint.model_dump(mode="json")},
         "checkpoints": {"checkpoints": [info.model_dump(mode="json") for info in found.history]},
-        "runs": {"runs": [run.model_dump(mode="json", exclude={"envelope"}) for run in found.runs]},
+        "runs": {"runs": [_run_as_object(run) for run in found.runs]},
         "steps": {"steps": [step.model_dump(mode="json") for step in found.steps]},
     }
     shown: dict[str, Any] = {"agent": found.status.model_dump(mode="json")}

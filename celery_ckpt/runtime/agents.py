@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from typing import Annotated
 
 from celery.result import AsyncResult
 from celery.utils import uuid
+from pydantic import PlainSerializer, PlainValidator
 
 from celery_ckpt.errors import (
     AgentNotFound,
@@ -29,6 +31,7 @@ from celery_ckpt.runtime.cancelling import cancel_runs
 from celery_ckpt.runtime.starting import UNREADABLE_HERE
 from celery_ckpt.runtime.tidying import Tidying
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,9 @@ _NAME_TAKEN = "Agent {agent_id!r} already exists. Choose another name for the fo
 _NO_RUN = "Agent {agent_id!r} has no run to resume. Send a task for it."
 
 
+Paid = Annotated[Usage, PlainValidator(lambda value: value), PlainSerializer(Usage.to_dict)]
+
+
 class AgentStatus(Value):
     """Where an agent stands."""
 
@@ -63,6 +69,8 @@ class AgentStatus(Value):
     #: Who works on it now.
     owner: str | None = None
     error: str | None = None
+    #: What the recorded calls of that run were paid for.
+    usage: Paid = Usage()
     #: Of its latest checkpoint.
     iteration: int | None = None
     checkpointed_at: datetime | None = None
@@ -106,7 +114,7 @@ class Agents(Tidying):
         if run is None and not history:
             raise self._no_agent(agent_id)
         fields = {"status", "run_id", "task", "attempts", "retries", "error"}
-        of_run = {} if run is None else run.model_dump(include=fields)
+        of_run = {} if run is None else run.model_dump(include=fields) | {"usage": run.usage}
         latest = history[0] if history else None
         return AgentStatus(
             agent_id=agent_id,

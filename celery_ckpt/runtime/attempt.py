@@ -28,6 +28,7 @@ from celery_ckpt.runtime.lease import Hold
 from celery_ckpt.runtime.patience import patiently
 from celery_ckpt.runtime.telling import tell
 from celery_ckpt.strategies import Never
+from celery_ckpt.usage import Usage
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -80,9 +81,10 @@ class Attempt:
 
     # -- what a run asks of its host -----------------------------------------------------------------
 
-    def record(self, step: Step) -> None:
-        """Keep a step."""
-        self.write(lambda: self.context.store.record_step(step, self.hold.lease))
+    def record(self, step: Step, paid: Usage) -> None:
+        """Keep a step, and raise what the run was paid for."""
+        store, lease = self.context.store, self.hold.lease
+        self.write(lambda: store.record_step(step, lease, paid=paid or None))
         self._has_recorded = True
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:

@@ -22,6 +22,7 @@ from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.current import current_run, working_for
 from celery_ckpt.runtime.envelopes import agent_id_of
 from celery_ckpt.runtime.settings import Settings
+from celery_ckpt.usage import Usage
 
 
 class LocalHost:
@@ -32,7 +33,7 @@ class LocalHost:
     def __init__(self, task: Any) -> None:
         self._task = task
 
-    def record(self, step: Step) -> None:
+    def record(self, step: Step, paid: Usage) -> None:
         """Nobody will replay it."""
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
@@ -70,9 +71,18 @@ def run_locally(task: Any, body: Callable[[], Any]) -> Any:
     agent_id = checked_name(agent_id_of(request, run_id))
     bridge = AsyncBridge() if task.is_async else SyncBridge()
     attempt = (request.retries or 0) + 1
-    redaction = Redaction(Settings.of(task.app).redact)
+    settings = Settings.of(task.app)
     run = AgentRun(
-        agent_id, run_id, attempt, LocalHost(task), bridge, None, [], task=task, redaction=redaction
+        agent_id,
+        run_id,
+        attempt,
+        LocalHost(task),
+        bridge,
+        None,
+        [],
+        task=task,
+        redaction=Redaction(settings.redact),
+        cost=settings.cost,
     )
     with working_for(run, None):
         value = body()

@@ -20,6 +20,15 @@ def opened_run(attempt: Attempt) -> AgentRun:
     attempt.resumes_from(latest)
     bridge = AsyncBridge() if attempt.task.is_async else SyncBridge()
     who, redaction = (agent_id, run_id, record.attempts), attempt.context.redaction
-    run = AgentRun(*who, attempt, bridge, latest, steps, task=attempt.task, redaction=redaction)
+    run = AgentRun(
+        *who,
+        attempt,
+        bridge,
+        latest,
+        steps,
+        task=attempt.task,
+        redaction=redaction,
+        cost=attempt.context.settings.cost,
+    )
     run.conversation = repaired(run.conversation, attempt.task.pending_calls)
     return run

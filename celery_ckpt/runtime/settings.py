@@ -19,6 +19,7 @@ from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.sealed.keys import parse_keys
 from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
+from celery_ckpt.usage import Usage
 
 PREFIX = "ckpt_"
 #: The settings that no message shows.
@@ -80,6 +81,9 @@ class Settings(BaseModel):
     #: Says what is kept of messages, states and results: a function, or "module:function".
     redact: Callable[[Any, Any], Any] | None = None
 
+    #: Computes the cost of a call of a model and its usage: a function, or "module:function".
+    cost: Callable[[str, Usage], float | None] | None = None
+
     @field_validator("strategy", mode="before")
     @classmethod
     def _parse_strategy(cls, value: Any) -> Any:
@@ -90,7 +94,7 @@ class Settings(BaseModel):
     def _seconds(cls, value: Any) -> Any:
         return seconds(value)
 
-    @field_validator("redact", mode="before")
+    @field_validator("redact", "cost", mode="before")
     @classmethod
     def _function(cls, value: Any) -> Any:
         try:

@@ -11,6 +11,7 @@ from celery_ckpt.maintenance import Change, Finding, Notes, Pruned, Rounds, Sigh
 from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, RunStatus, Standing, Start, Step
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
+from celery_ckpt.usage import Usage
 
 
 class StoreAround(CheckpointStore):
@@ -93,9 +94,9 @@ class StoreAround(CheckpointStore):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """Passed on."""
-        self.inner.record_step(step, lease)
+        self.inner.record_step(step, lease, paid=paid)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """Passed on."""

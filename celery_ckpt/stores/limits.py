@@ -11,8 +11,7 @@ from celery_ckpt.errors import CheckpointTooLarge, StoreError
 from celery_ckpt.jsonvalues import decode, encode
 from celery_ckpt.records import RunRecord, Step
 
-#: The fields that are written only if there is something in them.
-_LEFT_OUT = {"place"}
+_NOT_DUMPED = {"agent_id", "run_id", "usage"}
 
 
 def encoded(record: Step | RunRecord, limit: int) -> bytes:
@@ -21,10 +20,13 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
     Raises:
         CheckpointTooLarge: it is over the limit.
     """
-    fields = record.model_dump(mode="json", exclude={"agent_id", "run_id"})
-    for name in _LEFT_OUT & fields.keys():
-        if fields[name] in (None, {}):
-            del fields[name]
+    # Not by pydantic: what interrupts a serializer in Python, as a time limit does, it would hide.
+    fields = record.model_dump(mode="json", exclude=_NOT_DUMPED)
+    if record.usage:
+        # In front: sweeps read the end of a record, where its times are.
+        fields = {"usage": record.usage.to_json(), **fields}
+    if fields.get("place", 0) is None:
+        del fields["place"]
     data = encode(fields)
     refuse_too_large(record, len(data), limit)
     return data

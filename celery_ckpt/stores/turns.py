@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from celery_ckpt.errors import RunNotFound, RunOver
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing, Start
 from celery_ckpt.stores.leases import LeaseState
+from celery_ckpt.usage import Usage
 
 
 class Desk(Protocol):
@@ -86,7 +87,7 @@ def settle(desk: Desk, run: RunRecord, lease: Lease | None, now: datetime) -> Ru
     if is_active or lease is not None:
         desk.lease.refuse(desk.agent_id, lease, now)
         desk.lease = desk.lease.released()
-    _put(desk, run, delivered=True)
+    _put(desk, with_usage(desk, run), delivered=True)
     if run.status is RunStatus.SUCCEEDED:  # others may be resumed by hand
         desk.drop_steps_of(run.run_id)
     return _turn_of_next(desk) if is_active else None
@@ -130,6 +131,23 @@ def standing(desk: Desk, now: datetime) -> Standing:
     left = (desk.lease.expires_at - now).total_seconds()
     holder = desk.lease.lease(desk.agent_id)
     return Standing(active=active, open=runs, holder=holder, seconds_left=left)
+
+
+def with_usage(desk: Desk, run: RunRecord) -> RunRecord:
+    """A record that is to replace another one, with the usage that is there."""
+    known = desk.run(run.run_id)
+    if known is None or known.usage == run.usage:
+        return run
+    return run.model_copy(update={"usage": known.usage})
+
+
+def pay(desk: Desk, run_id: str, paid: Usage | None) -> bool:
+    """Raise the usage of a run; says whether there was anything to raise."""
+    run = desk.run(run_id) if paid else None
+    if run is None or paid is None:
+        return False
+    desk.put(run.model_copy(update={"usage": run.usage + paid}))
+    return True
 
 
 def _put(desk: Desk, run: RunRecord, **changes: Any) -> RunRecord:

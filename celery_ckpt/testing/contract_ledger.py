@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge, RunNotFound
+from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge, LeaseLost, RunNotFound
 from celery_ckpt.records import RunStatus
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import ContractFixtures
-from celery_ckpt.testing.factories import make_run, make_step
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+from celery_ckpt.usage import Usage
 
 
 class LedgerContract(ContractFixtures):
@@ -28,6 +29,59 @@ class LedgerContract(ContractFixtures):
         store.record_step(make_step("other agent", "run"))
 
         assert store.steps("agent", "run") == steps
+
+    def test_a_step_raises_the_usage_of_its_run_once(self, store: CheckpointStore) -> None:
+        run = make_run()
+        store.add_run(run)
+        first = Usage.of("a model; = 1, ü", input_tokens=10, output_tokens=2, cost=0.5)
+        second = Usage.of("other", cached_tokens=2**50) + Usage.of(input_tokens=1)
+        for number, paid in enumerate((first, second, first)):
+            step = make_step(run_id=run.run_id, key=str(number), usage=paid)
+            for _ in range(2):
+                store.record_step(step, paid=paid)
+
+        found = store.run("agent", run.run_id)
+        assert found == run.model_copy(update={"usage": first + second + first})
+        assert found.usage.cost == 1.0
+        assert [step.usage for step in store.steps("agent", run.run_id)] == [first, second, first]
+        assert store.runs("agent") == store.standing("agent").open == [found]
+
+    def test_a_step_that_costs_nothing_leaves_its_run_alone(self, store: CheckpointStore) -> None:
+        run = make_run(usage=Usage.of("m", input_tokens=1))
+        store.add_run(run)
+        store.record_step(make_step(run_id=run.run_id))
+        store.record_step(make_step(run_id=run.run_id), paid=Usage())
+        store.record_step(make_step(run_id="not added"), paid=Usage.of("m", input_tokens=1))
+
+        assert store.runs("agent") == [run]
+
+    def test_only_steps_change_the_usage_of_a_run(self, store: CheckpointStore) -> None:
+        store.add_run(make_run(run_id="run"))
+        started = store.start_run(make_run(run_id="run"), "worker", 60)
+        store.record_step(make_step(), started.lease, paid=Usage.of("m", input_tokens=5))
+        paid = Usage.of("m", input_tokens=5)
+        # Who works on a run knows its record as it was when the attempt began.
+        store.update_run(started.run, started.lease)
+        assert store.runs("agent")[0].usage == paid
+        store.save(make_checkpoint(run_id="run"), started.lease, run=started.run)
+        assert store.runs("agent")[0].usage == paid
+        assert started.lease is not None
+        store.release(started.lease, run=started.run)
+        assert store.runs("agent")[0].usage == paid
+        again = store.start_run(make_run(run_id="run"), "worker", 60)
+        assert again.run.usage == paid
+        ended = started.run.model_copy(update={"status": RunStatus.SUCCEEDED})
+        store.settle_run(ended, again.lease)
+        assert store.runs("agent")[0].usage == paid
+
+    def test_a_refused_step_raises_nothing(self, store: CheckpointStore) -> None:
+        store.add_run(make_run(run_id="run"))
+        lost = store.acquire("agent", "worker", 60)
+        store.release(lost)
+        with pytest.raises(LeaseLost):
+            store.record_step(make_step(), lost, paid=Usage.of("m", input_tokens=5))
+
+        assert not store.runs("agent")[0].usage
 
     def test_recording_an_equal_step_again_does_nothing(self, store: CheckpointStore) -> None:
         first, second = make_step(), make_step()

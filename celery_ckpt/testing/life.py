@@ -23,6 +23,7 @@ from celery_ckpt.runtime.lease import Hold
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.strategies import Never
 from celery_ckpt.testing.faults import Fault, FaultyStore
+from celery_ckpt.usage import Usage
 
 _AGENT = _RUN = "crash_everywhere"
 _TTL = 3600.0
@@ -49,8 +50,8 @@ class _CallBook(MemoryCheckpointStore):
         super().__init__()
         self._recorded: list[tuple[int, str]] = []
 
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
-        super().record_step(step, lease)
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
+        super().record_step(step, lease, paid=paid)
         self._recorded.append((step.iteration, step.name))
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from cli_kit import Commands, commands_for, tell
 from rich.cells import cell_len
 
-from celery_ckpt import CheckpointStore, Message
+from celery_ckpt import CheckpointStore, Message, Usage
 from celery_ckpt.cli.showing import PARTS
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.owner import this_process
@@ -41,6 +41,27 @@ def test_list_has_a_row_for_each_agent_the_latest_first(any_store: CheckpointSto
         ("second", 5),
         ("first", 3),
     ]
+
+
+def test_list_and_show_say_what_was_paid_for(any_store: CheckpointStore) -> None:
+    used = Usage.of("gpt-5", input_tokens=12_000, output_tokens=345, cached_tokens=7, cost=0.25)
+    tell(any_store, "spender", usage=used)
+    tell(any_store, "miser")
+    commands = commands_for(any_store)
+
+    titles, *rows = commands("list").stdout.splitlines()
+    assert titles.split()[5:7] == ["TOKENS", "COST"]
+    cells = {row.split()[0]: row.split() for row in rows}
+    assert cells["spender"][5:7] == ["12,345", "0.2500"]
+    assert "12,345" not in cells["miser"]
+    shown = commands("show", "spender").stdout
+    assert "12,000 tokens in, 345 out, 7 cached, cost 0.2500 (gpt-5)" in shown
+    expected = {"input_tokens": 12_000, "output_tokens": 345, "cached_tokens": 7, "cost": 0.25}
+    whole = {**expected, "by_model": {"gpt-5": expected}}
+    [one] = [x for x in json.loads(commands("list", "--json").stdout) if x["agent_id"] == "spender"]
+    assert one["usage"] == whole
+    shown = json.loads(commands("show", "spender", "--json").stdout)
+    assert shown["agent"]["usage"] == shown["runs"][0]["usage"] == whole
 
 
 def test_an_agent_that_never_ran_stands_the_same_everywhere(commands: Commands) -> None:

@@ -253,7 +253,7 @@ def test_a_damaged_lease_is_an_error_of_the_store(
     assert store.load_latest("agent") == saved[-1]
 
 
-@pytest.mark.parametrize("line", [b"", b"nonsense", b"1 running 0 x 0 - - {}"])
+@pytest.mark.parametrize("line", [b"", b"nonsense", b"1 - running 0 x 0 - - {}"])
 def test_a_damaged_run_is_an_error_of_the_store_and_takes_no_lease(store, server, line: bytes) -> None:
     store.add_run(run("agent"))
     server.hset(RUNS, "run-1", line)

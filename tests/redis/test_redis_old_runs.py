@@ -37,7 +37,7 @@ def fill(client: Redis, count: int, **fields: Any) -> None:
     for number in range(count):
         facts = {"status": RunStatus.SUCCEEDED, "delivered": True, "ended_at": NOON, **fields}
         line = run_line(make_run("agent", f"old {number}", **facts), 10**9)
-        pipeline.hset(RUNS, f"old {number}", f"{number + 2} ".encode() + line)
+        pipeline.hset(RUNS, f"old {number}", f"{number + 2} - ".encode() + line)
     pipeline.hset(AGENT, "runs", count + 1)
     pipeline.execute()
 
@@ -140,7 +140,12 @@ def test_a_line_that_cannot_be_read_stays_and_does_no_harm(
 ) -> None:
     for run_id in ("old", "last"):
         settled(store, "agent", run_id, NOON)
-    strange = [b"", b"x", b"9 succeeded 1 1 0 - - {}", b'9 failed 1 1 0 - - {"task":1,"created_at":3}']
+    strange = [
+        b"",
+        b"x",
+        b"9 - succeeded 1 1 0 - - {}",
+        b'9 - failed 1 1 0 - - {"task":1,"created_at":3}',
+    ]
     client.hset(RUNS, mapping={f"strange {n}": line for n, line in enumerate(strange)})
     store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
 

@@ -164,9 +164,10 @@ class RawRedis:
 
 
 def _run(line: bytes) -> Run:
-    _, status, delivered, attempts, stalled, *texts, rest = line.split(b" ", 7)
+    _, usage, status, delivered, attempts, stalled, *texts, rest = line.split(b" ", 8)
     progress, delivery = ("" if text == b"-" else _unquoted(text) for text in texts)
     return {
+        **({} if usage == b"-" else {"usage": _usage(usage)}),
         "status": status.decode(),
         "delivered": delivered == b"1",
         "attempts": int(attempts),
@@ -175,6 +176,20 @@ def _run(line: bytes) -> Run:
         "delivery": delivery,
         **json.loads(rest),
     }
+
+
+def _usage(word: bytes) -> dict[str, Any]:
+    names = ("input_tokens", "output_tokens", "cached_tokens", "cost")
+    found = {}
+    for each in word.split(b";"):
+        model, _, counts = each.partition(b"=")
+        pairs = zip(names, counts.split(b","), strict=True)
+        found[_unquoted(model)] = {
+            name: float(count) if name == "cost" else int(count)
+            for name, count in pairs
+            if count not in (b"", b"0")
+        }
+    return found
 
 
 def _content(stored: bytes) -> bytes:

@@ -376,10 +376,21 @@ const turnsInRedis = (url, agent) => connected(url, async server => {
   }
 })
 
+function usageIn (word) {
+  const names = ['input_tokens', 'output_tokens', 'cached_tokens', 'cost']
+  return Object.fromEntries(word.split(';').map(each => {
+    const [model, counts] = each.split('=')
+    const pairs = counts.split(',').map((count, n) => [names[n], count])
+    const known = pairs.filter(([, count]) => count !== '' && count !== '0')
+    return [decodeURIComponent(model), Object.fromEntries(known.map(([name, count]) => [name, Number(count)]))]
+  }))
+}
+
 function run (line) {
-  const [number, status, delivered, attempts, stalled, progress, delivery, rest] = fields(line, 7)
+  const [number, usage, status, delivered, attempts, stalled, progress, delivery, rest] = fields(line, 8)
   const text = word => word === '-' ? '' : decodeURIComponent(word)
   const front = {
+    ...(usage === '-' ? {} : { usage: usageIn(usage) }),
     status,
     delivered: delivered === '1',
     attempts: Number(attempts),

@@ -18,12 +18,16 @@ from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.stores.sealed import SealedStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
+from celery_ckpt.usage import Usage
 
 SECRET = bytes(range(32))
 AGENT = "weather {eü}"
 KEY_ID = hashlib.sha256(b"celery_ckpt key id " + SECRET).hexdigest()[:8]
 _INFO = b"celery_ckpt seal 1 " + AGENT.encode()
 _DERIVED = HKDF(algorithm=SHA256(), length=96, salt=None, info=_INFO).derive(SECRET)
+
+
+USED = Usage.of("m", input_tokens=3)
 
 
 def line(value: Any) -> bytes:
@@ -66,7 +70,9 @@ def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedS
         run_id="run",
         event=CheckpointEvent.ITERATION,
         after_loop=True,
-        entry=Entry(conversation=entered, state={"e": None}, after_loop=True),
+        usage=USED,
+        counted="key",
+        entry=Entry(conversation=entered, state={"e": None}, after_loop=True, usage=USED),
     )
     store.save(saved)
 
@@ -84,10 +90,13 @@ def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedS
         *("checkpoint", AGENT, saved.id, microseconds(saved), 3, "iteration", "run", found.metadata),
         *(2, digest(messages), 7000, [1, digest(rest), 100_000]),
     )
-    more = {"run_metadata": {"m": "y"}, "after_loop": True, "entry": {"after_loop": True}}
-    assert states == [{"s": 1.5}, {"e": None}, more]
+    used = {"m": {"input_tokens": 3}}
+    of_entry = {"after_loop": True, "usage": used}
+    resumed_by = {"after_loop": True, "usage": used, "counted": "key", "entry": of_entry}
+    assert states == [{"s": 1.5}, {"e": None}, {"run_metadata": {"m": "y"}, **resumed_by}]
     assert (found.entry.state, found.run_metadata, found.after_loop) == ({}, None, False)
-    assert not found.entry.after_loop
+    assert (found.usage, found.counted) == (Usage(), None)
+    assert (found.entry.after_loop, found.entry.usage) == (False, Usage())
 
 
 def microseconds(checkpoint: Checkpoint) -> int:
@@ -97,7 +106,8 @@ def microseconds(checkpoint: Checkpoint) -> int:
 
 def test_steps_and_runs_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedStore]) -> None:
     inner, store = stores
-    store.record_step(make_step(AGENT, "run", "the key", name="name", value={"v": 1}, iteration=2))
+    said = {"name": "name", "value": {"v": 1}, "iteration": 2, "usage": USED}
+    store.record_step(make_step(AGENT, "run", "the key", **said))
     ended = {"status": RunStatus.SUCCEEDED, "envelope": {"e": 1}, "result": None, "error": "why"}
     store.add_run(make_run(AGENT, "run", **ended))
 
@@ -105,7 +115,9 @@ def test_steps_and_runs_can_be_opened(stores: tuple[MemoryCheckpointStore, Seale
 
     assert step.key == hmac.digest(_DERIVED[64:], b"run the key", "sha256").hex()[:32]
     assert step.name == ""
-    assert opened(step.value, "step", AGENT, "run", 2, step.key) == ["the key", "name", {"v": 1}]
+    content = ["the key", "name", {"v": 1}, {"m": {"input_tokens": 3}}]
+    assert opened(step.value, "step", AGENT, "run", 2, step.key) == content
+    assert step.usage == Usage()
     assert opened(run.envelope, "run", AGENT, "run", "envelope") == {"e": 1}
     assert opened(run.result, "run", AGENT, "run", "result") is None
     assert run.error is not None

@@ -29,6 +29,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import ROUNDS_SHARDS, SHARDS, Keys
 from celery_ckpt.stores.redis.runs import IN_FRONT
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+from celery_ckpt.usage import Usage
 
 HERE = Path(__file__).parent
 PACKAGE = Path(celery_ckpt.__file__).parent
@@ -402,24 +403,24 @@ def test_steps_runs_leases_names_and_foreign_ids_are_found_by_the_rules_of_the_p
     steps = [make_step(agent_id, run.run_id, f"key {n} ü", iteration=n % 3) for n in range(12)]
     for step in steps:
         store.record_step(step)
-    store.record_step(make_step(agent_id, "𝄞"))
+    store.record_step(make_step(agent_id, "𝄞"), paid=Usage.of("of no run"))
     store.drop_steps(agent_id, run.run_id, first=1, last=1)
     runs = [run, *(make_run(agent_id) for _ in range(11))]
     for number in runs:
         store.add_run(number)
     runs[0] = RunRecord(**{**run.__dict__, "status": RunStatus.FAILED, "error": "ö"})
     store.update_run(runs[0])
+    paid = Usage.of("a model; ü=1", input_tokens=7, cost=0.25) + Usage.of(output_tokens=2**50)
+    steps.append(make_step(agent_id, run.run_id, "paid", iteration=2, usage=paid))
+    store.record_step(steps[-1], paid=paid)
+    runs[0] = runs[0].model_copy(update={"usage": paid})
     store.save(Checkpoint(**{**make_checkpoint(agent_id).__dict__, "id": "foreign 🎈"}))
     lease = store.acquire(agent_id, "öwner", 60)
 
-    def fields(record: Step | RunRecord) -> dict[str, Any]:
-        left_out = {"place"} if isinstance(record, Step) else set()
-        return record.model_dump(mode="json", exclude={"agent_id", "run_id"} | left_out)
-
     raw = place.raw
     found = [json.loads(step) for step in raw.steps(agent_id, run.run_id)]
-    assert found == [fields(step) for step in steps if step.iteration != 1]
-    assert list(raw.runs(agent_id).items()) == [(run.run_id, fields(run)) for run in runs]
+    assert found == [_fields(step) for step in steps if step.iteration != 1]
+    assert list(raw.runs(agent_id).items()) == [(run.run_id, _fields(run)) for run in runs]
     assert raw.lease(agent_id) == _lease(lease)
     assert raw.agents() == [agent_id]
     assert raw.owner_of_foreign("foreign 🎈") == agent_id
@@ -454,16 +455,18 @@ def turns(request: pytest.FixtureRequest, place: Place) -> Callable[[str], Turns
     return turns_by_node
 
 
+def _fields(record: Step | RunRecord) -> dict[str, Any]:
+    left_out = {name for name in ("place", "usage") if not getattr(record, name, None)}
+    return record.model_dump(mode="json", exclude={"agent_id", "run_id"} | left_out)
+
+
 def _ended(run: RunRecord, **changes: Any) -> RunRecord:
     return run.model_copy(update={"status": RunStatus.SUCCEEDED, **changes})
 
 
 def _as_stored(store: CheckpointStore, agent_id: str, moments: dict[str, int]) -> Turns:
     standing = store.standing(agent_id)
-    runs = [
-        (run.run_id, run.model_dump(mode="json", exclude={"agent_id", "run_id"}))
-        for run in store.runs(agent_id)
-    ]
+    runs = [(run.run_id, _fields(run)) for run in store.runs(agent_id)]
     return Turns(standing.active or "", [run.run_id for run in standing.open], runs, moments)
 
 
@@ -505,7 +508,7 @@ def test_the_end_of_a_run_that_a_crash_left_counts_if_its_checkpoint_is_there(
 ) -> None:
     start = store.start_run(make_run("agent", "run"), "w", 60)
     checkpoint = make_checkpoint("agent")
-    ended = _ended(start.run).model_dump(mode="json", exclude={"agent_id", "run_id"})
+    ended = _fields(_ended(start.run))
     [lease] = Path(place.where).rglob("lease")
     end = {"checkpoint": checkpoint.id, "run": "run", "record": ended}
     if is_saved:
@@ -647,10 +650,13 @@ def test_the_page_names_every_file(tmp_path: Path) -> None:
 
 def _with_every_field() -> Checkpoint:
     talk = Conversation(5, [{"role": "user"}])
-    entry = Entry(conversation=talk, state={"a": 1}, after_loop=True)
+    used = Usage.of("m", input_tokens=1)
+    entry = Entry(conversation=talk, state={"a": 1}, after_loop=True, usage=used)
     event = CheckpointEvent.ITERATION
     given = {"metadata": {"a": "b"}, "state": {"a": 1}, "event": event, "run_id": "r", "entry": entry}
-    return make_checkpoint(conversation=talk, run_metadata={}, after_loop=True, **given)
+    return make_checkpoint(
+        conversation=talk, run_metadata={}, after_loop=True, usage=used, counted="key", **given
+    )
 
 
 def test_the_page_names_every_field_of_the_header() -> None:

@@ -19,6 +19,7 @@ from celery_ckpt import (
 from celery_ckpt.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.control import HandOff, found
 from celery_ckpt.records import Step
+from celery_ckpt.usage import Usage
 
 
 class Killed(BaseException):
@@ -59,8 +60,8 @@ class Host:
         self.writes += 1
         self._gate()
 
-    def record(self, step: Step) -> None:
-        self._write(lambda: self.store.record_step(step))
+    def record(self, step: Step, paid: Usage) -> None:
+        self._write(lambda: self.store.record_step(step, paid=paid or None))
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         self.events.append((run.iteration, event))

@@ -93,7 +93,7 @@ def test_it_is_checked_called_recorded_appended_and_told_in_this_order() -> None
     run = attempts.attempt()
     host = attempts.host
     host.check = lambda run: seen.append("check")  # type: ignore[method-assign]
-    host.record = lambda step: seen.append(f"record {len(run.conversation)}")  # type: ignore[method-assign]
+    host.record = lambda step, paid: seen.append(f"record {len(run.conversation)}")  # type: ignore[method-assign]
     host.emit = lambda run, event: seen.append(f"{event} {len(run.conversation)}")  # type: ignore[method-assign]
     attempts.go(run)
     assert seen == ["check", "call", "record 0", "llm_response 1"]
@@ -317,10 +317,10 @@ def test_a_cancelled_body_that_goes_on_has_what_was_recorded() -> None:
     run = attempts.attempt()
     record = attempts.host.record
 
-    def slow(step: Any) -> None:
+    def slow(step: Any, paid: Any) -> None:
         begun.set()
         go_on.wait(10)
-        record(step)
+        record(step, paid)
 
     attempts.host.record = slow  # type: ignore[method-assign]
     assert attempts.go(run)[0] == 1

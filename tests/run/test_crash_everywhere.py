@@ -39,8 +39,8 @@ class Tried(Attempts):
         super().__init__(AGENTS[kind](self.world, *ENDS[end]), STRATEGIES[strategy])
         record = self.store.record_step
 
-        def noting(step: Step, lease: Any = None) -> None:
-            record(step, lease)
+        def noting(step: Step, lease: Any = None, **paid: Any) -> None:
+            record(step, lease, **paid)
             self.world.note(step)
 
         self.store.record_step = noting  # type: ignore[method-assign]

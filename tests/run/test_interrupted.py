@@ -83,8 +83,8 @@ def test_a_call_that_was_interrupted_when_its_record_was_written_is_not_made_aga
     run = attempts.attempt()
     record = attempts.host.record
 
-    def late(step: Any) -> None:
-        record(step)
+    def late(step: Any, paid: Any) -> None:
+        record(step, paid)
         attempts.host.record = record  # type: ignore[method-assign]
         raise TimeIsUp
 

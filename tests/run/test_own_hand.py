@@ -81,8 +81,8 @@ def tried(body: str, strategy: str) -> Attempts:
     attempts = Attempts(BODIES[body](world), STRATEGIES[strategy])
     record = attempts.store.record_step
 
-    def noting(step: Any, lease: Any = None) -> None:
-        record(step, lease)
+    def noting(step: Any, lease: Any = None, **paid: Any) -> None:
+        record(step, lease, **paid)
         world.note(step)
 
     attempts.store.record_step = noting  # type: ignore[method-assign]

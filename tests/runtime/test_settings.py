@@ -86,6 +86,7 @@ def test_every_setting_is_read_from_the_app() -> None:
         "ckpt_durability": "fsync",
         "ckpt_encryption_keys": ("A" * 43,),
         "ckpt_redact": max,
+        "ckpt_cost": max,
     }
 
     read = dict(Settings.of(app_with(**given)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import LeaseLost, RunNotFound
@@ -19,6 +19,7 @@ from celery_ckpt.stores.file.moments import Moments
 from celery_ckpt.stores.file.steps import StepTable
 from celery_ckpt.stores.leases import LeaseState
 from celery_ckpt.stores.limits import encoded, is_same
+from celery_ckpt.usage import Usage
 
 
 class FileLedger(CheckpointStore):
@@ -58,7 +59,7 @@ class FileLedger(CheckpointStore):
             desk = self._desk(agent)
             turns.refuse_unknown(desk, run)
             if run is not None:
-                desk.put(run)
+                desk.put(turns.with_usage(desk, run))
             desk.lease = desk.lease.released()
             desk.write()
             return True
@@ -71,14 +72,37 @@ class FileLedger(CheckpointStore):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """See ``CheckpointStore``."""
         value = encoded(step, self.max_checkpoint_bytes)
         with self._agents.writing(step.agent_id) as agent:
             steps = StepTable(agent)
             if not steps.has(step):
                 agent.lease().refuse(step.agent_id, lease, self._clock.now())
-                steps.add(step, value)
+                # Before the step: a process that dies between the two has paid for the call.
+                before = self._paid(agent, step.run_id, paid)
+                try:
+                    steps.add(step, value)
+                except OSError:
+                    self._put_back(agent, before)
+                    raise
+
+    def _paid(self, agent: Agent, run_id: str, paid: Usage | None) -> RunRecord | None:
+        """Raise the usage of a run; returns its record as it was."""
+        if not paid:
+            return None
+        desk = self._desk(agent)
+        before = desk.run(run_id)
+        if turns.pay(desk, run_id, paid):
+            desk.write()
+        return before
+
+    def _put_back(self, agent: Agent, before: RunRecord | None) -> None:
+        if before is not None:
+            desk = self._desk(agent)
+            desk.put(before)
+            with suppress(OSError):
+                desk.write()
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
@@ -125,7 +149,7 @@ class FileLedger(CheckpointStore):
         encoded(run, self.max_checkpoint_bytes)
         with self._changing_run(run) as desk:
             desk.lease.refuse(run.agent_id, lease, self._clock.now())
-            desk.put(run)
+            desk.put(turns.with_usage(desk, run))
             desk.write()
 
     @contextmanager

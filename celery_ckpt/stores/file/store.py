@@ -91,7 +91,7 @@ class FileCheckpointStore(FileRewriting):
         desk = self._desk(agent)
         turns.refuse_unknown(desk, run)
         self._list(agent)
-        desk.announce_end(checkpoint_id, run)
+        desk.announce_end(checkpoint_id, turns.with_usage(desk, run))
         base = agent.journal.save(checkpoint_id, draft.rest, draft.messages)
         self._desk(agent).write()
         return base

@@ -16,6 +16,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.leases import LeaseState
 from celery_ckpt.stores.limits import encoded, is_same
+from celery_ckpt.usage import Usage
 
 
 @dataclass
@@ -99,7 +100,7 @@ class MemoryLedger(CheckpointStore):
                 return False
             turns.refuse_unknown(agent, run)
             if run is not None:
-                agent.put(run)
+                agent.put(turns.with_usage(agent, run))
             agent.lease = agent.lease.released()
             return True
 
@@ -109,7 +110,7 @@ class MemoryLedger(CheckpointStore):
             lease = self._known(agent_id).lease
             return lease.lease(agent_id) if lease.is_held(self._clock.now()) else None
 
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """See ``CheckpointStore``."""
         encoded(step, self.max_checkpoint_bytes)
         with self._lock:
@@ -117,7 +118,9 @@ class MemoryLedger(CheckpointStore):
             if stored is not None and not is_same(stored, step):
                 raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
             if stored is None:
-                self._writable(step.agent_id, lease).steps[step.run_id, step.key] = step
+                agent = self._writable(step.agent_id, lease)
+                agent.steps[step.run_id, step.key] = step
+                turns.pay(agent, step.run_id, paid)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
@@ -165,7 +168,7 @@ class MemoryLedger(CheckpointStore):
             agent = self._known(run.agent_id)
             turns.refuse_unknown(agent, run)
             agent.lease.refuse(run.agent_id, lease, self._clock.now())
-            agent.put(run)
+            agent.put(turns.with_usage(agent, run))
 
     def _refuse_too_large(self, run: RunRecord | None) -> None:
         if run is not None:

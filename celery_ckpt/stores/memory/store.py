@@ -63,7 +63,7 @@ class MemoryCheckpointStore(MemorySweeps):
             turns.refuse_unknown(self._known(checkpoint.agent_id), run)
             agent = self._writable(checkpoint.agent_id, lease)
             if run is not None:
-                agent.put(run)
+                agent.put(turns.with_usage(agent, run))
             if not agent.is_listed:
                 self.watch(checkpoint.agent_id, 0, Rounds.SWEEP)
                 agent.is_listed = True

@@ -12,8 +12,9 @@ from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.stores.leases import checked_ttl, new_nonce
 from celery_ckpt.stores.limits import decoded_step, encoded, is_same
 from celery_ckpt.stores.redis.moments import RedisMoments
-from celery_ckpt.stores.redis.runs import run_line
+from celery_ckpt.stores.redis.runs import run_line, usage_word
 from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.usage import Usage
 
 
 def refuse(reply: list[Any], agent_id: str, lease: Lease | None, run_id: str = "") -> None:
@@ -112,18 +113,19 @@ class RedisLedger(RedisMoments):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """See ``CheckpointStore``."""
         value = encoded(step, self.max_checkpoint_bytes)
         agent_id = step.agent_id
         self._index.ensure(agent_id)
         reply = self._server.run(
             "record_step",
-            self._keys.of(agent_id, "agent", "steps", "stepidx"),
+            self._keys.of(agent_id, "agent", "steps", "stepidx", *(("runs",) if paid else ())),
             fence(agent_id, lease),
             run_prefix(step.run_id) + step.key,
             step.iteration,
             value,
+            *((step.run_id, usage_word(paid)) if paid else ()),
         )
         if reply[0] == b"exists":
             if not is_same(decoded_step(agent_id, step.run_id, _content(reply[1])), step):

@@ -16,7 +16,7 @@ from celery_ckpt.stores.log.rewriting import rewritten
 from celery_ckpt.stores.log.store import LogStore
 from celery_ckpt.stores.redis.keys import FIELD, shown
 from celery_ckpt.stores.redis.ledger import fence, number_of, refuse, run_prefix
-from celery_ckpt.stores.redis.runs import parsed_run
+from celery_ckpt.stores.redis.runs import parsed_run, usage_word
 from celery_ckpt.stores.redis.sweeps import RedisSweeps
 
 
@@ -82,7 +82,7 @@ class RedisRewriting(RedisSweeps, LogStore):
         return run_prefix(step.run_id) + step.key, step.iteration, value
 
     def _run(self, number: int, run: RunRecord) -> tuple[str, bytes]:
-        return run.run_id, b"%d %b" % (number, self._line(run))
+        return run.run_id, b"%d %b %b" % (number, usage_word(run.usage).encode(), self._line(run))
 
 
 def _run_of(agent_id: str, field: bytes) -> str:

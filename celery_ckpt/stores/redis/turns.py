@@ -19,7 +19,7 @@ from celery_ckpt.stores.redis.ledger import (
     refuse,
     run_prefix,
 )
-from celery_ckpt.stores.redis.runs import parsed_run, word
+from celery_ckpt.stores.redis.runs import parsed_run, usage_word, word
 from celery_ckpt.stores.redis.server import Call
 
 
@@ -29,7 +29,8 @@ class RedisTurns(RedisLedger):
     def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
         """See ``CheckpointStore``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
-        added = Call.script("add_run", keys, run.run_id, self._line(run))
+        line = usage_word(run.usage).encode() + b" " + self._line(run)
+        added = Call.script("add_run", keys, run.run_id, line)
         entry = self._index.entry(run.agent_id)
         # The entry once more behind it: somebody may be deleting the agent just now.
         *_, reply, _ = self._server.together(
@@ -112,6 +113,8 @@ class RedisTurns(RedisLedger):
         keys = self._keys.of(checked_name(agent_id), "agent", "runs")
         reply = self._server.run("cancel_run", keys, run_id, nonce, owner, milliseconds(ttl))
         refuse(reply, agent_id, None, run_id)
+        if reply[0] == b"damaged":
+            parsed_run(agent_id, run_id, reply[1])
         if reply[0] == b"over":
             raise RunOver(agent_id=agent_id, run_id=run_id, status=shown(reply[1]))
         return lease_of(agent_id, owner, nonce, reply[1:]) if reply[1:] else None

@@ -32,11 +32,17 @@ from celery_ckpt.stores.sealed.seals import (
     sealed_text,
 )
 from celery_ckpt.stores.sealed.spines import OpenedSpines, PlainMessage, SealedSpines
+from celery_ckpt.usage import Usage
 
 #: The fields of a checkpoint that are sealed with its state, as they stand in the sealed one.
-_WITHHELD: dict[str, Any] = {"run_metadata": None, "after_loop": False}
+_WITHHELD: dict[str, Any] = {
+    "run_metadata": None,
+    "after_loop": False,
+    "usage": Usage(),
+    "counted": None,
+}
 #: The fields of an entry that are sealed so.
-_OF_ENTRY = ("after_loop",)
+_OF_ENTRY = ("after_loop", "usage")
 
 
 class SealedCheckpoints:

@@ -1,6 +1,7 @@
 """Steps and run records, and the sealed ones that stand for them.
 
-step    key: a name that stands for its key; value: key, name and value, sealed as that of this step
+step    key: a name that stands for its key; value: key, name, value and usage, sealed as that of this
+        step
 run     envelope, result and error, each sealed as that of this run; the rest is for stores to read
 """
 
@@ -21,6 +22,7 @@ from celery_ckpt.stores.sealed.seals import (
     bound,
     sealed_text,
 )
+from celery_ckpt.usage import Usage
 
 
 class SealedRecords:
@@ -35,8 +37,9 @@ class SealedRecords:
         """What stands for a step in the store below."""
         # Its key has the fingerprint of its arguments, from which short ones could be guessed.
         key = self._seals.blinded(step.agent_id, f"{step.run_id} {step.key}")
-        blank = step.model_copy(update={"key": key, "name": "", "value": None})
-        content = encode([step.key, step.name, step.value])
+        blank = step.model_copy(update={"key": key, "name": "", "value": None, "usage": Usage()})
+        used = [step.usage.to_json()] if step.usage else []
+        content = encode([step.key, step.name, step.value, *used])
         text = self._seals.seal(step.agent_id, content, _bound_step(blank))
         return blank.model_copy(update={"value": {MARK: text}})
 
@@ -50,8 +53,10 @@ class SealedRecords:
         what = f"A step of run {sealed.run_id!r}"
         content = self._opened(sealed, what, sealed_text(sealed.value), _bound_step(sealed))
         try:
-            key, name, value = content
-            return sealed.model_copy(update={"key": key, "name": name, "value": value})
+            key, name, value, *used = content
+            usage = Usage.from_json(used[0]) if used else Usage()
+            opened = {"key": key, "name": name, "value": value, "usage": usage}
+            return sealed.model_copy(update=opened)
         except (ValueError, TypeError) as error:
             raise damaged(f"{what} of agent {sealed.agent_id!r}", error) from error
 

@@ -30,6 +30,7 @@ from celery_ckpt.stores.sealed.keys import parse_keys
 from celery_ckpt.stores.sealed.records import SealedRecords
 from celery_ckpt.stores.sealed.rekeying import Rekeyed, Rekeying
 from celery_ckpt.stores.sealed.seals import Seals
+from celery_ckpt.usage import Usage
 
 
 class SealedStore(StoreAround):
@@ -85,10 +86,10 @@ class SealedStore(StoreAround):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """See ``CheckpointStore``."""
         try:
-            self.inner.record_step(self._records.step(step), lease)
+            self.inner.record_step(self._records.step(step), lease, paid=paid)
         except AlreadyExists:
             stored = self.steps(step.agent_id, step.run_id)
             if not any(limits.is_same(one, step) for one in stored):

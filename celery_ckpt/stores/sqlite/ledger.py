@@ -16,6 +16,7 @@ from celery_ckpt.stores.leases import LeaseState
 from celery_ckpt.stores.limits import decoded_step, encoded, is_same
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
 from celery_ckpt.stores.sqlite.desk import LAST_ITERATION, SqliteDesk
+from celery_ckpt.usage import Usage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -82,7 +83,7 @@ class SqliteLedger(CheckpointStore):
             return False
         turns.refuse_unknown(desk, run)
         if run is not None:
-            desk.put(run)
+            desk.put(turns.with_usage(desk, run))
         desk.lease = desk.lease.released()
         return True
 
@@ -95,7 +96,7 @@ class SqliteLedger(CheckpointStore):
     # -- steps ---------------------------------------------------------------------------------------
 
     @writing
-    def record_step(self, step: Step, lease: Lease | None = None) -> None:
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """See ``CheckpointStore``."""
         value = encoded(step, self.max_checkpoint_bytes)
         agent_id, run_id = step.agent_id, step.run_id
@@ -106,6 +107,8 @@ class SqliteLedger(CheckpointStore):
             return
         key = self._writable(agent_id, lease)
         self._database.add("add_step", key, run_id, step.key, step.iteration, value)
+        if paid:
+            turns.pay(self._desk(agent_id), run_id, paid)
 
     @reading
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
@@ -157,7 +160,7 @@ class SqliteLedger(CheckpointStore):
         desk = self._desk(run.agent_id)
         turns.refuse_unknown(desk, run)
         desk.lease.refuse(run.agent_id, lease, self._clock.now())
-        desk.put(run)
+        desk.put(turns.with_usage(desk, run))
 
     @reading
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:

@@ -128,7 +128,7 @@ class SqliteCheckpointStore(SqliteRewriting):
         if run is not None:
             desk = self._desk(agent_id)
             turns.refuse_unknown(desk, run)
-            desk.put(run)
+            desk.put(turns.with_usage(desk, run))
         self._list(agent_id, key)
         place = (key << SEQ_BITS) + (last or 0) + 1
         self._database.add("add_save", place, is_indexed, base, *added)

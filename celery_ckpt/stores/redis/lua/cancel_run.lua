@@ -2,10 +2,12 @@
   KEYS[1]  hash of the agent (see fence.lua)    KEYS[2]  runs (see add_run.lua)
   ARGV[1]  run_id   ARGV[2]  nonce of the new lease   ARGV[3]  owner   ARGV[4]  ttl_ms
   returns  {"ok"} | {"ok", token, expires_ms} if it was the active one | {"none"} | {"over", status}
+           | {"damaged", line}: nothing is done
 ]]
 local stored = redis.call('HGET', KEYS[2], ARGV[1])
 if not stored then return {'none'} end
 local run, number = run_facts(stored)
+if not number then return {'damaged', stored} end
 -- A cancellation that was not delivered may be repeated.
 if run.is_final and (run.delivered == '1' or run.status ~= 'cancelled') then
   return {'over', run.status}

@@ -24,13 +24,14 @@
   take_lease(held, nonce, owner, ttl_ms, over, ...)  gives the lease, and sets more fields of the agent;
                                                      nil, token, expires_ms, or what to answer
       over  a lease that may be taken over although unexpired; empty: none
-  run_facts(line)  of a run's "number status delivered attempts stalled progress delivery record", all
-                   but the number as a table by name, and the number
+  run_facts(line)  of a run's "number usage status delivered attempts stalled progress delivery record",
+                   all but the number as a table by name, and the number
   run_line(number, facts)  puts them together again
   is_settled(facts)  is there nothing left to do for that run?
   is_too_new(facts)  was that run written by a newer version?
   run_ending(line)  the end of a run's line, or of its record, from created_at on; or nil
   run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
+  add_usage(used, more)  the sum of two usages (see runs.py)
   drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
   seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
                                                      how many of its runs are open and fields of it
@@ -146,17 +147,17 @@ local function take_lease(held, nonce, owner, ttl_ms, over, ...)
 end
 
 local function run_facts(line)
-  local number, status, delivered, attempts, stalled, progress, delivery, record =
-    string.match(line, '^(%d+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (.*)$')
+  local number, usage, status, delivered, attempts, stalled, progress, delivery, record =
+    string.match(line, '^(%d+) (%S+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (.*)$')
   return {
-    status = status, delivered = delivered, attempts = attempts, stalled = stalled,
+    usage = usage, status = status, delivered = delivered, attempts = attempts, stalled = stalled,
     progress = progress, delivery = delivery, record = record,
     is_final = status == 'succeeded' or status == 'failed' or status == 'cancelled',
   }, number
 end
 
 local function run_line(number, run)
-  return table.concat({number, run.status, run.delivered, run.attempts, run.stalled, run.progress,
+  return table.concat({number, run.usage, run.status, run.delivered, run.attempts, run.stalled, run.progress,
     run.delivery, run.record}, ' ')
 end
 
@@ -175,12 +176,33 @@ end
 
 local function run_end(line)
   -- Quicker than run_facts: it is asked of thousands, which can be long.
-  local status = string.match(line, '^%d+ (%a+) 1 ')
+  local status = string.match(line, '^%d+ %S+ (%a+) 1 ')
   local is_over = status == 'succeeded' or status == 'failed' or status == 'cancelled'
   local ending = is_over and run_ending(string.sub(line, -500))
   if not ending then return end
   -- Records of earlier versions do not say when their run ended.
   return string.match(ending, '"ended_at":"([^"]*)Z"') or string.match(ending, '^"created_at":"([^"]*)Z"')
+end
+
+local function add_usage(used, more)
+  local models, sums = {}, {}
+  for _, usage in ipairs({used, more}) do
+    for model, input, output, cached, cost in string.gmatch(usage, '([^=;]*)=(%d+),(%d+),(%d+),([^;]*)') do
+      local sum = sums[model]
+      if not sum then
+        sum = {0, 0, 0}
+        models[#models + 1], sums[model] = model, sum
+      end
+      for i, count in ipairs({input, output, cached}) do sum[i] = sum[i] + count end
+      if cost ~= '' then sum.cost = (sum.cost or 0) + tonumber(cost) end
+    end
+  end
+  for i, model in ipairs(models) do
+    local sum = sums[model]
+    local cost = sum.cost and string.format('%.17g', sum.cost) or ''
+    models[i] = string.format('%s=%.0f,%.0f,%.0f,%s', model, sum[1], sum[2], sum[3], cost)
+  end
+  return table.concat(models, ';')
 end
 
 local function drop_steps(prefix, from, to)

@@ -8,7 +8,7 @@
   ARGV[4]  lease (see fence.lua)
   ARGV[5]  the line after version, seq and base
   ARGV[6]  what "listed" was when the caller listed the agent; "": it did not
-  ARGV[7], ARGV[8]  only with KEYS[3]: run_id, and the run's line after the number
+  ARGV[7], ARGV[8]  only with KEYS[3]: run_id, and the run's line after the number and the usage
   ARGV[7...] or ARGV[9...]  new messages
   returns  base | {"first", base} for an agent's first | {"exists", line} | {"stale"} | refusal
            | {"unlisted", listed} if it has to be listed first | {"none"} if there is no such run
@@ -43,7 +43,7 @@ local from = 7
 if KEYS[3] then
   local stored = redis.call('HGET', KEYS[3], ARGV[7])
   if not stored then return {'none'} end
-  redis.call('HSET', KEYS[3], ARGV[7], string.match(stored, '^%d+ ') .. ARGV[8])
+  redis.call('HSET', KEYS[3], ARGV[7], string.match(stored, '^%d+ %S+ ') .. ARGV[8])
   from = 9
 end
 if not is_listed then redis.call('HSET', KEYS[1], 'listed', math.abs(listed) + 1) end

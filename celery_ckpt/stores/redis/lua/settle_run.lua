@@ -2,7 +2,7 @@
   KEYS[1]  hash of the agent (see fence.lua)    KEYS[2], KEYS[3]  steps (see record_step.lua)
   KEYS[4], KEYS[5]  runs (see add_run.lua)
   ARGV[1]  lease  ARGV[2]  name of this call, so that it may be repeated
-  ARGV[3]  run_id  ARGV[4]  its line after the number  ARGV[5]  "length:run_id:"
+  ARGV[3]  run_id  ARGV[4]  its line after the number and the usage  ARGV[5]  "length:run_id:"
   returns  {"ok"} | {"next", run_id, line} | {"none"} | refusal
 ]]
 local function following()
@@ -29,7 +29,7 @@ if has_lease then
   local refused = lease_refusal(agent, ARGV[1])
   if refused then return refused end
 end
-redis.call('HSET', KEYS[4], ARGV[3], string.match(stored, '^%d+ ') .. ARGV[4])
+redis.call('HSET', KEYS[4], ARGV[3], string.match(stored, '^%d+ %S+ ') .. ARGV[4])
 redis.call('LREM', KEYS[5], 0, ARGV[3])
 -- Others may be resumed by hand.
 if agent[7] and string.match(ARGV[4], '^succeeded ') then drop_steps(ARGV[5], '-inf', '+inf') end
