@@ -104,8 +104,9 @@ def _told(error: Exception) -> str:
 
 
 def _with_the_way_to_help(error: click.UsageError) -> str:
-    said = error.format_message().rstrip(".")
-    return f"{said}. See: {error.ctx.command_path} --help" if error.ctx else f"{said}."
+    said = error.format_message().strip()
+    sentence = said if said.endswith((".", "?", "?)")) else f"{said}."
+    return f"{sentence} See: {error.ctx.command_path} --help" if error.ctx else sentence
 
 
 def _is_of_a_connection(error: Exception) -> bool:

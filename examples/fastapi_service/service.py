@@ -49,8 +49,9 @@ def status(agent_id: str) -> AgentStatus:
     """Where an agent stands."""
     try:
         return agents.status(agent_id)
-    except AgentNotFound as error:
-        raise HTTPException(404, str(error)) from None
+    except AgentNotFound:
+        # Not the error's own text: it names the store.
+        raise HTTPException(404, f"There is no agent {agent_id!r}.") from None
 
 
 @api.delete("/agents/{agent_id}", status_code=204, dependencies=[Depends(status)])

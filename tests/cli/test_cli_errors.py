@@ -228,6 +228,13 @@ def test_wrong_usage_is_one_line_with_the_way_to_the_help(
     assert line.endswith(f". See: celery ckpt {arguments[0]} --help")
 
 
+def test_a_question_at_the_end_of_an_error_gets_no_full_stop(commands: Commands) -> None:
+    one = commands.fails("--stor", "x", "list", code=2)
+    assert one.endswith("Did you mean '--store'? See: celery ckpt --help")
+    several = commands.fails("list", "--statu", "x", code=2)
+    assert several.endswith("'--task'?) See: celery ckpt list --help")
+
+
 def test_so_is_a_wrong_option_before_the_command(commands: Commands) -> None:
-    assert commands.fails("--stor", "x", "list", code=2).endswith(". See: celery ckpt --help")
+    assert commands.fails("--stor", "x", "list", code=2).endswith(" See: celery ckpt --help")
     assert "Commands:" in commands(code=2).stderr
