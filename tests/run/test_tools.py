@@ -669,7 +669,8 @@ async def _async_turn(conversation: Any, turn: int) -> Any:
 def test_an_agent_that_uses_it_ends_the_same_wherever_it_is_killed(body: Any, strategy: str) -> None:
     app = Celery("tools", set_as_current=False)
     app.conf.ckpt_store_url = "memory://"
-    task = agent_task(app=app, strategy=strategy, name="tools")(body)
+    # Not shared: the apps of other tests must not get it.
+    task = agent_task(app=app, strategy=strategy, shared=False)(body)
     report = crash_everywhere(task)
     assert report.kills > 20
     assert [len(found) for found in report.result] == [4, 4, 0]
