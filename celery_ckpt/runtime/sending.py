@@ -66,8 +66,10 @@ def _name_parent(headers: dict[str, Any]) -> None:
     """Celery looks for the task that sends another one in the thread; async bodies have another one."""
     attempt, is_orphan = current_attempt(), headers.get("parent_id", "") is None
     if attempt is not None and is_orphan and headers["id"] != attempt.request.id:
-        parent = attempt.request
+        parent, app = attempt.request, attempt.context.app
         headers.update(parent_id=parent.id, root_id=parent.root_id or parent.id)
+        if attempt.task.trail:
+            parent.children.append(app.AsyncResult(headers["id"]))
 
 
 def _envelope_of(message: Mapping[str, Any], serializer: str) -> dict[str, Any]:

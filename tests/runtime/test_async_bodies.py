@@ -75,6 +75,7 @@ def test_what_a_body_sends_is_its_child(site: Site) -> None:
 
     sent = [site.app.AsyncResult(task_id) for task_id in result.get(timeout=60)]
     assert [child.get(timeout=60) for child in sent] == [[result.id, result.id]] * 2
+    assert [child.id for child in result.children] == [child.id for child in sent]
 
 
 def test_models_are_checked_and_dumped(site: Site) -> None:
