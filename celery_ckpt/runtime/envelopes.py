@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from celery.app.task import Task
+from kombu.exceptions import EncodeError
 
 from celery_ckpt.runtime.broker import envelope
 
@@ -53,14 +55,31 @@ def envelope_of_request(task: Any) -> dict[str, Any]:
         stamped_headers=request.stamped_headers,
         **(request.stamps or {}),
     )
-    return envelope(
+    return _envelope(
+        task,
         body=message.body,
         headers={**message.headers, **(request.headers or {})},
         properties={**message.properties, "priority": delivery.get("priority")},
         exchange=delivery.get("exchange") or "",
         routing_key=delivery.get("routing_key") or "",
-        serializer=task.serializer or task.app.conf.task_serializer,
     )
+
+
+def _envelope(task: Any, **message: Any) -> dict[str, Any]:
+    """An envelope, written with what the message may have been written with: a request does not say.
+
+    Raises:
+        EncodeError: nothing that the app accepts can hold it.
+    """
+    conf = task.app.conf
+    # Whoever sends a task by its name gets the serializer of its route.
+    routed = task.app.amqp.router.route({}, task.name).get("serializer")
+    likely: str = routed or task.serializer or conf.task_serializer
+    accepted: list[str] = list(conf.accept_content)
+    for serializer in (likely, *accepted):
+        with suppress(EncodeError):
+            return envelope(serializer=serializer, **message)
+    return envelope(serializer=likely, **message)  # raises again what is wrong with it
 
 
 def send_later(task: Any, seconds: float) -> None:

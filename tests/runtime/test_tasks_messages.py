@@ -17,6 +17,7 @@ from celery_workers.canvas import (
     facts,
     in_celery_s_words,
     in_celery_s_words_async,
+    largest,
     leave,
     silent,
     unbound,
@@ -32,7 +33,11 @@ from celery_ckpt.errors import InvalidName
 
 SITE = {
     "include": ("celery_workers.canvas",),
-    "conf": {"ckpt_lease_ttl": 10, "task_routes": {"*.silent": {"queue": "quiet"}}},
+    "conf": {
+        "ckpt_lease_ttl": 10,
+        "accept_content": ["json", "literals"],
+        "task_routes": {"*.silent": {"queue": "quiet"}, "*.largest": {"serializer": "literals"}},
+    },
     "worker": {"options": (*FAST, "-Q", "celery,other,quiet")},
 }
 
@@ -163,15 +168,18 @@ def test_a_run_that_leaves_in_celery_s_own_way_is_over(
     until(lambda: site.app.AsyncResult(result.id).state == state, 5, f"it is {state}")
 
 
+def a_stranger(site: Site) -> Celery:
+    """An app that knows no agents."""
+    urls = {"broker": site.configuration.broker_url, "backend": site.configuration.backend_url}
+    stranger = Celery("stranger", **urls, set_as_current=False)
+    for task in (climb, largest):
+        stranger.tasks.pop(task.name, None)
+    return stranger
+
+
 @pytest.mark.parametrize("task", ["facts", "climb"])
 def test_an_app_that_knows_no_agents_sends_one_by_name(site: Site, task: str) -> None:
-    stranger = Celery(
-        "stranger",
-        broker=site.configuration.broker_url,
-        backend=site.configuration.backend_url,
-        set_as_current=False,
-    )
-    stranger.tasks.pop(climb.name, None)
+    stranger = a_stranger(site)
     args = () if task == "facts" else (1,)
     result: AsyncResult = stranger.send_task(
         f"celery_workers.canvas.{task}", args, headers={"ckpt_agent_id": f"by name {task}"}
@@ -201,3 +209,22 @@ def test_whoever_sends_by_name_is_told_what_is_wrong_with_a_name(
     result = site.app.send_task(facts.name, **option)
     with pytest.raises(InvalidName, match="has 513 characters"):
         result.get(timeout=60)
+
+
+@pytest.mark.parametrize(
+    "option", [{}, {"serializer": "literals"}], ids=["by its route", "by an option"]
+)
+def test_a_message_that_json_cannot_hold_is_kept_as_it_was_sent(
+    site: Site, option: dict[str, Any]
+) -> None:
+    """Celery asks a route for the serializer only if it does not know the task."""
+    stranger = a_stranger(site)
+    stranger.conf.task_routes = site.app.conf.task_routes
+    sent = stranger.send_task(largest.name, ({1, 3, 2},), **option)
+    result = site.app.AsyncResult(sent.id)
+    stranger.close()
+
+    assert result.get(timeout=60) == 3
+    run = Agents(site.app).store.run(result.id, result.id)
+    assert run is not None
+    assert run.envelope["content_type"] == "application/x-literals"
