@@ -248,6 +248,7 @@ class CheckpointStore(Upkeep):
 
         Raises:
             ConfigurationError: it cannot be as durable as it is to be.
+            StoreUnavailable: it does not answer.
         """
         return []
 

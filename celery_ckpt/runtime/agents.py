@@ -26,6 +26,7 @@ from celery_ckpt.maintenance import without_pin
 from celery_ckpt.models import Checkpoint, Value
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker import send, without_retries
 from celery_ckpt.runtime.cancelling import cancel_runs
 from celery_ckpt.runtime.starting import UNREADABLE_HERE
@@ -232,7 +233,8 @@ class Agents(Tidying):
         except _NOT_DAMAGED:
             raise
         except StoreError as damage:
-            logger.warning("Agent %r is deleted, but not all its runs were ended: %s", agent_id, damage)
+            who = phrases.identity_of_agent(agent_id)
+            logger.warning(phrases.AGENT_HALF_DELETED, *who, damage)
         return self.store.delete(agent_id)
 
 

@@ -46,4 +46,4 @@ class Aside:
             try:
                 action()
             except Exception:
-                logger.exception("What was to be done aside failed")
+                logger.exception("Background work failed")

@@ -20,7 +20,7 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.models import Checkpoint, is_alike, is_as_good_as
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run import AgentRun
-from celery_ckpt.runtime import signals
+from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
@@ -53,6 +53,8 @@ class Attempt:
         self.strategy = task.strategy_in(context.settings).for_run()
         #: When a watchdog looks at the agent, unless somebody said otherwise since.
         self.moment = moment
+        #: Is its body at work, or has it been? Only then there is something to save.
+        self.has_begun = False
         #: Has Celery told the world how the run ended?
         self.is_announced = False
         #: Set once its body was told to stop: whatever it makes of that, it has not done all its work.
@@ -102,7 +104,8 @@ class Attempt:
             try:
                 self._save(run, run.snapshot(event))
             except StoreUnavailable as error:
-                logger.error("A checkpoint of agent %r was not saved: %s", run.agent_id, error)
+                who = phrases.identity(self.of_run)
+                logger.error(phrases.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
                 tell(signals.checkpoint_failed, self, run, error=error)
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
@@ -157,7 +160,7 @@ class Attempt:
         if isinstance(self.strategy, Never):
             return  # without checkpoints the next one would begin where this one began
         if limit is not None and self._iterations >= limit:
-            raise self._stopped(f"{limit} iterations are done")
+            raise self._stopped(f"iterations_per_task={limit} is reached")
 
     def _stopped(self, reason: str) -> HandOff:
         self.stop = HandOff(reason)
@@ -167,12 +170,8 @@ class Attempt:
         """A recorded step was not asked for as it was recorded."""
         if self.task.on_changed == "fail":
             raise StepChanged(agent_id=run.agent_id, name=name, iteration=run.iteration)
-        logger.warning(
-            "Step %r in iteration %d of agent %r has changed since it was recorded; it is called anew",
-            name,
-            run.iteration,
-            run.agent_id,
-        )
+        who = phrases.identity(self.of_run)
+        logger.warning(phrases.STEP_CHANGED, *who, run.iteration, phrases.shown(name))
         tell(signals.step_changed, self, run, name=name)
 
     def is_to_go(self, error: BaseException) -> bool:

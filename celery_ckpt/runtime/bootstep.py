@@ -16,7 +16,7 @@ from celery import Celery, bootsteps
 from celery.worker import state as worker_state
 from click import ClickException
 
-from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.errors import ConfigurationError, StoreUnavailable
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.settling import finish
@@ -69,8 +69,12 @@ class AgentsStep(bootsteps.StartStopStep):
 
 
 def _warn(context: AppContext) -> None:
-    for risk in context.store.risks():
-        logger.warning("The checkpoint store can lose work: %s", risk)
+    try:
+        for risk in context.store.risks():
+            logger.warning("The checkpoint store can lose work: %s", risk)
+    except StoreUnavailable as error:
+        where = getattr(error, "where", "-")
+        logger.warning("The checkpoint store does not answer yet. Agents wait for it. store=%s", where)
 
 
 def _has_children(worker: Any) -> bool:

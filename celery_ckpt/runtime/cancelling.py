@@ -10,6 +10,7 @@ from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.repairing import repaired
 from celery_ckpt.restoring import metadata_of_run
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settling import send_next
 from celery_ckpt.runtime.states import CANCELLED, tell_cancelled
@@ -38,7 +39,7 @@ def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
         _settle(context, run, lease)
     except LeaseError:
         # It took longer than the lease lasts: a watchdog has seen to the rest.
-        logger.warning("Run %s was settled by somebody else", run.run_id)
+        logger.warning(phrases.SETTLED_ELSEWHERE, *phrases.identity(run))
     return True
 
 

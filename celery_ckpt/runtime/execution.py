@@ -35,7 +35,7 @@ from celery_ckpt.errors import (
 )
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.run import AgentRun
-from celery_ckpt.runtime import signals
+from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.current import working_for
@@ -107,10 +107,10 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
     """Execute a body, and put on record how that ends. Returns or raises what Celery is to know."""
     run: AgentRun | None = None
     try:
-        opened = opened_run(attempt)
-        tell(signals.agent_resumed if opened.resumed else signals.agent_started, attempt, opened)
-        with working_for(opened, attempt), soft_time_limit.interrupting():
-            run = opened  # from here on there may be something to save
+        run = opened_run(attempt)
+        tell(signals.agent_resumed if run.resumed else signals.agent_started, attempt, run)
+        with working_for(run, attempt), soft_time_limit.interrupting():
+            attempt.has_begun = True
             value = body()
         if attempt.stop is not None:
             raise attempt.stop  # something in the body has caught it
@@ -223,18 +223,28 @@ def _out_of_time(attempt: Attempt, run: AgentRun | None) -> BaseException:
     """In the midst of something: a body that works by its own hand has its last checkpoint. One that
     got nowhere counts as one that died: a call that is too long for the limit must not go on for ever.
     """
-    if not attempt.has_progressed:
-        return _handed_off(attempt, None, "time limit", RunStatus.RUNNING)
-    return _handed_off(attempt, None if run is None or run.is_own_hand else run, "time limit")
+    status = RunStatus.QUEUED if attempt.has_progressed else RunStatus.RUNNING
+    is_saved = attempt.has_progressed and run is not None and not run.is_own_hand
+    return _handed_off(attempt, run, "soft time limit", status, is_saved=is_saved)
 
 
 def _handed_off(
-    attempt: Attempt, run: AgentRun | None, reason: str, status: RunStatus = RunStatus.QUEUED
+    attempt: Attempt,
+    run: AgentRun | None,
+    reason: str,
+    status: RunStatus = RunStatus.QUEUED,
+    *,
+    is_saved: bool = True,
 ) -> BaseException:
     """Save, release, publish; Celery then acknowledges. In this order, and in no other."""
     time.sleep(drain.grace_left)
     try:
-        if run is not None and not isinstance(attempt.strategy, Never):
+        if (
+            run is not None
+            and is_saved
+            and attempt.has_begun
+            and not isinstance(attempt.strategy, Never)
+        ):
             attempt.save_as_it_is(run)
         released = attempt.of_run.model_copy(update={"status": status})
         attempt.release(released, _UNCLAIMED_SECONDS)
@@ -242,20 +252,21 @@ def _handed_off(
         return _fenced(attempt, run)
     except (CheckpointTooLarge, RedactionFailed, ValueError) as error:
         return _failed(attempt, run, error)  # its state is nothing that could be saved
+    iteration = phrases.UNKNOWN if run is None else run.iteration
+    logger.info(phrases.HANDED_OFF, *phrases.identity(released), iteration, reason)
     tell(signals.agent_handed_off, attempt, run, reason=reason)
     try:
         app, tag = attempt.context.app, attempt.hold.tag
         send(app, released.envelope, has_begun=True, instead_of=tag)
     except Exception as error:
-        logger.warning("Run %s was not sent; a watchdog will: %s", released.run_id, error)
+        logger.warning(phrases.NOT_SENT, *phrases.identity(released), error)
     return Ignore(f"handed off: {reason}")
 
 
 def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     attempt.context.keeper.let_go(attempt.hold)
-    logger.warning(
-        "Run %s was taken over, cancelled or deleted: this attempt stops", attempt.of_run.run_id
-    )
+    of_run = attempt.of_run
+    logger.warning(phrases.LEASE_LOST, *phrases.identity(of_run), of_run.attempts)
     tell(signals.lease_lost, attempt, run)
     if keeps_result(attempt.task):
         tell_outcome_again(attempt)  # STARTED, or a state that the body told, may have come after it
@@ -267,18 +278,18 @@ def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
     before the lease has ended, by a watchdog.
     """
     attempt.context.keeper.let_go(attempt.hold)
-    run_id = attempt.of_run.run_id
-    logger.error("How run %s ended could not be recorded, it is sent again: %s", run_id, refusal)
+    who = phrases.identity(attempt.of_run)
+    logger.error(phrases.NOT_RECORDED, *who, refusal)
     try:
         send_later(attempt.task, LATER_SECONDS)
     except Exception as error:
-        logger.warning("Run %s was not sent; a watchdog will: %s", run_id, error)
+        logger.warning(phrases.NOT_SENT, *who, error)
     return Ignore("how it ended could not be recorded")
 
 
 def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:
     """Another worker may be able to read it, and this one after a deploy: a watchdog sends it."""
-    logger.error("Run %s cannot go on here: %s", attempt.of_run.run_id, error)
+    logger.error(phrases.CANNOT_CONTINUE, *phrases.identity(attempt.of_run), error)
     try:
         queued = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
         attempt.release(queued, _UNCLAIMED_SECONDS)
@@ -298,7 +309,7 @@ def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
     try:
         attempt.release(released, _INTERRUPTED_SECONDS, patience=0)
     except BaseException as failure:
-        logger.warning("The lease of run %s stays until it ends: %s", released.run_id, failure)
+        logger.warning(phrases.LEASE_NOT_RELEASED, *phrases.identity(released), failure)
     return error
 
 

@@ -12,6 +12,7 @@ import time
 
 from celery import Celery
 
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker import DAMAGED, Unacked
 from celery_ckpt.runtime.envelopes import AGENT_HEADER, RECORDED_HEADER
 from celery_ckpt.runtime.lease import RENEWALS
@@ -50,14 +51,20 @@ class Fetched:
                 self._put_back_if_agents(unacked, tag)
             except DAMAGED as error:
                 # It must not keep those of agents from coming back.
-                logger.warning("Message %s is none of Celery's: %s", tag, type(error).__name__)
+                name = type(error).__name__
+                logger.warning(
+                    "Message is not a Celery task and is left alone: tag=%s error=%s", tag, name
+                )
                 self._others.add(tag)
 
     def _put_back_if_agents(self, unacked: Unacked, tag: str) -> None:
-        if not self._is_agents(unacked.headers(tag)):
+        headers = unacked.headers(tag)
+        if not self._is_agents(headers):
             self._others.add(tag)
         elif unacked.restore(tag):
-            logger.warning("A message that a dead worker had is back on its queue: %s", tag)
+            run_id = headers.get("id")
+            names = headers.get(AGENT_HEADER) or run_id, headers.get("task"), run_id
+            logger.warning(phrases.FETCHED_LOST, *map(phrases.shown, names))
 
     def _is_agents(self, headers: dict[str, object]) -> bool:
         if headers.get(RECORDED_HEADER) or headers.get(AGENT_HEADER):

@@ -17,6 +17,7 @@ from celery import Celery
 
 from celery_ckpt.errors import CheckpointError, LeaseLost
 from celery_ckpt.records import Lease
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker import Unacked
 from celery_ckpt.store import CheckpointStore
 
@@ -32,6 +33,8 @@ class Hold:
 
     lease: Lease
     tag: str = ""
+    #: Whom a log line about it is about.
+    identity: phrases.Identity = (phrases.UNKNOWN,) * 3
     #: Called once, from the keeper's thread, if the lease is lost.
     on_loss: Callable[[], object] | None = None
     #: Does somebody else hold the lease by now?
@@ -117,17 +120,17 @@ class Keeper:
                 hold.lose()
         except CheckpointError as error:  # also of a right that was taken away: the others are renewed
             # Expiry alone does not fence: if nobody else takes it, the next renewal makes it good.
-            logger.warning("The lease of agent %r was not renewed: %s", hold.lease.agent_id, error)
+            logger.warning(phrases.LEASE_NOT_RENEWED, *hold.identity, error)
 
     def _unwatch(self, over: dict[str, int]) -> None:
         try:
             self._store.unwatch(over)
         except CheckpointError as error:
-            logger.info("A watchdog will find nothing to do for %d agents: %s", len(over), error)
+            logger.info("The watchdog will look at %d idle agents for nothing: %s", len(over), error)
 
     def _touch(self, unacked: Unacked, tags: list[str]) -> None:
         try:
             unacked.touch(tags)
         except Exception as error:
             # The broker may be away for a while; what it delivers twice is dropped.
-            logger.warning("The broker's visibility deadline was not moved: %s", error)
+            logger.warning("Visibility deadlines could not be extended on the broker: %s", error)

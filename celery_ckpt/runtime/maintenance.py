@@ -52,10 +52,10 @@ def _do_part(context: AppContext, total: PruneReport) -> None:
     done = sweep(context, _AGENTS_IN_A_PART)
     total.include(done)
     if done.agents >= _AGENTS_IN_A_PART:
-        logger.info("Pruning goes on; so far %s", total)
+        logger.info("Pruning continues: %s", total)
         _send_part(context, total)
     elif total.agents:
-        logger.info("Pruning is done: %s", total)
+        logger.info("Pruning finished: %s", total)
         signals.prune_finished.send(sender=context.app, report=total)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from celery_ckpt.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.repairing import repaired
 from celery_ckpt.run import AgentRun
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.patience import patiently
+
+logger = logging.getLogger(__name__)
 
 
 def opened_run(attempt: Attempt) -> AgentRun:
@@ -31,4 +36,7 @@ def opened_run(attempt: Attempt) -> AgentRun:
         cost=attempt.context.settings.cost,
     )
     run.conversation = repaired(run.conversation, attempt.task.pending_calls)
+    if run.resumed:
+        how_far = record.attempts, run.iteration, len(steps)
+        logger.info(phrases.RESUMED, *phrases.identity(record), *how_far)
     return run

@@ -18,6 +18,7 @@ from celery.worker import state as worker_state
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
 from celery_ckpt.records import RunStatus
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.envelopes import agent_id_of
 from celery_ckpt.runtime.settling import attempt_of, send_next
@@ -85,7 +86,8 @@ def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) 
     except (RunNotFound, RunOver):
         return
     except StoreError as error:
-        logger.error("That run %s was %s is not on record: %s", run_id, status, error)
+        who = map(phrases.shown, (agent_id, task.name, run_id))
+        logger.error(phrases.ENDED_NOT_RECORDED, *who, status, error)
 
 
 def connect() -> None:

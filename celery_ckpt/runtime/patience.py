@@ -29,7 +29,7 @@ def patiently(write: Callable[[], R], seconds: float) -> R:
         except StoreUnavailable as error:
             if time.monotonic() + pause > end:
                 raise
-            logger.warning("The store is away, trying again: %s", error)
+            logger.warning("The checkpoint store does not answer and is tried again: %s", error)
         # Not all at once: the store is just coming back.
         time.sleep(pause * random.uniform(0.5, 1))
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -17,6 +17,7 @@ from celery.signals import task_failure, task_postrun, task_retry, task_success,
 
 from celery_ckpt.errors import LeaseError, StoreError
 from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.broker import send
 from celery_ckpt.runtime.context import AppContext
@@ -80,9 +81,9 @@ def settle(attempt: Attempt) -> None:
         if following is None and record.run_id == record.agent_id:
             attempt.context.keeper.unwatch(record.agent_id, attempt.moment)
     except LeaseError:
-        logger.warning("Run %s was settled by somebody else", record.run_id)
+        logger.warning(phrases.SETTLED_ELSEWHERE, *phrases.identity(record))
     except StoreError as error:
-        logger.error("Run %s could not be settled, a watchdog will: %s", record.run_id, error)
+        logger.error(phrases.NOT_SETTLED, *phrases.identity(record), error)
     else:
         send_next(attempt.context, following)
 
@@ -98,7 +99,8 @@ def tell_outcome_again(attempt: Attempt) -> None:
         if run is not None and (run.is_settled or run.status is RunStatus.CANCELLED):
             tell_unless_told(context.app, run)
     except Exception as error:
-        logger.warning("Whether run %s has ended was not told: %s", of_run.run_id, error)
+        who = phrases.identity(of_run)
+        logger.warning(phrases.STATE_NOT_STORED, *who, phrases.UNKNOWN, error)
 
 
 def send_next(context: AppContext, following: RunRecord | None) -> None:
@@ -110,7 +112,7 @@ def send_next(context: AppContext, following: RunRecord | None) -> None:
         has_begun, waited = following.attempts > 0, following.delivery
         send(context.app, following.envelope, has_begun=has_begun, instead_of=waited)
     except Exception as error:
-        logger.warning("Run %s was not sent, a watchdog will: %s", following.run_id, error)
+        logger.warning(phrases.NOT_SENT, *phrases.identity(following), error)
 
 
 def connect() -> None:

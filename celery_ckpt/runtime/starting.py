@@ -22,6 +22,7 @@ from celery_ckpt.errors import (
 )
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.envelopes import (
@@ -68,7 +69,7 @@ def start(task: Any) -> Attempt:
     except CheckpointTooLarge:
         raise  # a message that was sent past the store, and that no store can hold
     except (StoreError, ConfigurationError) as error:
-        logger.error("Run %s cannot begin yet: %s", task.request.id, error)
+        logger.error(phrases.CANNOT_START, *phrases.identity_of_request(task), error)
         reason = "the store is away, refuses, or cannot be read here"
         raise _put_off(task, LATER_SECONDS, reason) from error
 
@@ -78,7 +79,7 @@ def _put_off(task: Any, seconds: float, reason: str) -> Ignore | Reject:
     try:
         send_later(task, seconds)
     except OperationalError as error:
-        logger.warning("Run %s was not sent: %s", task.request.id, error)
+        logger.warning(phrases.NOT_PUT_OFF, *phrases.identity_of_request(task), error)
         return Reject(reason, requeue=True)
     return Ignore(reason)
 
@@ -108,7 +109,7 @@ def _started(context: AppContext, task: Any) -> Attempt:
     begun = _begun(context, run)
     if begun.lease is None:
         raise _nothing_to_do(task, begun.run)
-    hold = Hold(begun.lease, run.delivery)
+    hold = Hold(begun.lease, run.delivery, phrases.identity(begun.run))
     attempt = Attempt(context, task, begun.run, hold, begun.moment)
     context.keeper.keep(hold)
     task.request.ckpt_attempt = attempt

@@ -14,6 +14,7 @@ from celery.exceptions import TaskRevokedError
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker import DAMAGED, content
 from celery_ckpt.runtime.results import failure_of, from_record
 
@@ -47,12 +48,13 @@ def tell_started(task: Any) -> None:
     request = task.request
     if not tells_started(task):
         return
-    who = {"pid": os.getpid(), "hostname": request.hostname}
+    where = {"pid": os.getpid(), "hostname": request.hostname}
     try:
-        task.backend.store_result(request.id, who, states.STARTED, request=request)
+        task.backend.store_result(request.id, where, states.STARTED, request=request)
     except Exception as error:
         # Nobody's work depends on being watched.
-        logger.warning("That run %s has started was not stored: %s", request.id, error)
+        who = phrases.identity_of_request(task)
+        logger.warning(phrases.STATE_NOT_STORED, *who, states.STARTED, error)
 
 
 def tell_cancelled(app: Celery, run: RunRecord) -> None:
@@ -61,10 +63,7 @@ def tell_cancelled(app: Celery, run: RunRecord) -> None:
     try:
         tell(request=_request(app, run))
     except (*DAMAGED, DecodeError) as error:
-        reason = type(error).__name__
-        logger.warning(
-            "The stored message of run %s, cancelled now, is damaged: %s", run.run_id, reason
-        )
+        logger.warning(phrases.MESSAGE_DAMAGED, *phrases.identity(run), type(error).__name__)
         tell()
 
 
@@ -92,7 +91,7 @@ def tell_if_missed(task: Any, run: RunRecord) -> None:
         if keeps_result(task) and task.backend.get_state(run.run_id) in _UNDER_WAY:
             tell_again(task.app, run)
     except Exception as error:
-        logger.info("Whether the end of run %s was told is not known: %s", run.run_id, error)
+        logger.info(phrases.RESULT_NOT_READ, *phrases.identity(run), error)
 
 
 def told_outcome(task: Any) -> RunStatus | None:
@@ -100,7 +99,7 @@ def told_outcome(task: Any) -> RunStatus | None:
     try:
         return _OUTCOMES.get(task.backend.get_state(task.request.id))
     except Exception as error:
-        logger.info("Whether run %s has ended is not known: %s", task.request.id, error)
+        logger.info(phrases.RESULT_NOT_READ, *phrases.identity_of_request(task), error)
         return None
 
 

@@ -16,7 +16,7 @@ from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import CheckpointError, StoreUnavailable
 from celery_ckpt.maintenance import Pruned, PruneReport, Rounds, Verdict
 from celery_ckpt.retention import Rules, judge, old_runs
-from celery_ckpt.runtime import signals
+from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import Settings
 
@@ -93,7 +93,8 @@ def _judged(context: AppContext, found: Sequence[tuple[str, int | None]]) -> Ite
     sights = context.store.sights([agent_id for agent_id, _ in found])
     for sight, (_, moment) in zip(sights, found, strict=True):
         if sight.damage:
-            logger.error("Agent %r is not pruned: %s", sight.agent_id, sight.damage)
+            who = phrases.identity_of_agent(sight.agent_id)
+            logger.error(phrases.AGENT_NOT_PRUNED, *who, sight.damage)
         yield judge(sight, rules, now, moment, retry)
 
 
@@ -115,7 +116,7 @@ def _runs_that_would_go(context: AppContext, verdict: Verdict) -> int:
     except StoreUnavailable:
         raise
     except CheckpointError as error:
-        logger.error("Old runs of agent %r are not counted: %s", agent_id, error)
+        logger.error(phrases.AGENT_NOT_PRUNED, *phrases.identity_of_agent(agent_id), error)
         return 0
 
 

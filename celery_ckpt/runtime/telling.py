@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.dispatch import Signal
 
 from celery_ckpt.run import AgentRun
-from celery_ckpt.runtime import signals
+from celery_ckpt.runtime import phrases, signals
 
 if TYPE_CHECKING:
     from celery_ckpt.runtime.attempt import Attempt
@@ -51,4 +51,4 @@ def _send_event(kind: str, attempt: Attempt, run: AgentRun | None) -> None:
         )
     except Exception as error:
         # Nobody's work depends on being watched.
-        logger.warning("The event %s was not sent: %s", kind, error)
+        logger.warning(phrases.EVENT_NOT_SENT, *phrases.identity(record), kind, error)

@@ -28,6 +28,7 @@ from celery.worker import state as worker_state
 from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
 from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing
+from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker import Unacked, send
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.envelopes import agent_id_of
@@ -81,11 +82,11 @@ class Watchdog:
             except CheckpointError as error:
                 # The store may be away, or closed to us; another look comes soon. Said once is enough.
                 if str(error) != said:
-                    logger.error("The watchdog could not look after agents: %s", error)
+                    logger.error("The watchdog cannot look after agents: %s", error)
                 said = str(error)
             except Exception:
                 # The broker may be away.
-                logger.exception("The watchdog could not look after agents")
+                logger.exception("The watchdog cannot look after agents")
         unacked.close()
 
     def look(self, unacked: Unacked) -> None:
@@ -114,7 +115,7 @@ class Watchdog:
         try:
             pause = self._looked_at(context, unacked, agent_id)
         except StoreError as error:
-            logger.warning("Agent %r could not be looked after: %s", agent_id, error)
+            logger.warning(phrases.AGENT_NOT_WATCHED, *phrases.identity_of_agent(agent_id), error)
             return
         if pause is not None:
             context.store.watch(agent_id, pause)
@@ -160,11 +161,15 @@ class Watchdog:
 
     def _bring_back(self, unacked: Unacked, run: RunRecord) -> None:
         # Also the message of a run that went back to the queue, or has ended: nobody acknowledged it.
-        if unacked.restore(run.delivery):
-            logger.warning("Run %s has lost its worker: its message is back on the queue", run.run_id)
-        elif run.envelope:
+        if not unacked.restore(run.delivery):
+            if not run.envelope:
+                return
             send(self._app, run.envelope, has_begun=run.attempts > 0)
-            logger.warning("Run %s (%s) was sent again", run.run_id, run.status)
+        who = phrases.identity(run)
+        if run.status is RunStatus.RUNNING:
+            logger.warning(phrases.WORKER_LOST, *who, run.attempts)
+        else:
+            logger.warning(phrases.SENT_AGAIN, *who, run.attempts, run.status)
 
     def _longer_pause(self, agent_id: str) -> float:
         if len(self._pauses) >= _REMEMBERED:

@@ -47,7 +47,7 @@ def test_the_quickstart_works_as_it_is_written(tmp_path: Path, valkey: Valkey) -
         wait_until("the answer is there", lambda: "answer" in asked.log, PATIENCE)
 
     assert asked.log == "the answer: thought 20\n"
-    assert "has lost its worker: its message is back on the queue" in second.log
+    assert "Run lost its worker and was requeued: agent=quickstart task=tasks.think run=" in second.log
     before, between, after = calls(first), calls(second), calls(third)
     # The call in flight at the kill is made again; none is at the deploy.
     assert between[0] in (before[-1], before[-1] + 1)

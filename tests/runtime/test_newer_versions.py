@@ -42,7 +42,7 @@ def test_a_run_that_a_newer_version_has_recorded_is_left_to_it(
     known = written_by_a_newer_version(client, key, b'{"task"', b'{"format":2,"then":[],"task"')
     worker = start_worker()
     assert other.get(timeout=60) == ["old"]
-    refusal = f"Run {result.id} cannot begin yet: The record of run {result.id!r} of agent 'new' has"
+    refusal = f"run={result.id} error=The record of run {result.id!r} of agent 'new' has"
     until(lambda: refusal in worker.log(), 15, "it is put off")
     assert not result.ready()
     assert client.hget("ckpt:{new}:agent", "token") is None, "no attempt has begun"
@@ -61,7 +61,8 @@ def test_an_agent_that_a_newer_version_has_worked_for_is_left_to_it(
     assert remember.apply_async(("one",), agent_id="new").get(timeout=60) == ["one"]
     known = written_by_a_newer_version(client, "ckpt:{new}:agent", b"1 2 ", b"2 2 ")
     result = remember.apply_async(("two",), agent_id="new")
-    until(lambda: worker.log().count(f"Run {result.id} cannot go on here") >= 2, 25, "it is put back")
+    refusal = f"Run cannot continue on this worker and was requeued: agent=new task={remember.name}"
+    until(lambda: worker.log().count(refusal) >= 2, 25, "it is put back")
     assert not result.ready()
 
     client.hset("ckpt:{new}:agent", mapping=known)

@@ -33,7 +33,11 @@ def test_an_agent_waits_for_a_store_that_comes_back_with_what_it_had(
     other_server.kill()
     ledger.let_go()
     # A failed renewal of the lease, or look of the watchdog, says that seconds have gone by.
-    until(lambda: "could not look" in worker.log() or "not renewed" in worker.log(), 20, "it is missed")
+    until(
+        lambda: "watchdog cannot look" in worker.log() or "renew its lease" in worker.log(),
+        20,
+        "it is missed",
+    )
     other_server.start()
 
     # If the lease ended meanwhile, a successor may make the call in flight again.
@@ -65,7 +69,26 @@ def test_a_run_that_is_delivered_while_the_store_is_away_begins_later(
     other_server.kill()
     worker = start_worker()
 
-    until(lambda: f"Run {result.id} cannot begin yet" in worker.log(), 30, "it cannot begin")
+    until(lambda: "Run cannot start yet" in worker.log(), 30, "it cannot begin")
     other_server.start()
 
     assert_right_end(result, 2, ledger, broker)
+
+
+class TestAWorkerThatStartsWithoutItsStore:
+    @pytest.fixture
+    def configuration(self, configuration: Configuration) -> Configuration:
+        return replace(configuration, store_url=configuration.store_url.replace("//", "//:hunter2@"))
+
+    def test_says_that_agents_wait_for_it(
+        self, start_worker: StartWorker, other_server: Valkey
+    ) -> None:
+        other_server.kill()
+        worker = start_worker(wait=False)
+        worker.wait_ready(120)
+
+        where = Broker(other_server).url(STORE_DB)
+        said = f"The checkpoint store does not answer yet. Agents wait for it. store={where}"
+        assert said in worker.log()
+        assert "can lose work" not in worker.log()
+        assert "hunter2" not in worker.log()

@@ -48,7 +48,7 @@ def test_neither_logs_nor_events_nor_results_have_what_an_agent_says(
         until(lambda: "agent-finished" in watcher.kinds("agent", result.id), 10, "it is told")
         events = str(watcher.saw("agent")) + str(watcher.saw("task"))
     app.send_task("celery_ckpt.prune")
-    until(lambda: "Pruning is done" in worker.log(), 10, "pruning is done")
+    until(lambda: "Pruning finished" in worker.log(), 10, "pruning is done")
 
     assert {"agent-step-changed", "agent-handed-off"} <= set(watcher.kinds("agent", result.id))
     assert found_in(worker.log().encode(), SECRET) == []
@@ -83,7 +83,7 @@ def test_a_worker_without_the_key_leaves_the_run_to_one_that_has_it(
     keyless = {**CONF, **({"ckpt_encryption_keys": [other]} if has_keys else {})}
     stranger = start_worker(environment={"CKPT_TEST_CONF": json.dumps(keyless)})
     result = blurt.delay("hello", False)
-    until(lambda: "cannot begin yet" in stranger.log(), 15, "it is refused")
+    until(lambda: "Run cannot start yet" in stranger.log(), 15, "it is refused")
     assert "is encrypted with the key" in stranger.log()
     assert not result.ready()
 

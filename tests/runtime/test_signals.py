@@ -61,7 +61,7 @@ def test_a_run_tells_its_story_in_order(site: Site) -> None:
     }
     events = [json.loads(note["texts"]).get("event") for note in told(site, result.id)]
     assert [event for event in events if event] == ["llm_response", "iteration"] * 3
-    assert "2 iterations" in sent(site, result.id, "agent_handed_off")["texts"]
+    assert "iterations_per_task=2" in sent(site, result.id, "agent_handed_off")["texts"]
     finished = sent(site, result.id, "agent_finished")
     assert finished["kinds"] == {"run": "AgentRun", "record": "RunRecord"}
 
@@ -80,7 +80,8 @@ def test_a_step_that_has_changed_is_told_of(site: Site, tmp_path: Path) -> None:
 
     assert result.get(timeout=60) == "NEW"
     assert json.loads(sent(site, result.id, "step_changed")["texts"]) == {"name": "name"}
-    warning = f"Step 'name' in iteration 0 of agent '{result.id}' has changed"
+    who = f"agent={result.id} task={changing.name} run={result.id}"
+    warning = f"Step changed since it was recorded, and is called again: {who} iteration=0 step=name"
     until(lambda: warning in site.worker.log(), 5, "the worker warns")
 
 

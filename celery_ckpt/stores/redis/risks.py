@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from celery_ckpt.errors import ConfigurationError, StoreError
+from celery_ckpt.errors import ConfigurationError, StoreError, StoreUnavailable
 from celery_ckpt.store import Durability
 from celery_ckpt.stores.redis.failures import translated
 from celery_ckpt.stores.redis.server import Server
@@ -22,10 +22,13 @@ def risks_of(server: Server, durability: Durability = "default") -> list[str]:
 
     Raises:
         ConfigurationError: it cannot be as durable as it is to be.
+        StoreUnavailable: it does not answer.
     """
     try:
         with translated(server.where):
             return list(_risks_of_all(server, durability))
+    except StoreUnavailable:
+        raise
     except StoreError as error:
         return [f"its configuration cannot be read: {error}"]
 
