@@ -12,12 +12,19 @@ import mmap
 import os
 import struct
 import time
+from contextlib import suppress
 from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from celery.signals import worker_process_init
 
+from celery_ckpt.runtime.owner import is_known_dead, this_process
+
 _ENVIRONMENT = "CELERY_CKPT_DRAIN"
+#: Where Linux keeps pages that have a name, and what ours are called.
+_MEMORY, _PREFIX = Path("/dev/shm"), "celery_ckpt."
 #: Is the worker shutting down; gently; since when (monotonic, the same for all processes of a boot).
 _LAYOUT = struct.Struct("??d")
 #: A child that ends its task with an exception right after the signal can make the worker hang.
@@ -35,10 +42,17 @@ class Drain:
 
     def share(self) -> None:
         """In the parent, before children are spawned: give the page a name."""
-        self._shared = shared_memory.SharedMemory(create=True, size=_LAYOUT.size)
+        _remove_leftovers()
+        name = f"{_PREFIX}{'-'.join(_process())}-{uuid4().hex[:8]}"
+        self._shared = shared_memory.SharedMemory(name, create=True, size=_LAYOUT.size)
         assert self._shared.buf is not None
         self._page = self._shared.buf
         os.environ[_ENVIRONMENT] = self._shared.name
+
+    @property
+    def name(self) -> str:
+        """The name of the page, if it has one."""
+        return self._shared.name if self._shared is not None else ""
 
     def unshare(self) -> None:
         """In the parent, when it has stopped: nobody needs the name any more."""
@@ -79,6 +93,22 @@ class Drain:
             return 0.0
         grace = _WARM_GRACE if warm else _COLD_GRACE
         return max(0.0, float(since) + grace - time.monotonic())
+
+
+def _process() -> tuple[str, str, str]:
+    """This process as its page's name has it: pid namespace, pid, start time."""
+    _, _, namespace, pid, started = this_process().rsplit("/", 4)
+    return namespace, pid, started
+
+
+def _remove_leftovers() -> None:
+    """A worker that was killed has left its page behind. It is a few bytes, and they would add up."""
+    host, boot, *_ = this_process().rsplit("/", 4)
+    for page in _MEMORY.glob(f"{_PREFIX}*"):
+        owner = "/".join((host, boot, *page.name.removeprefix(_PREFIX).split("-")[:3]))
+        if is_known_dead(owner):
+            with suppress(OSError):  # it may be another user's
+                page.unlink()
 
 
 #: Of this worker.
