@@ -14,7 +14,7 @@ from celery_workers.ledger import Ledger, Note
 from celery_workers.processes import FAST, Pool, Worker
 from celery_workers.scenarios import count
 from celery_workers.waiting import until
-from scenario_kit import POOLS, assert_right_end, scenario, several_workers
+from scenario_kit import LONG_LEASE, POOLS, assert_right_end, scenario, several_workers
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
@@ -72,7 +72,7 @@ def test_a_cold_shutdown_costs_at_most_the_call_in_flight(
     _assert_ended_by(ledger, result, {"HandOff", *STOPPED}, at_least=1)
 
 
-@scenario(worker_soft_shutdown_timeout=PATIENT)
+@scenario(worker_soft_shutdown_timeout=PATIENT, ckpt_lease_ttl=LONG_LEASE)
 @pytest.mark.parametrize(("pool", "end"), SOFT_ENDS)
 def test_a_soft_shutdown_hands_an_agent_over_and_costs_no_call(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool, end: End
@@ -91,7 +91,7 @@ def test_a_soft_shutdown_hands_an_agent_over_and_costs_no_call(
 
 
 @pytest.mark.skipif(VERSION < (5, 7), reason="Celery 5.7 was the first that can spawn them")
-@scenario(worker_soft_shutdown_timeout=PATIENT)
+@scenario(worker_soft_shutdown_timeout=PATIENT, ckpt_lease_ttl=LONG_LEASE)
 @pytest.mark.parametrize("end", [Worker.term, Worker.quit])
 def test_a_child_that_was_spawned_hears_of_a_shutdown_like_one_that_was_forked(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, end: End
