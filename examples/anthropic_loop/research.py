@@ -49,12 +49,8 @@ def client() -> Anthropic:
 
 
 def ask_model(conversation: Conversation) -> Reply:
-    """The model's next message.
-
-    What it answered is kept whole, with its id and its usage. The API takes back the two fields.
-    """
-    kept = [message.to_dict() for message in conversation]
-    messages: list[Any] = [{"role": one["role"], "content": one["content"]} for one in kept]
+    """The model's answer. ``run.llm`` keeps its role and content, all that the API takes back."""
+    messages: list[Any] = [message.to_dict() for message in conversation]
     return client().messages.create(
         model=MODEL, max_tokens=1024, system=SYSTEM, messages=messages, tools=SCHEMAS
     )
@@ -67,8 +63,7 @@ def research(run: AgentRun, question: str) -> str:
         run.conversation.append(Message.user(question))
     for _ in run.iterations(limit=20):
         reply = run.llm(ask_model, run.conversation)
-        for call in reply.tool_calls:
-            run.tool(call, TOOLS[call.name])
         if not reply.tool_calls:
             return reply.text
+        run.tools(reply, TOOLS)
     raise RuntimeError("no answer in 20 turns")

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import Celery
 from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessage
+from openai.types.chat import ChatCompletion
 
 from celery_ckpt import AfterLlmResponse, AfterToolCall, AgentRun, Conversation, Message, agent_task
 
@@ -50,11 +50,10 @@ def client() -> AsyncOpenAI:
     return AsyncOpenAI()
 
 
-async def ask_model(conversation: Conversation) -> ChatCompletionMessage:
-    """The model's next message."""
+async def ask_model(conversation: Conversation) -> ChatCompletion:
+    """The model's answer; ``run.llm`` takes the message out of it."""
     messages: list[Any] = [message.to_dict() for message in conversation]
-    completion = await client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
-    return completion.choices[0].message
+    return await client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
 
 
 @agent_task(strategy=AfterToolCall() | AfterLlmResponse())
@@ -64,7 +63,7 @@ async def travel(run: AgentRun, question: str) -> str:
         run.conversation.append(Message.user(question))
     async for _ in run.iterations(limit=20):
         reply = await run.llm(ask_model, run.conversation)
-        await asyncio.gather(*(run.tool(call, TOOLS[call.name]) for call in reply.tool_calls))
         if not reply.tool_calls:
             return reply.text
+        await run.tools(reply, TOOLS)
     raise RuntimeError("no answer in 20 turns")

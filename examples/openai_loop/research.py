@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery
 from openai import OpenAI
-from openai.types.chat import ChatCompletionMessage
+from openai.types.chat import ChatCompletion
 
 from celery_ckpt import AgentRun, Conversation, EveryN, Message, agent_task
 
@@ -53,11 +53,10 @@ def client() -> OpenAI:
     return OpenAI()
 
 
-def ask_model(conversation: Conversation) -> ChatCompletionMessage:
-    """The model's next message."""
+def ask_model(conversation: Conversation) -> ChatCompletion:
+    """The model's answer; ``run.llm`` takes the message out of it."""
     messages: list[Any] = [message.to_dict() for message in conversation]
-    completion = client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
-    return completion.choices[0].message
+    return client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
 
 
 @agent_task(strategy=EveryN(1))
@@ -67,8 +66,7 @@ def research(run: AgentRun, question: str) -> str:
         run.conversation.append(Message.user(question))
     for _ in run.iterations(limit=20):
         reply = run.llm(ask_model, run.conversation)
-        for call in reply.tool_calls:
-            run.tool(call, TOOLS[call.name])
         if not reply.tool_calls:
             return reply.text
+        run.tools(reply, TOOLS)
     raise RuntimeError("no answer in 20 turns")

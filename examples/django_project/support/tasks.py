@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from openai import OpenAI
-from openai.types.chat import ChatCompletionMessage
+from openai.types.chat import ChatCompletion
 
 from celery_ckpt import AgentRun, Conversation, Message, agent_task
 from support.models import Ticket
@@ -43,13 +43,12 @@ def client() -> OpenAI:
     return OpenAI()
 
 
-def ask_model(conversation: Conversation) -> ChatCompletionMessage:
-    """The model's next message."""
+def ask_model(conversation: Conversation) -> ChatCompletion:
+    """The model's answer; ``run.llm`` takes the message out of it."""
     messages: list[Any] = [message.to_dict() for message in conversation]
-    completion = client().chat.completions.create(
+    return client().chat.completions.create(
         model=settings.OPENAI_MODEL, messages=messages, tools=SCHEMAS
     )
-    return completion.choices[0].message
 
 
 @agent_task
@@ -60,9 +59,8 @@ def answer_ticket(run: AgentRun, ticket_id: int) -> None:
         run.conversation.append(Message.user(ticket.question))
     for _ in run.iterations(limit=20):
         reply = run.llm(ask_model, run.conversation)
-        for call in reply.tool_calls:
-            run.tool(call, TOOLS[call.name])
         if not reply.tool_calls:
             Ticket.objects.filter(pk=ticket_id).update(answer=reply.text)
             return
+        run.tools(reply, TOOLS)
     raise RuntimeError("no answer in 20 turns")
