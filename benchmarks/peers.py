@@ -1,16 +1,19 @@
 """LangGraph's savers on the same work, if they are installed.
 
 The conversation is the channel ``messages``, a list of plain objects: of what LangGraph accepts, that
-is the cheapest to pack.
+is the cheapest to pack. Each saver is measured with the default channel, which is saved whole, and the
+durable ones also with ``DeltaChannel``, which saves what is new and a snapshot from time to time.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
+from uuid import uuid4
 
 from benchmarks.contenders import PEER, Contender, Place
 from benchmarks.work import Turn
@@ -31,8 +34,9 @@ class LangGraphSaver(Contender):
         self.resources = ExitStack()
         self._configs: dict[str, Any] = {}
         self._versions: dict[str, Any] = {}
-        can_prune = _can_prune(saver)
-        self.note = "prune is " + ("keep_latest" if can_prune else "delete_thread: there is no other")
+        self._keeps_latest = _can_prune(saver)
+        whole = "delete_thread: there is no other"
+        self.note = f"prune is {'keep_latest' if self._keeps_latest else whole}"
 
     def prepare(self, turn: Turn) -> tuple[Any, ...]:
         from langgraph.checkpoint.base import empty_checkpoint
@@ -51,17 +55,24 @@ class LangGraphSaver(Contender):
         agent_id, *arguments = prepared
         self._configs[agent_id] = self.saver.put(*arguments)
 
+    def before_reading(self, turn: Turn) -> None:
+        """Make sure that the numbers are those of a saver that works."""
+        if self.load_latest(turn.agent_id) != turn.plain:
+            raise RuntimeError(f"{self.name} does not load what was saved")
+
     def load_latest(self, agent_id: str) -> Any:
-        return self.saver.get_tuple(_config(agent_id))
+        return self._messages(self.saver.get_tuple(_config(agent_id)))
+
+    def _messages(self, found: Any) -> Any:
+        return found.checkpoint["channel_values"][_CHANNEL]
 
     def list(self, agent_id: str) -> Iterator[Any]:
-        found: Iterator[Any] = self.saver.list(_config(agent_id))
-        return found
+        return map(self._messages, self.saver.list(_config(agent_id)))
 
     def prune(self, agent_id: str, keep: int) -> int:
         there = self._versions.pop(agent_id)
         count = int(str(there).partition(".")[0])
-        if _can_prune(self.saver):
+        if self._keeps_latest:
             self.saver.prune([agent_id], strategy="keep_latest")
             return count - 1
         self.saver.delete_thread(agent_id)
@@ -72,6 +83,65 @@ class LangGraphSaver(Contender):
 
     def close(self) -> None:
         self.resources.close()
+
+
+class LangGraphDelta(LangGraphSaver):
+    """A saver whose conversation is a ``DeltaChannel``.
+
+    As LangGraph's loop does it: the new messages are put as writes of the checkpoint before, and the
+    checkpoint itself holds the whole channel only every ``snapshot_frequency``-th time.
+    """
+
+    def __init__(self, name: str, saver: Any, count_bytes: Callable[[], int]) -> None:
+        from langgraph.channels.delta import DeltaChannel
+
+        super().__init__(f"{name}, DeltaChannel", saver, count_bytes)
+        self._channel = DeltaChannel(_extended, list)
+        self._channel.key = _CHANNEL
+        # keep_latest refuses threads with such a channel.
+        self._keeps_latest = False
+        every = self._channel.snapshot_frequency
+        self.note = f"beta; a snapshot every {every} updates; prune is delete_thread: there is no other"
+
+    def prepare(self, turn: Turn) -> tuple[Any, ...]:
+        from langgraph.checkpoint.base import empty_checkpoint
+        from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+        if turn.agent_id not in self._configs:
+            # What the first messages are writes of.
+            root, metadata = empty_checkpoint(), {"source": "input", "step": 0}
+            self._configs[turn.agent_id] = self.saver.put(_config(turn.agent_id), root, metadata, {})
+        agent_id, config, checkpoint, metadata, versions = super().prepare(turn)
+        since = turn.iteration % self._channel.snapshot_frequency
+        if since:
+            checkpoint["channel_values"] = {}
+            metadata["counters_since_delta_snapshot"] = {_CHANNEL: (since, since)}
+        else:
+            checkpoint["channel_values"] = {_CHANNEL: _DeltaSnapshot(turn.plain)}
+        writes = [(_CHANNEL, turn.plain[-2:])]
+        return agent_id, writes, str(uuid4()), config, checkpoint, metadata, versions
+
+    def list(self, agent_id: str) -> Iterator[Any]:
+        # Read first: SqliteSaver holds its lock while it lists, and reading a channel needs it too.
+        return map(self._messages, [*self.saver.list(_config(agent_id))])
+
+    def save(self, prepared: tuple[Any, ...]) -> None:
+        agent_id, writes, task_id, config, *arguments = prepared
+        self.saver.put_writes(config, writes, task_id)
+        super().save((agent_id, config, *arguments))
+
+    def _messages(self, found: Any) -> Any:
+        from langgraph.pregel._checkpoint import channels_from_checkpoint
+
+        channels, _ = channels_from_checkpoint(
+            {_CHANNEL: self._channel}, found.checkpoint, saver=self.saver, config=found.config
+        )
+        return channels[_CHANNEL].get()
+
+
+def _extended(messages: list[Any], updates: Sequence[list[Any]]) -> list[Any]:
+    """The reducer of the channel."""
+    return [*messages, *chain.from_iterable(updates)]
 
 
 def _config(agent_id: str) -> dict[str, Any]:
@@ -96,18 +166,36 @@ def langgraph_memory(place: Place) -> Contender:
 
 def langgraph_sqlite(place: Place) -> Contender:
     """SqliteSaver, as it opens a file."""
+    return _sqlite(place, LangGraphSaver)
+
+
+def langgraph_sqlite_delta(place: Place) -> Contender:
+    """The same with DeltaChannel."""
+    return _sqlite(place, LangGraphDelta)
+
+
+def _sqlite(place: Place, kind: type[LangGraphSaver]) -> Contender:
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     resources = ExitStack()
     opened = SqliteSaver.from_conn_string(str(place.directory / "langgraph.db"))
     saver = resources.enter_context(opened)
-    contender = LangGraphSaver("LangGraph SqliteSaver", saver, place.bytes_on_disk)
+    contender = kind("LangGraph SqliteSaver", saver, place.bytes_on_disk)
     contender.resources = resources
     return contender
 
 
 def langgraph_postgres(place: Place) -> Contender:
     """PostgresSaver, in a schema of its own that goes away afterwards."""
+    return _postgres(LangGraphSaver)
+
+
+def langgraph_postgres_delta(place: Place) -> Contender:
+    """The same with DeltaChannel."""
+    return _postgres(LangGraphDelta)
+
+
+def _postgres(kind: type[LangGraphSaver]) -> Contender:
     import psycopg
     from langgraph.checkpoint.postgres import PostgresSaver
     from psycopg.rows import dict_row
@@ -130,7 +218,7 @@ def langgraph_postgres(place: Place) -> Contender:
         row: Any = connection.execute(query).fetchone()
         return int(row["n"])
 
-    contender = LangGraphSaver("LangGraph PostgresSaver", saver, count_bytes)
+    contender = kind("LangGraph PostgresSaver", saver, count_bytes)
     contender.resources = resources
     return contender
 
@@ -139,9 +227,13 @@ def peers() -> tuple[list[Callable[[Place], Contender]], list[str]]:
     """Those that can be measured here, and why the others cannot."""
     if not find_spec("langgraph") or not find_spec("langgraph.checkpoint.sqlite"):
         return [], ["LangGraph's savers are not installed: pip install 'celery-ckpt[bench]'"]
-    found: list[Callable[[Place], Contender]] = [langgraph_memory, langgraph_sqlite]
+    found: list[Callable[[Place], Contender]] = [
+        langgraph_memory,
+        langgraph_sqlite,
+        langgraph_sqlite_delta,
+    ]
     if not find_spec("langgraph.checkpoint.postgres"):
         return found, ["LangGraph's PostgresSaver is not installed"]
     if not os.environ.get(POSTGRES_URL):
         return found, [f"LangGraph's PostgresSaver needs a database: set {POSTGRES_URL} to its URL"]
-    return [*found, langgraph_postgres], []
+    return [*found, langgraph_postgres, langgraph_postgres_delta], []

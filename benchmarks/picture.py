@@ -13,7 +13,7 @@ _COLOURS = {
     "ours": ("#0b6e4f", "#16a34a", "#65a30d", "#14b8a6"),
     "naive": ("#d97706",),
     "limit": ("#475569", "#94a3b8"),
-    "peer": ("#7c3aed", "#c026d3", "#e11d48"),
+    "peer": ("#7c3aed", "#c026d3", "#f472b6", "#e11d48", "#fb923c"),
 }
 _LINES = {"ours": "-", "naive": "--", "limit": ":", "peer": "--"}
 _INK, _FAINT = "#1f2937", "#e5e7eb"
@@ -57,7 +57,7 @@ def _draw_saves(axes: Any, figures: list[Figures], colours: dict[str, str]) -> N
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     last = max(point for point, *_ in ends)
-    axes.set_xlim(min(min(each.save) for each in figures) * 0.9, last * 9)
+    axes.set_xlim(min(min(each.save) for each in figures) * 0.9, last * 14)
     _label_ends(axes, ends)
     _plain(axes)
 
@@ -66,7 +66,7 @@ def _label_ends(axes: Any, ends: list[tuple[int, float, str, str]]) -> None:
     """Write each name beside the end of its line; names that would touch are moved apart."""
     taken: dict[int, float] = {}
     for point, time, name, colour in sorted(ends, key=lambda end: (end[0], end[1])):
-        height = max(time, taken.get(point, 0) * 1.3)
+        height = max(time, taken.get(point, 0) * 1.45)
         taken[point] = height
         axes.text(
             point * 1.18, height, name, color=colour, va="center", fontsize=9, bbox=_PAPER, zorder=5
