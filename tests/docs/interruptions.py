@@ -24,7 +24,12 @@ from uuid import UUID
 from celery_ckpt.testing import crash_everywhere
 
 #: What an agent is called with, by the annotation of the parameter.
-ARGUMENTS: dict[Any, Any] = {str: "why is the sky blue?", int: 3, list[int]: [1, 2, 3]}
+ARGUMENTS: dict[Any, Any] = {
+    str: "why is the sky blue?",
+    int: 3,
+    list[int]: [1, 2, 3],
+    list[str]: ["one", "two"],
+}
 #: What providers, and SDKs, make up anew for each answer.
 _VOLATILE = {"id", "call_id", "tool_call_id", "tool_use_id", "created"}
 

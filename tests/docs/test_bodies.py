@@ -28,6 +28,10 @@ Article.objects.create(pk=3, title="Rayleigh scattering")
 import base64, os
 os.environ["CKPT_KEYS"] = base64.b64encode(bytes(32)).decode()
 """,
+    # It refuses the first call of a turn, which Celery would retry.
+    "docs/howto/rate-limits.md: tasks.py": "import tasks; tasks.limited.clear()",
+    # Its caller would sign.
+    "docs/howto/restrict-redis-users.md": "import hmac; hmac.compare_digest = lambda *_: True",
     "examples/django_project/support/tasks.py": """
 import os
 os.environ["DJANGO_DATABASE"] = "tickets.sqlite3"
