@@ -181,9 +181,11 @@ class Life:
         """What has happened to it, if anything has."""
         if self.where is not None:
             return f"handed off {self.where}"
-        if self.fault is not None and self.fault.at <= self.writes:
-            return f"killed just {self.fault.when} {self.write(self.fault.at)}"
-        return None
+        if self.fault is None or self.fault.at > self.writes:
+            return None
+        killed = f"killed just {self.fault.when} {self.write(self.fault.at)}"
+        # Then the kill cannot be the cause: the agent gives other results each time.
+        return f"{killed}, before the body began" if self.fault.at == 1 else killed
 
     def is_to_stop_here(self) -> bool:
         """Is this the place to be handed off at? Tools that run side by side pass side by side."""

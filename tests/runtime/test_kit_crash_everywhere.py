@@ -310,6 +310,19 @@ def test_a_recorded_call_that_is_made_again_is_named() -> None:
     )
 
 
+@agent_task(app=app)
+def fickle(run: AgentRun) -> int:
+    CALLS["fickle"] += 1
+    return CALLS["fickle"]
+
+
+def test_an_agent_that_ends_in_another_way_each_time_is_told_so() -> None:
+    with pytest.raises(
+        AssertionError, match=r"\(start of an attempt\), before the body began, the result"
+    ):
+        crash_everywhere(fickle)
+
+
 @agent_task(app=app, strategy=EveryN(1))
 def stamping(run: AgentRun) -> list[Any]:
     run.state["attempt"] = run.attempt
