@@ -28,7 +28,7 @@ ARGUMENTS: dict[Any, Any] = {
     str: "why is the sky blue?",
     int: 3,
     list[int]: [1, 2, 3],
-    list[str]: ["one", "two"],
+    list[str]: ["Oslo", "Rome"],
 }
 #: What providers, and SDKs, make up anew for each answer.
 _VOLATILE = {"id", "call_id", "tool_call_id", "tool_use_id", "created"}

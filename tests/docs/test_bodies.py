@@ -14,7 +14,7 @@ from llmock.pytest_plugin import LLMock
 from pages import ROOT
 
 INTERRUPTIONS = Path(__file__).with_name("interruptions.py")
-#: What has to be there before the agents of a source can work; it runs in their process.
+#: What has to be done before the agents of a source can work; it runs in their process.
 PREPARE = {
     "docs/howto/django.md: research/tasks.py": """
 import proj, django
@@ -32,6 +32,8 @@ os.environ["CKPT_KEYS"] = base64.b64encode(bytes(32)).decode()
     "docs/howto/rate-limits.md: tasks.py": "import tasks; tasks.limited.clear()",
     # Its caller would sign.
     "docs/howto/restrict-redis-users.md": "import hmac; hmac.compare_digest = lambda *_: True",
+    # Its tool fails once, which Celery would retry.
+    "docs/howto/tools.md": "import program; next(program.attempts)",
     "examples/django_project/support/tasks.py": """
 import os
 os.environ["DJANGO_DATABASE"] = "tickets.sqlite3"
@@ -45,6 +47,10 @@ Ticket.objects.create(pk=3, question="The battery is empty.")
 }
 #: Agents that show a mistake, and why they stand on a page. They must be found out.
 WRONG = {
+    "docs/howto/migrate.md": {
+        "counts_too_little": "accumulates in a variable",
+        "asks_anew": "is not deterministic",
+    },
     "docs/howto/test-your-agents.md": {"forgetful": "shows a report"},
 }
 

@@ -13,12 +13,12 @@ from servers import Valkey, wait_until
 #: By page: why a block is not run. Please keep it empty.
 NOT_RUN: dict[str, list[str]] = {}
 #: They have tests of their own: one kills the worker, one watches it, one is run twice, one is first,
-#: one shows what it prints.
+#: two show what they print.
 QUICKSTART, MONITOR = "docs/quickstart.md", "docs/howto/monitor.md"
 ALONE, README = "docs/howto/use-a-store-alone.md", "README.md"
-TOOLS = "docs/howto/tools.md"
+TOOLS, MIGRATE = "docs/howto/tools.md", "docs/howto/migrate.md"
 
-OWN = {QUICKSTART, MONITOR, ALONE, README, TOOLS}
+OWN = {QUICKSTART, MONITOR, ALONE, README, TOOLS, MIGRATE}
 WITH_CODE = [one for one in PAGES if one.python and one.name not in OWN]
 
 
@@ -60,6 +60,13 @@ def test_the_program_of_the_store_alone_goes_on_where_it_was(tmp_path: Path, val
 def test_the_page_about_tools_shows_what_its_program_prints(tmp_path: Path, valkey: Valkey) -> None:
     [shown] = page(TOOLS).blocks_of("text")
     assert Project(page(TOOLS), tmp_path, valkey).run_program() == shown.code
+
+
+def test_the_mistakes_of_the_migration_are_reported_as_the_page_says(
+    tmp_path: Path, valkey: Valkey
+) -> None:
+    [printed] = page(MIGRATE).blocks_of("text")
+    assert Project(page(MIGRATE), tmp_path, valkey).run_program() == printed.code
 
 
 def test_the_monitor_sees_what_the_agents_of_its_page_do(tmp_path: Path, valkey: Valkey) -> None:
