@@ -205,6 +205,7 @@ def test_an_interrupted_loop_ends_the_same(case: Case, monkeypatch: pytest.Monke
     hold_that_it_ends_the_same(case)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", [*SOME, *MANY], ids=named)
 def test_an_interrupted_loop_of_many_iterations_ends_the_same(case: Case) -> None:
     hold_that_it_ends_the_same(case)
