@@ -2,12 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Has the lowest versions of all dependencies that pyproject.toml allows.
+LOWEST := .venv-lowest
+LOWEST_TESTS := tests/stores/test_contract.py tests/redis $(wildcard tests/runtime/test_scenario_*.py)
 # Many tests wait for others most of the time.
 JOBS ?= 6
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test check bench chaos fuzz compose-check api docs format clean
+.PHONY: help demo test test-deep test-lowest check bench chaos fuzz compose-check api docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +42,19 @@ demo: $(VENV)/demo-ready ## Kill an agent's worker, deploy the next one, and see
 
 test: $(VENV)/ready ## Run all tests, on real servers that come in a wheel
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-deep: test-lowest ## Run the long tests, each a target of its own
+
+$(LOWEST)/ready: pyproject.toml tests/lowest_versions.py | $(VENV)/ready
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(BIN)/python tests/lowest_versions.py suite > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt --editable '.[suite]'
+	@touch $@
+
+# Ignored: what Celery 5.6 raises in a destructor when a result backend has been away.
+test-lowest: $(LOWEST)/ready ## Run stores and workers on the lowest versions of all dependencies
+	$(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal $(LOWEST_TESTS) \
+		-W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS)
 
 check: $(VENV)/ready ## Lint, check types and the direction of imports
 	$(BIN)/ruff format --check .
@@ -72,4 +88,4 @@ format: $(VENV)/ready ## Put the code in order
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove what was made
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import celery
 import pytest
 from celery import Celery
 from celery_workers.broker import BACKEND_DB, STORE_DB, Broker
@@ -22,6 +23,7 @@ from servers import Valkey
 from celery_ckpt import Agents
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+CELERY = tuple(map(int, celery.__version__.split(".")[:2]))
 #: Seconds; long enough for a busy machine to say within them that a message is not lost.
 VISIBILITY = 4
 
@@ -43,8 +45,10 @@ def test_cut_connections_never_make_two_of_an_agent(
     ledger.wait_for_call("llm 2", 10)
 
     assert broker.cut_connections() > 0
-    # Celery does run it twice; the second one finds that somebody works on it.
-    until(lambda: f"[{result.id}] ignored" in worker.log(), 10, "the second one is dropped")
+    until(lambda: worker.log().count(f"[{result.id}] received") == 2, 10, "it has come twice")
+    if CELERY >= (5, 7):
+        # Celery does run it twice; the second one finds that somebody works on it.
+        until(lambda: f"[{result.id}] ignored" in worker.log(), 10, "the second one is dropped")
     ledger.let_go()
 
     assert_right_end(result, 3, ledger, broker)

@@ -24,6 +24,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.stores.redis.connections import PatientConnection, PatientTlsConnection
 from celery_ckpt.stores.redis.failures import retry, translated
 
 _UNKNOWN_OPTION = re.compile("unexpected keyword argument ('.+')")
@@ -58,7 +59,10 @@ def connect(url: str) -> AnyClient:
 
 def _plain(parts: SplitResult, scheme: str) -> AnyClient:
     url = parts._replace(scheme=scheme, path=f"/{_database(parts.path.strip('/'))}").geturl()
-    client = Redis.from_url(url, **_DEFAULTS, retry=retry(), protocol=2)
+    connection_class = PatientTlsConnection if scheme == "rediss" else PatientConnection
+    client = Redis.from_url(
+        url, **_DEFAULTS, retry=retry(), protocol=2, connection_class=connection_class
+    )
     return _with_known_options(client)
 
 

@@ -73,18 +73,18 @@ _NO_HANDSHAKE, _HANDSHAKE_PATIENCE = "handshake operation timed out", 8.0
 class _Retry(Retry):
     """A refused login is not tried again: it stays refused. TLS that nobody answers, not for long."""
 
-    def call_with_retry(
-        self, do: Any, fail: Any, is_retryable: Any = None, *args: Any, **options: Any
-    ) -> Any:
+    def call_with_retry(self, do: Any, fail: Any, *args: Any, **options: Any) -> Any:
         """See redis-py."""
         end = time.monotonic() + _HANDSHAKE_PATIENCE
 
-        def may_help(error: Exception) -> bool:
+        # An error in the failure handler ends the loop in every redis-py; version 6 has no other way.
+        def fail_for_good_if_hopeless(error: Exception, *count: int) -> Any:
             is_late = _is_without_handshake(error) and time.monotonic() > end
-            is_refused = is_late or isinstance(error, AuthenticationError)
-            return not is_refused and (is_retryable is None or is_retryable(error))
+            if is_late or isinstance(error, AuthenticationError):
+                raise error
+            return fail(error, *count)
 
-        return super().call_with_retry(do, fail, may_help, *args, **options)
+        return super().call_with_retry(do, fail_for_good_if_hopeless, *args, **options)
 
 
 def _is_without_handshake(error: BaseException) -> bool:
