@@ -24,7 +24,12 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.stores.redis.connections import PatientConnection, PatientTlsConnection
+from celery_ckpt.stores.redis.connections import (
+    PatientConnection,
+    PatientTlsConnection,
+    Pool,
+    SentinelPool,
+)
 from celery_ckpt.stores.redis.failures import retry, translated
 
 _UNKNOWN_OPTION = re.compile("unexpected keyword argument ('.+')")
@@ -60,9 +65,8 @@ def connect(url: str) -> AnyClient:
 def _plain(parts: SplitResult, scheme: str) -> AnyClient:
     url = parts._replace(scheme=scheme, path=f"/{_database(parts.path.strip('/'))}").geturl()
     connection_class = PatientTlsConnection if scheme == "rediss" else PatientConnection
-    client = Redis.from_url(
-        url, **_DEFAULTS, retry=retry(), protocol=2, connection_class=connection_class
-    )
+    pool = Pool.from_url(url, **_DEFAULTS, retry=retry(), protocol=2, connection_class=connection_class)
+    client = Redis.from_pool(pool)
     return _with_known_options(client)
 
 
@@ -82,8 +86,12 @@ def _sentinel(parts: SplitResult, scheme: str) -> AnyClient:
     sentinel_options = {**shared, **{k.removeprefix("sentinel_"): v for k, v in own.items()}}
     sentinel_options["retry"] = Retry(NoBackoff(), 0)
     sentinel = Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_options, **options)
-    greet = {"redis_connect_func": _greet_master}
-    client: Redis = sentinel.master_for(unquote(service), retry=retry(), **greet)
+    client: Redis = sentinel.master_for(
+        unquote(service),
+        connection_pool_class=SentinelPool,
+        retry=retry(),
+        redis_connect_func=_greet_master,
+    )
     return _with_known_options(client)
 
 
@@ -100,11 +108,17 @@ def _greet_master(connection: Any) -> None:
 
 
 def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
-    options = _options(parts, scheme, "0")
-    options.pop("db", None)
-    nodes = [ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
+    (host, port), *others = _hosts(parts, 6379)
+    first = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with translated(parts.netloc.rpartition("@")[2]):
-        client = RedisCluster(startup_nodes=nodes, **options, retry=retry())
+        client = RedisCluster(
+            # Only with a URL does it take a pool.
+            url=_plain_url(parts, scheme, first, "0"),
+            startup_nodes=[ClusterNode(host, port) for host, port in others],
+            connection_pool_class=Pool,
+            **_DEFAULTS,
+            retry=retry(),
+        )
     return _with_known_places(client)
 
 
@@ -119,14 +133,17 @@ def _with_known_places(client: RedisCluster) -> RedisCluster:
 
 def _options(parts: SplitResult, scheme: str, database: str) -> dict[str, Any]:
     """Credentials, database and query, as redis-py reads them from a plain URL."""
-    credentials = parts.netloc.rpartition("@")[0]
-    at = f"{credentials}@" if credentials else ""
-    plain = f"{scheme}://{at}host/{_database(database)}?{parts.query}"
-    options: dict[str, Any] = {**_DEFAULTS, **parse_url(plain)}
+    options: dict[str, Any] = {**_DEFAULTS, **parse_url(_plain_url(parts, scheme, "host", database))}
     options.pop("host")
     if options.pop("connection_class", None) is SSLConnection:
         options["ssl"] = True
     return options
+
+
+def _plain_url(parts: SplitResult, scheme: str, host: str, database: str) -> str:
+    credentials = parts.netloc.rpartition("@")[0]
+    at = f"{credentials}@" if credentials else ""
+    return f"{scheme}://{at}{host}/{_database(database)}?{parts.query}"
 
 
 def _database(text: str) -> int:
