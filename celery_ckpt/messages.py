@@ -6,7 +6,7 @@ shapes in use: OpenAI chat, OpenAI Responses items, and Anthropic content blocks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, RootModel, model_validator
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, RootModel, model_validator
 from celery_ckpt.errors import NotJson
 from celery_ckpt.jsonvalues import decode, encode, kind_of, plain
 
-_set = object.__setattr__
+_get, _set = object.__getattribute__, object.__setattr__
 _TEXT_BLOCKS = ("text", "input_text", "output_text")
 
 
@@ -48,6 +48,8 @@ class Message(RootModel[dict[str, Any]]):
     """A message: immutable, compared by value, equal to the JSON object it was made from."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+    #: Beside the fields, so that it is neither compared nor copied nor written.
+    __slots__ = ("_digest",)
 
     @model_validator(mode="before")
     @classmethod
@@ -143,6 +145,15 @@ class Message(RootModel[dict[str, Any]]):
         blocks = _objects(root.get("content"))
         found += [b.get("tool_use_id") for b in blocks if b.get("type") == "tool_result"]
         return [call_id for call_id in found if isinstance(call_id, str)]
+
+
+def digested(message: Message, digest: Callable[[dict[str, Any]], Any]) -> Any:
+    """What ``digest`` makes of the JSON object. It is called once: a message never changes."""
+    try:
+        return _get(message, "_digest")
+    except AttributeError:
+        _set(message, "_digest", own := digest(message.json_object))
+        return own
 
 
 class _RootCopiedOut:

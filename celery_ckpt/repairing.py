@@ -22,8 +22,10 @@ INTERRUPTED = "error: the call was interrupted before it had a result"
 
 def repaired(conversation: Conversation, policy: PendingCalls) -> Conversation:
     """The conversation as the policy wants it: itself if nothing is open."""
+    if policy == "leave":
+        return conversation
     open_calls = conversation.pending_tool_calls()
-    if not open_calls or policy == "leave":
+    if not open_calls:
         return conversation
     whole = conversation.copy()
     if policy == "take_back":

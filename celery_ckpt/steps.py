@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.jsonvalues import MAX_DEPTH, kind_of
-from celery_ckpt.messages import Message
+from celery_ckpt.messages import Message, digested
 from celery_ckpt.records import Step
 
 #: Says that the body counts its iterations itself. It is no call's key: those have a second colon.
@@ -41,28 +41,39 @@ def fingerprint(
 
     What is not JSON counts by its type's name, since a ``repr`` may hold an address.
     """
-    canonical = _canonical([list(args), kwargs], digest, 0)
+    return _hash([_canonical(list(args), digest, 0), _canonical(kwargs, digest, 0)])
+
+
+def _hash(canonical: Any) -> str:
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def _canonical(value: Any, digest: Digest, depth: int) -> Any:
+    if isinstance(value, Message):
+        # Made once for each message: model calls are given long lists of them, again and again.
+        return digested(value, _canonical_object)
     if value is None or isinstance(value, str | bool | float):
         return value
     if isinstance(value, int) and value.bit_length() < _HUGE_BITS:
         return value
     if isinstance(value, Conversation):
         return {"conversation": digest(value)}
-    if isinstance(value, Message):
-        return _canonical(value.json_object, digest, depth)
     if depth < MAX_DEPTH:
         if isinstance(value, list | tuple):
             return [_canonical(item, digest, depth + 1) for item in value]
         if isinstance(value, dict):
-            return {_key(k): _canonical(v, digest, depth + 1) for k, v in value.items()}
+            # By a digest, as a message is: the two are the same.
+            return {
+                "object": _hash({_key(k): _canonical(v, digest, depth + 1) for k, v in value.items()})
+            }
         if isinstance(value, BaseModel):
             return {"type": kind_of(value), "json": _dump(value, digest, depth)}
     return {"type": kind_of(value)}
+
+
+def _canonical_object(value: dict[str, Any]) -> Any:
+    return _canonical(value, str, 0)
 
 
 def _key(key: Any) -> str:

@@ -40,6 +40,15 @@ def test_left_alone_a_conversation_stays_as_it_is(messages: list[Message]) -> No
     assert conversation.pending_tool_calls()
 
 
+def test_leaving_a_conversation_as_it_is_reads_none_of_its_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversation, read = Conversation(messages=CHAT), []
+    monkeypatch.setattr(Message, "json_object", property(read.append))
+    assert repaired(conversation, "leave") is conversation
+    assert read == []
+
+
 @SHAPES
 @pytest.mark.parametrize("policy", ["answer", "take_back"])
 def test_a_repaired_conversation_has_no_open_calls(messages: list[Message], policy: Any) -> None:

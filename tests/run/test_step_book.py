@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -38,6 +40,10 @@ SAME = {
     "a tuple for a list": ((1, [2]), [1, (2,)]),
     "an equal conversation": ([talk("a", "b")], [talk("a", "b")]),
     "a message and its JSON": (Message.user("x"), {"role": "user", "content": "x"}),
+    "messages and their JSON": (
+        {"given": [Message.user([{"text": "x"}])]},
+        {"given": [{"role": "user", "content": [{"text": "x"}]}]},
+    ),
     "an equal model": (Query(text="a"), Query(text="a")),
     "objects of one type": (object(), object()),
     "functions": (lambda: 1, lambda: 2),
@@ -52,6 +58,7 @@ DIFFERENT = {
     "another model": (Query(text="a"), Query(text="b")),
     "objects of other types": (object(), ValueError()),
     "a key and its text": ({1: 0}, {"1": 0}),
+    "messages in another order": ([*talk("a", "b")], [*talk("b", "a")]),
 }
 
 
@@ -96,6 +103,52 @@ def test_a_fingerprint_is_the_same_in_another_process() -> None:
         for _ in range(2)
     }
     assert runs == {fingerprint([{"a": {4}, "b": object()}], {}) + "\n"}
+
+
+def test_the_fingerprint_of_messages_is_the_same_in_another_process() -> None:
+    code = (
+        "from celery_ckpt import Message; from celery_ckpt.steps import fingerprint;"
+        "print(fingerprint([[Message.user('x', n=[{'b': 1, 'a': None}])]], {}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    ordered = Message.of({"n": [{"a": None, "b": 1}], "content": "x", "role": "user"})
+    assert run.stdout == of([ordered]) + "\n"
+
+
+@pytest.mark.parametrize("given_as", ["argument", "keyword", "inside a dict"])
+def test_each_message_of_a_list_is_looked_at_once_however_often_the_list_is_given(
+    monkeypatch: pytest.MonkeyPatch, given_as: str
+) -> None:
+    looked_at: list[Message] = []
+
+    def json_object(message: Message) -> dict[str, Any]:
+        looked_at.append(message)
+        return message.__dict__["root"]
+
+    def print_of(messages: list[Message]) -> str:
+        if given_as == "argument":
+            return of(messages)
+        return of(messages=messages) if given_as == "keyword" else of({"messages": messages})
+
+    messages = list(talk("a", "b", "c").messages)
+    monkeypatch.setattr(Message, "json_object", property(json_object))
+    first = print_of(messages)
+    assert looked_at == messages
+    assert print_of(messages) == first
+    messages.append(Message.user("d"))
+    looked_at.clear()
+    assert print_of(messages) != first
+    assert looked_at == messages[-1:]
+
+
+def test_the_digest_of_a_message_is_not_copied_to_another_one() -> None:
+    message = Message.user("a")
+    of(message)
+    other = message.model_copy(update={"root": {"role": "user", "content": "b"}})
+    assert of(other) == of(Message.user("b")) != of(message)
+    for same in (copy.deepcopy(message), pickle.loads(pickle.dumps(message))):
+        assert same == message
+        assert of(same) == of(message)
 
 
 @given(st.text(min_size=0, max_size=2000), st.integers(0, 2**61))
