@@ -102,8 +102,9 @@ class Upkeep(ABC):
         """Put other contents in the place of all that an agent has, in one atomic step, as ``change``
         says; if it says ``None``, all stays as it is. Its lease, its notes and the order stay too.
 
-        Checkpoints and runs keep their ids; there are as many steps, of the same runs, as before. It is
-        the one thing that changes what was saved, for who writes it in another way: under another key.
+        Checkpoints and runs keep their ids. Steps may be left out; the others keep their runs, and have
+        different keys within a run. It is the one thing that changes what was saved, for who writes it
+        in another way: under another key.
 
         Returns False, and nothing has changed, if somebody has changed the agent meanwhile.
 

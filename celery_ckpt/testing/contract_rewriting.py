@@ -104,6 +104,29 @@ class RewritingContract(ContractFixtures):
         assert store.steps("agent", "two") == []
         assert len(store.steps("agent", "one")) == 2
 
+    def test_steps_may_be_left_out_and_may_exchange_their_keys(self, store: CheckpointStore) -> None:
+        _worked(store)
+
+        def exchanged(contents: Contents) -> Contents:
+            _, first_b, *rest = contents.steps
+            last = rest.pop()
+            steps = [
+                first_b,
+                *(step.model_copy(update={"key": "b"}) for step in rest),
+                last.model_copy(update={"key": "a"}),
+            ]
+            return Contents(contents.checkpoints, steps, contents.runs)
+
+        store.rewrite("agent", exchanged)
+        assert [step.value for step in store.steps("agent", "one")] == ["b"]
+        found = [(step.key, step.value) for step in store.steps("agent", "two")]
+        assert found == [("b", "a"), ("a", "b")]
+
+        store.rewrite("agent", lambda all_: Contents(all_.checkpoints, [], all_.runs))
+        assert store.steps("agent", "one") == store.steps("agent", "two") == []
+        store.record_step(make_step("agent", "one", "a"))
+        assert len(store.steps("agent", "one")) == 1
+
     def test_what_was_removed_last_is_not_numbered_again(self, store: CheckpointStore) -> None:
         _worked(store)
         newest, *older = store.history("agent")

@@ -102,6 +102,22 @@ def test_a_conversation_that_was_sealed_with_two_keys_has_one_then(inner: Checkp
     assert len(sealed(inner, NEW).list("agent")) == 4
 
 
+def test_a_step_that_was_sealed_with_two_keys_is_there_once_then(inner: CheckpointStore) -> None:
+    work(sealed(inner, OLD))
+    for key, value in (("b", MARKER), ("c", "new"), ("a", "recorded later")):
+        sealed(inner, NEW).record_step(make_step("agent", "run", key, value=value))
+    both = sealed(inner, NEW, OLD)
+    before = everything(both)
+    steps = both.steps("agent", "run")
+    assert [(step.key, step.value) for step in steps] == [("a", MARKER), ("b", MARKER), ("c", "new")]
+
+    assert both.rekey("agent") == Rekeyed(3, 2, 1)
+
+    assert everything(sealed(inner, NEW)) == before
+    assert len(inner.steps("agent", "run")) == 3
+    assert sealed(inner, NEW).rekey("agent") == Rekeyed(), "there is nothing left to do"
+
+
 def test_a_dry_run_changes_nothing_even_of_an_agent_at_work(inner: CheckpointStore) -> None:
     work(sealed(inner, OLD))
     inner.acquire("agent", "worker", 60)

@@ -46,6 +46,7 @@ class FileRewriting(FileSweeps):
             # Behind those that are there: a journal only grows.
             numbered = enumerate(after.checkpoints, journal.seq + 1)
             journal.rewrite(rewritten(agent.agent_id, numbered, journal.end))
-        if after.steps:
-            StepTable(agent).replace(after.steps, self.max_checkpoint_bytes)
+        steps = StepTable(agent)
+        if after.steps or steps.all():
+            steps.replace(after.steps, self.max_checkpoint_bytes)
         self._desk(agent).replace(after.runs)

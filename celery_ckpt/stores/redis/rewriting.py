@@ -43,12 +43,12 @@ class RedisRewriting(RedisSweeps, LogStore):
             fence(agent_id, lease),
             digest,
             len(history),
-            len(steps),
+            len(after.steps),
             len(runs),
             *(part for one in history for part in (FIELD + one.checkpoint_id, one.line)),
             *(
                 part
-                for (n, _), step in zip(steps, after.steps, strict=True)
+                for (n, _), step in zip(steps, after.steps, strict=False)
                 for part in self._step(n, step)
             ),
             *(part for (n, _), run in zip(runs, after.runs, strict=True) for part in self._run(n, run)),

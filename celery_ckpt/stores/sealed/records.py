@@ -7,6 +7,7 @@ run     envelope, result and error, each sealed as that of this run; the rest is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from celery_ckpt.errors import EncryptionKeyMissing, NotEncrypted, StoreError
@@ -99,6 +100,14 @@ class SealedRecords:
 
 def _altered(what: str, agent_id: str, error: Altered) -> StoreError:
     return damaged(f"{what} of agent {agent_id!r}", error)
+
+
+def distinct(opened: Iterable[Step]) -> list[Step]:
+    """The steps, each once: sealed under two keys one has two names. The one recorded first counts."""
+    found: dict[tuple[str, str], Step] = {}
+    for step in opened:
+        found.setdefault((step.run_id, step.key), step)
+    return list(found.values())
 
 
 def text_in(sealed: RunRecord) -> dict[str, str | None]:

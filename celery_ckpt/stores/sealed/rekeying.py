@@ -15,7 +15,13 @@ from celery_ckpt.models import Checkpoint, Entry
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints, text_of_checkpoint
-from celery_ckpt.stores.sealed.records import SealedRecords, text_in, text_of_run, text_of_step
+from celery_ckpt.stores.sealed.records import (
+    SealedRecords,
+    distinct,
+    text_in,
+    text_of_run,
+    text_of_step,
+)
 from celery_ckpt.stores.sealed.seals import Seals, key_of, sealed_text
 
 _OWNER = "rekey"
@@ -87,7 +93,7 @@ class Rekeying:
 
         return Contents(
             [opened(one) for one in sealed.checkpoints],
-            [self._step(step, from_plaintext) for step in sealed.steps],
+            distinct(self._step(step, from_plaintext) for step in sealed.steps),
             [self._run(run, from_plaintext) for run in sealed.runs],
         )
 

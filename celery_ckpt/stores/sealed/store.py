@@ -27,7 +27,7 @@ from celery_ckpt.stores.log.drafts import Parts
 from celery_ckpt.stores.log.reading import all_readable
 from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints
 from celery_ckpt.stores.sealed.keys import parse_keys
-from celery_ckpt.stores.sealed.records import SealedRecords
+from celery_ckpt.stores.sealed.records import SealedRecords, distinct
 from celery_ckpt.stores.sealed.rekeying import Rekeyed, Rekeying
 from celery_ckpt.stores.sealed.seals import Seals
 from celery_ckpt.usage import Usage
@@ -100,12 +100,7 @@ class SealedStore(StoreAround):
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
-        found: dict[str, Step] = {}
-        for sealed in self.inner.steps(agent_id, run_id):
-            step = self._records.opened_step(sealed)
-            # Under two keys one step has two names; what was recorded first counts.
-            found.setdefault(step.key, step)
-        return builtins.list(found.values())
+        return distinct(map(self._records.opened_step, self.inner.steps(agent_id, run_id)))
 
     # -- runs ----------------------------------------------------------------------------------------
 

@@ -121,8 +121,9 @@ SELECT value FROM ckpt_steps WHERE agent = ?1 AND run_id = ?2 ORDER BY number
 -- all_steps (key)
 SELECT number, run_id, value FROM ckpt_steps WHERE agent = ?1 ORDER BY number
 
--- change_step (number, step, value)
-UPDATE ckpt_steps SET key = ?2, value = ?3 WHERE number = ?1
+-- put_step (number, key, run_id, step, iteration, value)
+INSERT INTO ckpt_steps (number, agent, run_id, key, iteration, value)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 
 -- drop_steps (key, run_id, first, last)
 DELETE FROM ckpt_steps

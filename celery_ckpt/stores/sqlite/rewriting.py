@@ -38,7 +38,7 @@ class SqliteRewriting(SqliteSweeps):
         if after is not None and key is not None:
             places_of = [int(line.split(b" ", 2)[1]) for _, line in reversed(lines)]
             self._replace_saves(agent_id, key, places_of, after.checkpoints)
-            self._replace_steps([number for number, *_ in rows], after.steps)
+            self._replace_steps(key, [number for number, *_ in rows], after.steps)
             for run in after.runs:
                 self._desk(agent_id).put(run)
         return after is not None
@@ -58,10 +58,11 @@ class SqliteRewriting(SqliteSweeps):
             end = history[-1].base + len(history[-1].messages) if history else 0
             self._database.add("add_save", last, True, end, FORMAT_VERSION, 0, None, None, b"")
 
-    def _replace_steps(self, numbers: list[int], steps: list[Step]) -> None:
-        for number, step in zip(numbers, steps, strict=True):
+    def _replace_steps(self, key: int, numbers: list[int], steps: list[Step]) -> None:
+        self._database.run("delete_steps", key)
+        for number, step in zip(numbers, steps, strict=False):
             value = encoded(step, self.max_checkpoint_bytes)
-            self._database.run("change_step", number, step.key, value)
+            self._database.run("put_step", number, key, step.run_id, step.key, step.iteration, value)
 
     def _messages(self, key: int, ranges: Ranges) -> dict[int, bytes]:
         messages: dict[int, bytes] = {}
