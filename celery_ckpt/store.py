@@ -244,7 +244,8 @@ class CheckpointStore(Upkeep):
     # -- the end -------------------------------------------------------------------------------------
 
     def risks(self) -> builtins.list[str]:
-        """Why this store, as it is set up, can lose what was saved; for a person to read.
+        """Why this store, as it is set up, can lose what was saved, or lets others change it; for a
+        person to read.
 
         Raises:
             ConfigurationError: it cannot be as durable as it is to be.

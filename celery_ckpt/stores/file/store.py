@@ -37,6 +37,7 @@ from celery_ckpt.stores.log.store import (
     newest_first,
     ranges_of_all,
 )
+from celery_ckpt.stores.permissions import open_to_others
 
 
 class FileCheckpointStore(FileRewriting):
@@ -60,6 +61,11 @@ class FileCheckpointStore(FileRewriting):
         self._agents = Agents(self._root)
         self._moments = {rounds: Moments(self._root, rounds) for rounds in Rounds}
         self._clock = clock
+
+    def risks(self) -> builtins.list[str]:
+        """See ``CheckpointStore``."""
+        with translated(self._root):
+            return open_to_others(self._root)
 
     def _append(
         self,

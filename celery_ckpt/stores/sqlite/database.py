@@ -54,7 +54,8 @@ class Database:
     """Runs named statements in transactions."""
 
     def __init__(self, path: Path | None, *, is_synced: bool = False) -> None:
-        self._path = path
+        #: ``None``: it is in memory.
+        self.path = path
         #: Is each transaction on the disk when it ends?
         self._is_synced = is_synced
         self._lock = threading.RLock()
@@ -72,7 +73,7 @@ class Database:
     @property
     def where(self) -> str:
         """What to call it in an error."""
-        return str(self._path or "memory")
+        return str(self.path or "memory")
 
     def _connected(self) -> sqlite3.Connection:
         if self._is_closed:
@@ -82,20 +83,20 @@ class Database:
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # For nobody but us. A file that is there is left alone: to close it would drop our locks.
             with suppress(FileExistsError):
-                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(
-            self._path or ":memory:",
+            self.path or ":memory:",
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
         )
         try:
-            if self._path is not None:
+            if self.path is not None:
                 # Of a new file only: two or three saves to a page, instead of one and much air.
                 connection.execute("PRAGMA page_size = 8192")
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -123,7 +124,7 @@ class Database:
     def before_fork(self) -> None:
         """Wait for the transaction under way, and let go of the file."""
         self._lock.acquire()
-        if self._path is not None:
+        if self.path is not None:
             self._disconnect()
 
     def after_fork_in_parent(self) -> None:

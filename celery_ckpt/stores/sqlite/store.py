@@ -24,6 +24,7 @@ from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.record import Record, stamp
 from celery_ckpt.stores.log.store import BasisGone, SavedBefore, Stored, ranges_of_all
+from celery_ckpt.stores.permissions import open_to_others
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
 from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
 from celery_ckpt.stores.sqlite.ledger import lease_state
@@ -75,6 +76,10 @@ class SqliteCheckpointStore(SqliteRewriting):
     ) -> Self:
         """Open a database that only this store has, and that goes with it."""
         return cls(Database(None), clock=clock, max_checkpoint_bytes=max_checkpoint_bytes)
+
+    def risks(self) -> builtins.list[str]:
+        """See ``CheckpointStore``."""
+        return open_to_others(self._database.path) if self._database.path else []
 
     def close(self) -> None:
         """Close the connection."""
