@@ -51,6 +51,11 @@ def test_a_store_that_was_tampered_with_does_no_harm(name: str, number: int) -> 
     run_case(name, 0, number)
 
 
+@pytest.mark.parametrize("number", [78, 1959])
+def test_an_agent_of_which_no_checkpoint_is_left_has_no_latest_one(number: int) -> None:
+    run_case("sealed_redis", 2029, number)
+
+
 @settings(max_examples=100, database=None)
 @given(number=st.integers(0, 2**48))
 def test_a_message_that_was_forged_in_a_store_is_sent_or_refused(number: int) -> None:
