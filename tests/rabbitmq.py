@@ -124,7 +124,7 @@ class RabbitMq:
             input=f"{expression}.\n".encode(),
             capture_output=True,
             env=self._environment,
-            timeout=60,
+            timeout=240,
         )
         is_connected = b"failed to connect" not in done.stderr
         assert not (done.returncode and is_connected), done.stderr.decode()

@@ -31,7 +31,7 @@ FAST = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 #: Celery logs this once for each start.
 READY = " ready."
 START_DEADLINE = 30.0
-_KILL_DEADLINE = 10.0
+_KILL_DEADLINE = 60.0
 
 
 class WorkerProcess:

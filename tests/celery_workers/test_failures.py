@@ -25,7 +25,7 @@ from celery_workers.tasks import slow
 
 def test_that_fails(start_worker, celery_app, ledger):
     start_worker(pool="solo", name="witness")
-    slow.delay(1, 0).get(timeout=60)
+    slow.delay(1, 0).get(timeout=120)
     assert ledger.calls("step 7")
 """
 STARTING = """
@@ -56,7 +56,7 @@ def test_a_failed_test_shows_the_log_and_the_ledger(
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 
     command = [sys.executable, "-m", "pytest", *options, f"--rootdir={tmp_path}", str(tmp_path)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
     assert run.returncode == 1, run.stdout + run.stderr
     assert "log of witness" in run.stdout

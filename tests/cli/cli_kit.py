@@ -26,7 +26,7 @@ from celery_ckpt.runtime.context import AppContext, _contexts
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 ROOT = Path(__file__).parents[2]
-DEADLINE = 60
+DEADLINE = 240
 
 
 @dataclass

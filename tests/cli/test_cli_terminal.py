@@ -59,7 +59,7 @@ def test_a_stream_that_is_closed_outright_leads_nowhere(
 ) -> None:
     tell(process_store)
     shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *process.command(*arguments)]
-    ended = subprocess.run(shell, env=process.environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(shell, env=process.environment, capture_output=True, text=True, timeout=240)
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr
 
@@ -272,7 +272,7 @@ def test_a_reader_that_goes_away_is_no_drama(
     os.close(reader)
     with process.start(command, *names[command], stdout=writer) as running:
         os.close(writer)
-        _, told = running.communicate(timeout=60)
+        _, told = running.communicate(timeout=240)
     assert (running.returncode, told) == (141, "")
 
 
@@ -282,7 +282,7 @@ def test_a_disk_without_room_for_the_output_is_said_in_one_line(
 ) -> None:
     tell(process_store)
     with Path("/dev/full").open("wb") as full, process.start(command, stdout=full) as running:
-        _, told = running.communicate(timeout=60)
+        _, told = running.communicate(timeout=240)
     assert running.returncode == 1
     assert told == "Error: Cannot write the output: No space left on device.\n"
 
@@ -301,7 +301,7 @@ def test_an_interrupted_command_ends_quietly(process: Process, process_store: Ch
         assert running.stdout is not None
         until(lambda: "running" in running.stdout.readline(), 20, "tail has told how it stands")
         running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=60)
+        _, told = running.communicate(timeout=240)
     assert (running.returncode, told.strip()) == (130, "")
 
 
@@ -324,6 +324,6 @@ def test_the_shell_completes_the_names_of_agents(
     patient = "from celery_ckpt.cli import completing; completing._PATIENCE_SECONDS = 60"
     launch = f"import sys; sys.argv[0] = 'celery'; {patient}; from celery.__main__ import main; main()"
     found = subprocess.run(
-        [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=240
     )
     assert (found.stdout.splitlines(), found.stderr) == (["plain,user-1", "plain,user-2"], "")

@@ -84,8 +84,8 @@ class Demo:
 
     def wait(self) -> int:
         """Wait for its end; returns its exit status."""
-        status = self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
+        status = self.process.wait(240)
+        self._reader.join(240)
         return status
 
     def interrupt(self) -> None:

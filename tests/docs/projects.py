@@ -70,7 +70,7 @@ class Project:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert finished.returncode == 0, f"{self.page.name}:\n{finished.stdout}{finished.stderr}"
         return finished.stdout

@@ -26,7 +26,7 @@ def test_the_agent_answers_here_and_now(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert (run.stdout, run.stderr) == (f"{ANSWER}\n", "")
 

@@ -37,7 +37,7 @@ class Program:
 
     def output(self) -> list[str]:
         """Wait for its end; the lines that it printed."""
-        told, complaints = self._process.communicate(timeout=DEADLINE)
+        told, complaints = self._process.communicate(timeout=240)
         assert self._process.returncode == 0, complaints
         return told.splitlines()
 

@@ -24,7 +24,7 @@ def _check(tmp_path: Path, **environment: str) -> tuple[int, str]:
         env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stderr == ""
     return done.returncode, done.stdout

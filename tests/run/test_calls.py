@@ -137,7 +137,7 @@ def test_parallel_tools_in_threads_are_answered_in_the_order_of_the_calls() -> N
     gate = threading.Barrier(4)
 
     def tool(n: int) -> int:
-        gate.wait(10)
+        gate.wait(60)
         return n
 
     def body(run: AgentRun) -> Any:
@@ -319,7 +319,7 @@ def test_a_cancelled_body_that_goes_on_has_what_was_recorded() -> None:
 
     def slow(step: Any, paid: Any) -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         record(step, paid)
 
     attempts.host.record = slow  # type: ignore[method-assign]

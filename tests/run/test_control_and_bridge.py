@@ -86,7 +86,7 @@ def test_io_that_was_begun_is_finished_although_the_body_is_cancelled_twice() ->
 
     def write() -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         done.append(True)
 
     async def body() -> None:
@@ -111,7 +111,7 @@ def test_a_cancelled_body_hears_that_it_must_stop(raised: Any, seen: Any) -> Non
 
     def write() -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         raise raised
 
     async def body() -> None:

@@ -78,7 +78,7 @@ def django_database(path: Path) -> dict[str, str]:
     }
     command = [sys.executable, "-m", "django", "migrate", "-v", "0"]
     python_path = {"PYTHONPATH": str(TESTS)}
-    subprocess.run(command, check=True, env={**os.environ, **python_path, **environment}, timeout=60)
+    subprocess.run(command, check=True, env={**os.environ, **python_path, **environment}, timeout=240)
     return environment
 
 

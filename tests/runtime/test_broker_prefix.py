@@ -18,7 +18,7 @@ def test_the_message_of_a_dead_worker_is_found_and_put_back(broker: Broker, pref
     ):
         queue = dead.SimpleQueue("agents")
         queue.put("a task", headers={"ckpt_recorded": True})
-        tag = queue.get(timeout=10).delivery_tag
+        tag = queue.get(timeout=60).delivery_tag
         unacked = Unacked(watching)
 
         assert unacked.untouched_for(-10, 60) == [tag]

@@ -90,7 +90,7 @@ def test_agents_at_work_get_another_key_and_lose_nothing(
 ) -> None:
     before = start_worker(**POOL)
     done = count.delay(TURNS, 0)
-    assert done.get(timeout=20) == uninterrupted(TURNS)
+    assert done.get(timeout=60) == uninterrupted(TURNS)
     ledger.hold("tool 2", "tool 3")
     # Two of them go back to the queue after each turn: for a moment nobody has their lease then.
     results = [task.delay(TURNS, 0) for task in (count, fair, count, fair)]
@@ -125,7 +125,7 @@ def test_a_run_that_comes_just_when_its_agent_is_rekeyed_begins_soon_after(
     worker = start_worker(**POOL)
     with open_store(broker.url(STORE_DB), encryption_keys=[OLD, NEW]) as store:
         assert isinstance(store, SealedStore)
-        count.apply_async((1, 0), agent_id="user-42").get(timeout=20)
+        count.apply_async((1, 0), agent_id="user-42").get(timeout=60)
         until(lambda: not store.standing("user-42").open, 10, "it is settled")
         sealed, sent = store._rekeying.sealed, []
 
@@ -139,7 +139,7 @@ def test_a_run_that_comes_just_when_its_agent_is_rekeyed_begins_soon_after(
         store.rekey("user-42")
 
     # Its lease would last for half a minute, and a watchdog look after that.
-    sent[0].get(timeout=10)
+    sent[0].get(timeout=60)
     broker.assert_clean(10)
 
 
@@ -153,7 +153,7 @@ def test_a_store_of_plain_text_is_encrypted_while_agents_are_at_work(
 ) -> None:
     before = start_worker(**POOL)
     done = count.delay(TURNS, 0)
-    assert done.get(timeout=20) == uninterrupted(TURNS)
+    assert done.get(timeout=60) == uninterrupted(TURNS)
     ledger.hold("tool 2")
     results = [task.delay(TURNS, 0) for task in (count, fair)]
     ledger.wait_for_call("tool 2", 20, count=2)

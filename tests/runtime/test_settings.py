@@ -152,7 +152,7 @@ def test_a_task_cannot_be_sent_while_nobody_said_where_checkpoints_go() -> None:
 def test_a_thread_without_a_current_app_is_told_so_and_not_that_a_setting_is_missing() -> None:
     # In a process of its own: which app is current where depends on every test before.
     sent = subprocess.run(
-        [sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True, timeout=240
     )
 
     assert re.search(r"No app of yours is current in this thread.*@agent_task\(app=app\)", sent.stderr)
