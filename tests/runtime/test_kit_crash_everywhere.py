@@ -371,3 +371,30 @@ def test_a_run_that_is_handed_off_for_ever_is_found_out() -> None:
     too_slow.app.conf.update(ckpt_store_url="memory://", ckpt_hand_off_on_time_limit=True)
     with pytest.raises(AssertionError, match="handed off again and again at iteration 0"):
         crash_everywhere(too_slow)
+
+
+@agent_task(app=app, on_changed="fail")
+def nested(run: AgentRun) -> list[int]:
+    def outer(n: int) -> int:
+        return run.step("inner", lambda x: x + 1, n)
+
+    return [run.step("outer", outer, n) for n in range(3)]
+
+
+@agent_task(app=app, on_changed="fail")
+async def late(run: AgentRun) -> list[int]:
+    async def tool(n: int) -> int:
+        await asyncio.sleep(0.005 * (3 - n))
+        return n
+
+    async def one(n: int) -> int:
+        for _ in range(n * 3):  # a framework has tasks of its own between the siblings
+            await asyncio.sleep(0)
+        return await run.step("tool", tool, n)
+
+    return list(await asyncio.gather(*(one(n) for n in range(3))))
+
+
+@pytest.mark.parametrize("task", [nested, late])
+def test_an_agent_that_fails_on_changes_survives_if_nothing_has_changed(task: Any) -> None:
+    assert crash_everywhere(task).kills > 0
