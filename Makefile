@@ -10,7 +10,7 @@ JOBS ?= 6
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-deep test-lowest check bench chaos fuzz compose-check api docs format clean
+.PHONY: help demo test test-deep test-lowest test-loops check bench chaos fuzz compose-check api docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,7 +43,7 @@ demo: $(VENV)/demo-ready ## Kill an agent's worker, deploy the next one, and see
 test: $(VENV)/ready ## Run all tests, on real servers that come in a wheel
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-deep: test-lowest ## Run the long tests, each a target of its own
+test-deep: test-lowest test-loops ## Run the long tests, each a target of its own
 
 $(LOWEST)/ready: pyproject.toml tests/lowest_versions.py | $(VENV)/ready
 	$(PYTHON) -m venv --clear $(LOWEST)
@@ -55,6 +55,9 @@ $(LOWEST)/ready: pyproject.toml tests/lowest_versions.py | $(VENV)/ready
 test-lowest: $(LOWEST)/ready ## Run stores and workers on the lowest versions of all dependencies
 	$(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal $(LOWEST_TESTS) \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS)
+
+test-loops: $(VENV)/ready ## Interrupt loops of many iterations everywhere
+	CKPT_DEEP=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/run/test_loop_end.py $(ARGS)
 
 check: $(VENV)/ready ## Lint, check types and the direction of imports
 	$(BIN)/ruff format --check .
