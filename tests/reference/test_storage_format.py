@@ -599,7 +599,7 @@ def test_the_page_names_every_key_of_redis() -> None:
 
 def test_the_page_names_every_field_of_a_runs_line() -> None:
     shown = re.findall(r"└ (\w+)", _section("Redis").partition("A run's line")[2])
-    assert shown == ["the", *reversed(["number", *IN_FRONT])]  # "the other fields"
+    assert shown == ["the", *reversed(["number", "usage", *IN_FRONT])]  # "the other fields"
 
 
 def test_the_page_names_every_script_that_writes() -> None:

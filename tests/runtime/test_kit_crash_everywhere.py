@@ -214,7 +214,9 @@ def test_kills_and_hand_offs_are_not_logged(task, args, caplog) -> None:
 
     assert report.kills == 2 * report.writes
     assert report.hand_offs >= report.calls
-    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
+    # Other tests' receivers of signals, in this process, may log what they like.
+    own = [record for record in caplog.records if record.name.startswith("celery_ckpt")]
+    assert [record.getMessage() for record in own if record.levelname != "INFO"] == []
 
 
 @agent_task(app=app, strategy=EveryN(1))
