@@ -237,7 +237,8 @@ def _handed_off(
     is_saved: bool = True,
 ) -> BaseException:
     """Save, release, publish; Celery then acknowledges. In this order, and in no other."""
-    time.sleep(drain.grace_left)
+    if grace := drain.grace_left:
+        time.sleep(grace)
     try:
         if (
             run is not None
