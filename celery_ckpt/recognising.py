@@ -87,11 +87,11 @@ class Recognition:
         # Only what the body itself calls, one after the other, comes in the same order every time.
         is_own = self.home == here() and step_under_way(self._run) is None
         place = book.begin(at.steps, name) if is_own else None
-        if at.is_past:
-            # All of them were recorded, whatever the conversation and the state they are given now.
-            key, step = book.claim_named(at.steps, name, self._base(name, args, kwargs), place)
-        elif at.is_complete:
-            key, step = book.claim_placed(at.steps, name, self._base(name, args, kwargs), place)
+        if at.is_past or at.is_complete:
+            # All of them were recorded. Before the loop, the conversation and the state that they are
+            # given are those of a later iteration, and fit nothing.
+            base = self._base(name, args, kwargs)
+            key, step = book.claim_placed(at.steps, name, base, place, beside=at.is_past)
         else:
             key, step = book.claim(*self._bases(name, args, kwargs))
         book.put(key, place)

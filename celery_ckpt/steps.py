@@ -185,22 +185,14 @@ class StepBook:
             return self._take(min(fitting, key=list(self._steps).index) if fitting else free[0])
 
     def claim_placed(
-        self, iteration: int, name: str, base: str, place: int | None
+        self, iteration: int, name: str, base: str, place: int | None, *, beside: bool
     ) -> tuple[str, Step | None]:
-        """Like ``claim``, but a call that fits no record is the one of that name and place."""
+        """Like ``claim``, but a call that fits no record is the one of that name and place. One that is
+        made beside others has no place; with ``beside`` it is the first of its name that has none.
+        """
         with self._lock:
             key = next(self._free(base))
-            if key not in self._steps:
-                key = next((step.key for step in self._at(iteration, name, place)), key)
-            return self._take(key)
-
-    def claim_named(
-        self, iteration: int, name: str, base: str, place: int | None
-    ) -> tuple[str, Step | None]:
-        """The same, but one that was made beside others is the first of that name that was so too."""
-        with self._lock:
-            key = next(self._free(base))
-            if key not in self._steps:
+            if key not in self._steps and (beside or place is not None):
                 unmet = self._unmet(iteration, name)
                 key = next((step.key for step in unmet if step.place == place), key)
             return self._take(key)
