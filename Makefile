@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Has the lowest versions of all dependencies that pyproject.toml allows.
 LOWEST := .venv-lowest
-LOWEST_TESTS := tests/stores/test_contract.py tests/redis $(wildcard tests/runtime/test_scenario_*.py)
+LOWEST_TESTS := tests/stores/test_contract.py tests/redis tests/sealed tests/cli \
+	$(filter-out %_load.py,$(wildcard tests/runtime/test_scenario_*.py))
 # Many tests wait for others most of the time.
 JOBS ?= 6
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
@@ -52,7 +53,7 @@ $(LOWEST)/ready: pyproject.toml tests/lowest_versions.py | $(VENV)/ready
 	@touch $@
 
 # Ignored: what Celery 5.6 raises in a destructor when a result backend has been away.
-test-lowest: $(LOWEST)/ready ## Run stores and workers on the lowest versions of all dependencies
+test-lowest: $(LOWEST)/ready ## Run stores, commands and workers on the lowest versions of all dependencies
 	$(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal $(LOWEST_TESTS) \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS)
 

@@ -127,8 +127,9 @@ def test_a_broker_that_answers_nothing_does_not_cost_an_agent_its_lease(
     assert len(ledger.bodies(result.id)) == 1
 
 
+# On gevent Celery 5.6 does not notice a second cut while the task is at work.
 @scenario(worker_cancel_long_running_tasks_on_connection_loss=True, ckpt_max_stalled_attempts=2)
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "gevent"] if CELERY >= (5, 7) else ["prefork"])
 def test_attempts_that_celery_cancels_at_a_reconnect_do_not_count_as_stalled(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
