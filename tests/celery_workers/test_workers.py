@@ -74,6 +74,8 @@ def test_a_restarted_server_has_what_it_had_and_workers_return_to_it(
     assert broker.queue_length() == 1
 
     worker = start_worker()
+    # Asked for again and again: the news of it that Celery waits for can be lost with a connection.
+    until(waiting.ready, 60, "it has a result")
     assert waiting.get(timeout=60)
     broker.restart()
 

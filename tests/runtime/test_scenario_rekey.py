@@ -161,10 +161,11 @@ def test_a_store_of_plain_text_is_encrypted_while_agents_are_at_work(
 
     with operator(configuration, NEW) as app:
         assert rekey(app, "--from-plaintext").exit_code == BUSY
+        # What is held goes on once its worker knows that it is to end.
         before.term()
-        ledger.let_go()
         # Those with keys leave them alone until they are encrypted.
-        until(lambda: after.log().count("is not encrypted") >= 2, 20, "both are refused")
+        until(lambda: after.log().count("is not encrypted") >= 2, 60, "both are refused")
+        ledger.let_go()
         assert not any(result.ready() for result in results)
         rekey_until_all_is_done(app, "--from-plaintext")
 

@@ -35,6 +35,8 @@ def test_a_killed_or_replaced_worker_changes_no_number(
     assert agents.status(result.id).usage.input_tokens == 10, "a call in flight is not counted"
 
     getattr(worker, ends)()
+    if ends == "term":
+        assert worker.wait_exit(60) == 0, "it goes on once its worker knows that it is to end"
     ledger.let_go()
     start_worker()
 
