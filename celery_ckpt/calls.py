@@ -369,7 +369,8 @@ class Calls:
             if inside is None:
                 self._at.usage += step.usage
             self._counted.add(step.key)
-            self.counted = step.key
+            if not self._at.is_past:
+                self.counted = step.key
         if inside is not None:
             inside.add(step.usage)
 

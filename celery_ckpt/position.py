@@ -91,6 +91,11 @@ class Position:
         return self.steps == 0 and self.stands > 0
 
     @property
+    def usage_kept(self) -> Usage:
+        """The usage that a checkpoint taken here goes on with."""
+        return self.usage if self._used_before is None else self._used_before
+
+    @property
     def is_complete(self) -> bool:
         """Are all calls of this iteration recorded, because its end is?"""
         return self.completed is not None and self.steps == self.completed

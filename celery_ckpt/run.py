@@ -374,7 +374,7 @@ class AgentRun:
             state=state,
             metadata=given,
             run_metadata=None if of_run == without_pin(given) else of_run,
-            usage=self.usage,
+            usage=self._at.usage_kept,
             # Only an exact one holds what steps of its iteration have used: a replay adds no more.
             counted=self._calls.counted if at.get("entry") is None and not self._at.ended else None,
             **at,

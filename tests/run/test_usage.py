@@ -68,6 +68,16 @@ def saving(run: AgentRun) -> list[int]:
     return [*seen, run.usage.input_tokens]
 
 
+def saving_before_its_loop(run: AgentRun) -> list[int]:
+    """Saves by its own hand before the loop, in every attempt."""
+    run.llm(completion, 0)
+    run.checkpoint()
+    for turn in run.iterations(limit=3):
+        run.llm(completion, turn)
+        run.state["seen"] = [*run.state.get("seen", []), run.usage.tokens]
+    return [*run.state["seen"], run.usage.tokens]
+
+
 def tried(body: Body, strategy: Any) -> Attempts:
     attempts = Attempts(body, strategy)
     attempts.store.add_run(make_run("a", "run"))
@@ -81,7 +91,7 @@ def paid(attempts: Attempts) -> Usage:
 
 
 @pytest.mark.parametrize("strategy", [Never(), EveryN(1), EveryN(2)], ids=str)
-@pytest.mark.parametrize("body", [working, saving])
+@pytest.mark.parametrize("body", [working, saving, saving_before_its_loop])
 def test_a_body_sees_the_same_numbers_wherever_it_is_killed(body: Body, strategy: Any) -> None:
     attempts = tried(body, strategy)
     expected, run = attempts.go()
@@ -90,6 +100,7 @@ def test_a_body_sees_the_same_numbers_wherever_it_is_killed(body: Body, strategy
     for place in range(2 * attempts.host.writes):
         attempts = tried(body, strategy)
         assert attempts.killed(place)
+        attempts.killed(3)
         before = paid(attempts)
         result, run = attempts.go()
         assert result == expected, place
