@@ -14,6 +14,7 @@ it, so a resume skips the loop. A body without a loop stands in 0, or counts its
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -82,8 +83,9 @@ class Position:
         self._edits: tuple[Conversation, int] = (begin.conversation, begin.conversation.edits)
         #: Set when the loop was dropped amid an iteration, until it is clear that this was a ``break``.
         self._dropped: tuple[Entry | None, Conversation, int, dict[str, str]] | None = None
-        #: Where the body was running then.
+        #: Where the body was running then, and the exception that it was handling, if any.
         self._home: Place | None = None
+        self._handled: BaseException | None = None
 
     @property
     def is_past(self) -> bool:
@@ -185,13 +187,15 @@ class Position:
             with suppress(ValueError):  # the next checkpoint says what is not JSON
                 entry = self._entry(conversation, state, after_loop=True)
         self._dropped = entry, conversation, conversation.edits, dict(metadata)
-        self._home = here()
+        self._home, self._handled = here(), sys.exception()
 
     def confirm_drop(self) -> None:
         """If the body goes on, it has left the loop. Only its own thread and task can tell: other calls
-        may go on while an exception is on its way out of the body.
+        may go on while an exception is on its way out of the body. So may its own, in a ``finally``.
         """
-        if self._dropped is not None and self._home == here():
+        if self._dropped is None or self._home != here():
+            return
+        if sys.exception() in (None, self._handled):
             dropped, self._dropped = self._dropped, None
             self._leave(*dropped)
 

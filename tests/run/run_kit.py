@@ -75,7 +75,8 @@ class Host:
 
     def check(self, run: AgentRun) -> None:
         self.checks += 1
-        if self.checks == self.stop_at_check:
+        # A worker that shuts down goes on doing so, whatever the body makes of it.
+        if self.stop_at_check is not None and self.checks >= self.stop_at_check:
             raise HandOff
 
     def iteration_ended(self, run: AgentRun) -> None:

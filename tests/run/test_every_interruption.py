@@ -1,0 +1,147 @@
+"""Bodies that are killed before and after every write, and handed off at every check.
+
+Each ends as if nothing had happened: the same result, conversation, state, metadata and usage. Nothing
+that was recorded is called again, and no call is taken for a changed one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from run_kit import Attempts, chat_reply, was_killed
+
+from celery_ckpt import (
+    AfterToolCall,
+    AgentRun,
+    CheckpointEvent,
+    CheckpointStrategy,
+    Conversation,
+    EveryN,
+    Never,
+)
+from celery_ckpt.control import HandOff, found
+
+Body = Callable[[AgentRun], Any]
+STRATEGIES = [Never(), EveryN(1), EveryN(5), AfterToolCall()]
+each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+
+
+class Tried(Attempts):
+    """Attempts at a run that count its records, also those that were dropped since."""
+
+    def __init__(self, body: Body, strategy: CheckpointStrategy) -> None:
+        super().__init__(body, strategy)
+        self.recorded: Counter[str] = Counter()
+        self.changes: list[str] = []
+        record = self.store.record_step
+
+        def counting(step: Any, lease: Any = None, **paid: Any) -> None:
+            record(step, lease, **paid)
+            self.recorded[step.name] += 1
+
+        self.store.record_step = counting  # type: ignore[method-assign]
+
+    def interrupted(self, kill_at: int | None, stop_at: int | None) -> bool:
+        """Make an attempt that is killed at that write or stopped at that check; False if it ended."""
+        run = self.attempt(kill_at)
+        self.host.stop_at_check = stop_at
+        try:
+            self.go(run)
+        except BaseException as error:
+            if not (was_killed(error) or isinstance(found(error), HandOff)):
+                raise
+            return True
+        finally:
+            self.changes += self.host.changes
+        return False
+
+    def end(self) -> dict[str, Any]:
+        result, run = self.go()
+        return {
+            "result": result,
+            "conversation": run.conversation.to_dict(),
+            "state": run.state,
+            "metadata": run.metadata,
+            "iteration": run.iteration,
+            "usage": run.usage,
+            "recorded": self.recorded,
+            "changes": self.changes + self.host.changes,
+        }
+
+
+def interruptions(make: Callable[[], Body], strategy: CheckpointStrategy) -> Iterator[tuple[Any, Any]]:
+    """How the run may be interrupted: killed at a write, or stopped at a check."""
+    tried = Tried(make(), strategy)
+    tried.go()
+    yield from ((place, None) for place in range(2 * tried.host.writes))
+    yield from ((None, check) for check in range(1, tried.host.checks + 1))
+
+
+def ends_the_same(make: Callable[[], Body], strategy: CheckpointStrategy) -> None:
+    """Interrupted anywhere, once or twice, the run ends the same."""
+    expected = Tried(make(), strategy).end()
+    assert expected["changes"] == []
+    for first in interruptions(make, strategy):
+        for second in (None, (None, 1), (2, None)):
+            tried = Tried(make(), strategy)
+            assert tried.interrupted(*first)
+            if second is not None and not tried.interrupted(*second):
+                continue
+            assert tried.end() == expected, (first, second)
+
+
+def think(conversation: Conversation, turn: int) -> dict[str, Any]:
+    calls = [(f"call_{n}", "look", f'{{"n": {n}}}') for n in range(2)]
+    return {
+        "choices": [{"message": chat_reply(f"thought {turn} on {len(conversation)}", *calls)}],
+        "model": "m",
+        "usage": {"prompt_tokens": 10, "completion_tokens": turn},
+    }
+
+
+def look(n: int) -> str:
+    return f"seen {n}"
+
+
+# -- leaving the loop --------------------------------------------------------------------------------
+
+
+def test_a_body_that_tidies_up_while_it_is_handed_off_has_not_left_its_loop() -> None:
+    def body(run: AgentRun) -> list[int]:
+        try:
+            for turn in run.iterations(limit=3):
+                run.state["turns"] = [*run.state.get("turns", []), turn]
+                run.emit(CheckpointEvent.LLM_RESPONSE)
+        finally:
+            run.step("tidy up", str)
+        return sorted(set(run.state["turns"]))
+
+    for check in range(1, 4):
+        attempts = Attempts(body)
+        run = attempts.attempt()
+        attempts.host.stop_at_check = check
+        with pytest.raises(HandOff):
+            attempts.go(run)
+        assert not attempts.latest.after_loop
+        assert attempts.go()[0] == [1, 2, 3]
+
+
+def test_a_body_that_saves_while_an_error_goes_by_has_not_left_its_loop() -> None:
+    def body(run: AgentRun) -> list[int]:
+        try:
+            for turn in run.iterations(limit=3):
+                run.emit(CheckpointEvent.LLM_RESPONSE)
+                run.state["turns"] = [*run.state.get("turns", []), turn]
+                if run.attempt == 1 and turn == 2:
+                    raise ConnectionError
+        finally:
+            run.checkpoint()
+        return sorted(set(run.state["turns"]))
+
+    attempts = Attempts(body)
+    with pytest.raises(ConnectionError):
+        attempts.go()
+    assert attempts.go()[0] == [1, 2, 3]
