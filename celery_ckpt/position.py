@@ -118,6 +118,11 @@ class Position:
         return self._is_turning
 
     @property
+    def has_left_loop(self) -> bool:
+        """Does the body stand after its loop, in this attempt or when it is resumed?"""
+        return self.skips_loop or (self._has_turned and not self._is_turning)
+
+    @property
     def has_skipped_loop(self) -> bool:
         """Has the loop ended without an iteration in this attempt, after some in an earlier one?"""
         return self._has_loop and not self._has_turned and not self._is_turning and self._next > 1
@@ -257,7 +262,7 @@ class Position:
         if self.ended:
             return {"iteration": self.stands, "event": event or CheckpointEvent.ITERATION}
         entry = None if self.is_own_hand else self.entry
-        is_left = self.skips_loop or (self._has_turned and not self._is_turning)
+        is_left = self.has_left_loop
         iteration = self.iteration if is_left else self.stands
         return {"iteration": iteration, "event": event, "entry": entry, "after_loop": is_left}
 

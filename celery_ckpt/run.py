@@ -327,7 +327,7 @@ class AgentRun:
             await self._calls.mark_by_hand()
             self._at.count_by_hand()
         self._at.is_own_hand = True
-        with self._at.ending(is_end):
+        with self._at.ending(is_end and not self._at.has_left_loop):
             await self._calls.tell(self._host.emit, event)
             self._host.check(self)
 

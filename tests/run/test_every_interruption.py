@@ -145,3 +145,26 @@ def test_a_body_that_saves_while_an_error_goes_by_has_not_left_its_loop() -> Non
     with pytest.raises(ConnectionError):
         attempts.go()
     assert attempts.go()[0] == [1, 2, 3]
+
+
+def test_an_iteration_that_is_told_after_the_loop_does_not_lead_back_into_it() -> None:
+    turns: list[int] = []
+
+    def body(run: AgentRun) -> None:
+        for turn in run.iterations():
+            turns.append(turn)
+            run.step("work", str, turn)
+            if turn >= 2:
+                break
+        run.emit(CheckpointEvent.ITERATION)
+        run.step("more", str)
+
+    for stop_at in (3, 4):
+        turns.clear()
+        attempts = Attempts(body, EveryN(1))
+        run = attempts.attempt()
+        attempts.host.stop_at_check = stop_at
+        with pytest.raises(HandOff):
+            attempts.go(run)
+        attempts.go()
+        assert max(turns) == 2
