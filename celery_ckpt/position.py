@@ -109,8 +109,8 @@ class Position:
 
     @property
     def is_in_or_after_loop(self) -> bool:
-        """Has an iteration of the loop been entered, by this attempt or an earlier one?"""
-        return self._has_turned or (self._has_loop and self._next > 1)
+        """Is there an entry in the loop or after it to resume from?"""
+        return self._has_turned or (self._has_loop and (self._next > 1 or self.skips_loop))
 
     @property
     def is_turning(self) -> bool:
@@ -213,10 +213,9 @@ class Position:
     ) -> None:
         """Enter the code after the loop."""
         can_replay = self._is_turning and not self.is_own_hand
-        is_fresh = self._next == 1 and not self.is_own_hand
         self.steps, self.iteration = self._next, self._next - 1
         self._is_turning = False
-        if not (can_replay or is_fresh):
+        if not can_replay:
             self.skips_loop = True
             if entry is not None:
                 self._enter(entry, conversation, metadata)

@@ -20,6 +20,7 @@ from celery_ckpt import (
     CheckpointStrategy,
     Conversation,
     EveryN,
+    Message,
     Never,
 )
 from celery_ckpt.control import HandOff, found
@@ -168,3 +169,21 @@ def test_an_iteration_that_is_told_after_the_loop_does_not_lead_back_into_it() -
             attempts.go(run)
         attempts.go()
         assert max(turns) == 2
+
+
+@each_strategy
+def test_after_a_loop_without_iterations_a_checkpoint_holds_what_was_said(
+    strategy: CheckpointStrategy,
+) -> None:
+    def body(run: AgentRun) -> int:
+        if not run.resumed:
+            run.conversation.append(Message.user("go"))
+        for turn in run.iterations(limit=0):
+            run.step("work", str, turn)
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.llm(think, run.conversation, 1)
+        run.checkpoint()
+        run.llm(think, run.conversation, 2)
+        return len(run.conversation)
+
+    ends_the_same(lambda: body, strategy)
