@@ -106,15 +106,16 @@ class Recognition:
         """The key of a tool call, the message of ``run.llm`` that asked for it, and its record."""
         asking = self._at.asked.get(call.id)
         if asking is None:
-            # The body has appended the question itself, and no replay would append it.
-            self._at.is_own_hand = True
+            if self._at.is_edited(self._run.conversation):
+                # The body may have appended the question itself, and no replay would append it.
+                self._at.is_own_hand = True
             return self._claim_by_hand(call)
         n, key, step = self._book.claim_call(call_key(self._at.steps, call.id), len(asking))
         return key, asking[n], step
 
     def _claim_by_hand(self, call: ToolCall) -> tuple[str, None, Step | None]:
-        """Such a question is known by all that was said up to it: ids may begin anew, and equal
-        questions may be asked again.
+        """A question of an earlier iteration, or of the body itself, is known by all that was said up
+        to it: ids may begin anew, and equal questions may be asked again.
         """
         key, times = call_key(self._at.steps, call.id), 1
         spine, length = self._run.conversation.extent

@@ -187,3 +187,34 @@ def test_after_a_loop_without_iterations_a_checkpoint_holds_what_was_said(
         return len(run.conversation)
 
     ends_the_same(lambda: body, strategy)
+
+
+# -- tool calls that are answered later ----------------------------------------------------------------
+
+
+@each_strategy
+def test_a_question_can_be_answered_in_the_next_iteration(strategy: CheckpointStrategy) -> None:
+    def body(run: AgentRun) -> str:
+        for turn in run.iterations(limit=3):
+            run.state["n"] = run.state.get("n", 0) + 1
+            for call in run.conversation.pending_tool_calls():
+                run.tool(call, look)
+            reply = run.llm(think, run.conversation, turn)
+        return str(reply.text)
+
+    ends_the_same(lambda: body, strategy)
+
+
+@each_strategy
+def test_a_question_of_the_loop_can_be_answered_after_it(strategy: CheckpointStrategy) -> None:
+    def body(run: AgentRun) -> str:
+        for turn in run.iterations(limit=9):
+            reply = run.llm(think, run.conversation, turn)
+            if turn == 2:
+                break
+            run.tools(reply, [look])
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.tools(reply, [look])
+        return str(reply.text)
+
+    ends_the_same(lambda: body, strategy)
