@@ -86,14 +86,14 @@ class Recognition:
         at, book = self._at, self._book
         # Only what the body itself calls, one after the other, comes in the same order every time.
         is_own = self.home == here() and step_under_way(self._run) is None
-        place = book.begin(at.steps, name) if is_own else None
+        base = self._base(name, args, kwargs)
+        place = book.begin(at.steps, name, base) if is_own else None
         if at.is_past or at.is_complete:
             # All of them were recorded. Before the loop, the conversation and the state that they are
             # given are those of a later iteration, and fit nothing.
-            base = self._base(name, args, kwargs)
             key, step = book.claim_placed(at.steps, name, base, place, beside=at.is_past)
         else:
-            key, step = book.claim(*self._bases(name, args, kwargs))
+            key, step = book.claim(base, *self._shorter_bases(base, name, args, kwargs))
         book.put(key, place)
         return key, step
 
@@ -129,18 +129,17 @@ class Recognition:
         _, key, step = self._book.claim_call(key, times)
         return key, None, step
 
-    def _bases(self, name: str, args: Any, kwargs: dict[str, Any]) -> list[str]:
-        """What a call may be recorded as. In an iteration that was restored exactly, the conversation
-        may have grown since the call was made: then any shorter one that it was given counts too.
+    def _shorter_bases(self, base: str, name: str, args: Any, kwargs: dict[str, Any]) -> list[str]:
+        """What else a call may be recorded as. In an iteration that was restored exactly, the
+        conversation may have grown since the call was made: then any shorter one that it was given
+        counts too.
         """
-        base = self._base(name, args, kwargs)
         if self._at.exact != self._at.steps or base == self._base(name, args, kwargs, lambda _: ""):
-            return [base]
+            return []
         spine, length = self._run.conversation.extent
         shorter = range(length - 1, max(-1, length - 1 - _LOOK_BACK), -1)
         digests = [spine.digest(n)[0] for n in shorter]
-        others = [self._base(name, args, kwargs, lambda _, own=own: own) for own in digests]  # type: ignore[misc]
-        return [base, *others]
+        return [self._base(name, args, kwargs, lambda _, own=own: own) for own in digests]  # type: ignore[misc]
 
     def _base(
         self,

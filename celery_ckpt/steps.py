@@ -197,12 +197,15 @@ class StepBook:
                 key = next((step.key for step in unmet if step.place == place), key)
             return self._take(key)
 
-    def begin(self, iteration: int, name: str) -> int:
+    def begin(self, iteration: int, name: str, base: str) -> int:
         """The body itself, and nothing beside it, begins a call of that name: which one is it?
 
-        Calls that fail are counted too. They have no record, so counting records would not do.
+        Calls that fail are counted too. They have no record, so counting records would not do. One that
+        is tried again is the one that failed.
         """
         with self._lock:
+            if (failed := self._places.get(next(self._free(base)))) is not None:
+                return failed
             place = self._begun[iteration, name]
             self._begun[iteration, name] += 1
             return place

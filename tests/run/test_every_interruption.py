@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -218,3 +219,35 @@ def test_a_question_of_the_loop_can_be_answered_after_it(strategy: CheckpointStr
         return str(reply.text)
 
     ends_the_same(lambda: body, strategy)
+
+
+# -- calls that fail -----------------------------------------------------------------------------------
+
+
+def flaky() -> Body:
+    """Fails at the first try of each call before its loop, and tries again."""
+    failed: set[int] = set()
+
+    def fetch(conversation: Conversation, number: int) -> str:
+        if number not in failed:
+            failed.add(number)
+            raise ConnectionError
+        return f"page {number}"
+
+    def body(run: AgentRun) -> list[str]:
+        pages: list[str] = []
+        while len(pages) < 2:
+            with suppress(ConnectionError):
+                pages.append(run.step("fetch", fetch, run.conversation, len(pages)))
+        for turn in run.iterations(limit=2):
+            run.llm(think, run.conversation, turn)
+        return pages
+
+    return body
+
+
+@each_strategy
+def test_before_the_loop_a_call_that_was_tried_again_finds_its_record(
+    strategy: CheckpointStrategy,
+) -> None:
+    ends_the_same(flaky, strategy)

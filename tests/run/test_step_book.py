@@ -206,7 +206,9 @@ def test_of_several_that_fit_the_one_recorded_first_is_taken() -> None:
 def test_in_a_completed_iteration_a_call_is_known_by_its_name_and_its_place() -> None:
     book = StepBook([step("1:f:aaa:0", place=1), step("1:f:bbb:0", place=2)])
     bases = ("1:f:xxx", "1:f:yyy", "1:f:bbb")
-    claimed = [book.claim_placed(1, "f", base, book.begin(1, "f"), beside=False)[0] for base in bases]
+    claimed = [
+        book.claim_placed(1, "f", base, book.begin(1, "f", base), beside=False)[0] for base in bases
+    ]
     assert claimed == ["1:f:xxx:0", "1:f:aaa:0", "1:f:bbb:0"], "the first one failed: it has no record"
 
 
