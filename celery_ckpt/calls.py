@@ -26,7 +26,7 @@ from celery_ckpt.hosting import RunHost
 from celery_ckpt.jsonvalues import encode
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.position import Position, here
-from celery_ckpt.recognising import Recognition, step_under_way, under_way
+from celery_ckpt.recognising import Inside, Recognition, step_under_way, under_way
 from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
 from celery_ckpt.replies import Reply, recorded_reply, usage_of
@@ -257,22 +257,29 @@ class Calls:
         event: CheckpointEvent | None = None,
         used_by: Callable[[Any], Usage | None] = lambda result: None,
     ) -> Step:
-        iteration = self._at.steps
+        iteration, inside = self._at.steps, Inside(self._run, key)
         try:
             await self._check()
             with self._bridge.under_way():
-                with under_way(self._run, key) as inside:
+                with under_way(inside):
                     result = await call()
                 paid = self._paid(used_by(result), inside.reported)
                 step = self._new_step(key, iteration, name, value_of(result), paid + inside.nested)
                 await self._bridge.io(self._record, step, paid, add)
         except BaseException:
-            self._book.release(key)
+            self._give_back(key, inside)
             raise
         if event is not None:
             with self._bridge.under_way():
                 await self.tell(self._host.emit, event)
         return step
+
+    def _give_back(self, key: str, inside: Inside) -> None:
+        """The call failed. Its next try is the same one, and finds what was recorded inside of it."""
+        with self._lock:
+            self._counted -= inside.claimed
+        for own in (key, *inside.claimed):
+            self._book.release(own)
 
     async def _check(self) -> None:
         if self._is_over:

@@ -38,6 +38,8 @@ class Inside:
         self.run, self.key = run, key
         #: How often each name was asked an idempotency key for in there.
         self.keys: Counter[str] = Counter()
+        #: The keys of the calls inside of it.
+        self.claimed: set[str] = set()
         #: What was reported for the call itself, and what the calls inside of it have used.
         self.reported, self.nested = Usage(), Usage()
         self._lock = threading.Lock()
@@ -57,12 +59,11 @@ _inside: ContextVar[Inside | None] = ContextVar("celery_ckpt_inside", default=No
 
 
 @contextmanager
-def under_way(run: AgentRun, key: str) -> Iterator[Inside]:
+def under_way(inside: Inside) -> Iterator[None]:
     """While the function of that step is running."""
-    inside = Inside(run, key)
     token = _inside.set(inside)
     try:
-        yield inside
+        yield
     finally:
         _inside.reset(token)
 
@@ -85,7 +86,8 @@ class Recognition:
         """The key of a call, and its record if there is one."""
         at, book = self._at, self._book
         # Only what the body itself calls, one after the other, comes in the same order every time.
-        is_own = self.home == here() and step_under_way(self._run) is None
+        inside = step_under_way(self._run)
+        is_own = self.home == here() and inside is None
         base = self._base(name, args, kwargs)
         place = book.begin(at.steps, name, base) if is_own else None
         if at.is_past or at.is_complete:
@@ -95,6 +97,8 @@ class Recognition:
         else:
             key, step = book.claim(base, *self._shorter_bases(base, name, args, kwargs))
         book.put(key, place)
+        if inside is not None:
+            inside.claimed.add(key)
         return key, step
 
     def is_changed(self, key: str, name: str) -> bool:

@@ -251,3 +251,40 @@ def test_before_the_loop_a_call_that_was_tried_again_finds_its_record(
     strategy: CheckpointStrategy,
 ) -> None:
     ends_the_same(flaky, strategy)
+
+
+def unreliable() -> Body:
+    """Has a step that fails once after a step inside of it has succeeded."""
+    failed: set[int] = set()
+
+    def body(run: AgentRun) -> list[str]:
+        def paid(turn: int) -> str:
+            run.report(input_tokens=7)
+            return f"paid {turn}"
+
+        def order(turn: int) -> str:
+            receipt = run.step("pay", paid, turn)
+            if turn not in failed:
+                failed.add(turn)
+                raise ConnectionError
+            return f"{receipt} and ordered"
+
+        done: list[str] = []
+        for turn in run.iterations(limit=2):
+            done = []
+            while not done:
+                with suppress(ConnectionError):
+                    done.append(run.step("order", order, turn))
+        return done
+
+    return body
+
+
+@each_strategy
+def test_what_is_recorded_inside_of_a_step_that_failed_is_not_called_again(
+    strategy: CheckpointStrategy,
+) -> None:
+    expected = Tried(unreliable(), strategy).end()
+    assert expected["recorded"] == {"pay": 2, "order": 2}
+    assert expected["usage"].tokens == 14
+    ends_the_same(unreliable, strategy)
