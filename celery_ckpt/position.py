@@ -260,7 +260,9 @@ class Position:
         """What a checkpoint says of where it was taken."""
         if self.ended:
             return {"iteration": self.stands, "event": event or CheckpointEvent.ITERATION}
-        entry = None if self.is_own_hand else self.entry
+        # In the code before its loop, a resumed run stands where it was restored.
+        is_exact = self.exact == self.stands if self.is_past else self.is_own_hand
+        entry = None if is_exact else self.entry
         is_left = self.has_left_loop
         iteration = self.iteration if is_left else self.stands
         return {"iteration": iteration, "event": event, "entry": entry, "after_loop": is_left}

@@ -326,7 +326,8 @@ class AgentRun:
         if is_end and not self._at.has_loop:
             await self._calls.mark_by_hand()
             self._at.count_by_hand()
-        self._at.is_own_hand = True
+        if not self._at.is_past:
+            self._at.is_own_hand = True
         with self._at.ending(is_end and not self._at.has_left_loop):
             await self._calls.tell(self._host.emit, event)
             self._host.check(self)
@@ -335,7 +336,8 @@ class AgentRun:
         at = self._at
         at.confirm_drop()
         # Without a loop there is no iteration to enter again: what is saved is all that a resume has.
-        if not at.is_in_or_after_loop or at.is_edited(self.conversation):
+        is_kept = at.is_in_or_after_loop and not at.is_edited(self.conversation)
+        if not (is_kept or at.is_past):
             at.is_own_hand = True
         checkpoint = self.snapshot(metadata={key: str(value) for key, value in metadata.items()})
         await self._calls.tell(self._host.save, checkpoint)

@@ -288,3 +288,48 @@ def test_what_is_recorded_inside_of_a_step_that_failed_is_not_called_again(
     assert expected["recorded"] == {"pay": 2, "order": 2}
     assert expected["usage"].tokens == 14
     ends_the_same(unreliable, strategy)
+
+
+# -- checkpoints before the loop -----------------------------------------------------------------------
+
+
+def saves_first(run: AgentRun) -> Any:
+    """Calls and saves before its loop, in every attempt."""
+    run.llm(think, Conversation(), 5)
+    run.checkpoint(note="begun")
+    for turn in run.iterations(limit=3):
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.llm(think, run.conversation, turn)
+        run.step("look", look, turn)
+        used = run.usage.tokens
+    return used
+
+
+def saves_first_and_later(run: AgentRun) -> Any:
+    """Works by its own hand in its loop too."""
+    run.llm(think, Conversation(), 5)
+    run.checkpoint()
+    for turn in run.iterations(limit=3):
+        run.llm(think, run.conversation, turn)
+        run.emit(CheckpointEvent.LLM_RESPONSE)
+        run.step("look", look, turn)
+    return run.usage.tokens
+
+
+def tells_first(run: AgentRun) -> Any:
+    """Emits an event before its loop, in every attempt."""
+    run.emit(CheckpointEvent.LLM_RESPONSE)
+    for turn in run.iterations(limit=3):
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.llm(think, run.conversation, turn)
+        run.step("look", look, turn)
+        used = run.usage.tokens
+    return used
+
+
+@each_strategy
+@pytest.mark.parametrize("body", [saves_first, saves_first_and_later, tells_first])
+def test_a_checkpoint_before_the_loop_does_not_lose_where_a_resumed_run_is(
+    body: Body, strategy: CheckpointStrategy
+) -> None:
+    ends_the_same(lambda: body, strategy)
