@@ -390,6 +390,7 @@ class Calls:
 
     def idempotency_key(self, name: str) -> str:
         """See ``AgentRun.idempotency_key``."""
+        self._at.confirm_drop()
         run, inside = self._run, step_under_way(self._run)
         where, keys = (inside.key, inside.keys) if inside else (self._at.steps, self._at.keys)
         with self._lock:

@@ -86,6 +86,9 @@ class Position:
         #: Where the body was running then, and the exception that it was handling, if any.
         self._home: Place | None = None
         self._handled: BaseException | None = None
+        #: What else was running then.
+        self._beside: set[Place] = set()
+        self._confirming = threading.Lock()
 
     @property
     def is_past(self) -> bool:
@@ -192,17 +195,23 @@ class Position:
             with suppress(ValueError):  # the next checkpoint says what is not JSON
                 entry = self._entry(conversation, state, after_loop=True)
         self._dropped = entry, conversation, conversation.edits, dict(metadata)
-        self._home, self._handled = here(), sys.exception()
+        self._home, self._handled, self._beside = here(), sys.exception(), everywhere()
 
     def confirm_drop(self) -> None:
-        """If the body goes on, it has left the loop. Only its own thread and task can tell: other calls
-        may go on while an exception is on its way out of the body. So may its own, in a ``finally``.
+        """If the body goes on, it has left the loop. Calls that it has made before may go on while an
+        exception is on its way out of it, so only it can tell, or what it has started since. And it
+        may call in a ``finally`` while the exception goes by.
         """
-        if self._dropped is None or self._home != here():
+        if self._dropped is None:
             return
-        if sys.exception() in (None, self._handled):
-            dropped, self._dropped = self._dropped, None
-            self._leave(*dropped)
+        if here() == self._home:
+            is_going_on = sys.exception() in (None, self._handled)
+        else:
+            is_going_on = here() not in self._beside
+        with self._confirming:
+            if is_going_on and self._dropped is not None:
+                self._leave(*self._dropped)
+                self._dropped = None
 
     def _leave(
         self,
@@ -275,3 +284,13 @@ def here() -> Place:
     except RuntimeError:
         task = None
     return threading.get_ident(), id(task)
+
+
+def everywhere() -> set[Place]:
+    """All threads, and all tasks of the event loop, if one is running here."""
+    threads = {(thread.ident or 0, id(None)) for thread in threading.enumerate()}
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:
+        return threads
+    return threads | {(threading.get_ident(), id(task)) for task in tasks}

@@ -6,8 +6,10 @@ that was recorded is called again, and no call is taken for a changed one.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -332,4 +334,61 @@ def tells_first(run: AgentRun) -> Any:
 def test_a_checkpoint_before_the_loop_does_not_lose_where_a_resumed_run_is(
     body: Body, strategy: CheckpointStrategy
 ) -> None:
+    ends_the_same(lambda: body, strategy)
+
+
+# -- calls side by side after the loop -----------------------------------------------------------------
+
+
+def in_threads(run: AgentRun) -> list[str]:
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda n: str(run.step("look", look, n)), range(2)))
+
+
+def beside_the_body(run: AgentRun) -> list[str]:
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(run.step, "look", look, 1)
+        beside.exception()
+        return [beside.result(), run.step("look", look, 2)]
+
+
+def with_a_key(run: AgentRun) -> list[str]:
+    return [run.step("pay", str, run.idempotency_key("pay"))]
+
+
+@each_strategy
+@pytest.mark.parametrize("after", [in_threads, beside_the_body, with_a_key])
+def test_what_comes_first_after_a_loop_that_was_saved_by_hand_is_recognised(
+    after: Callable[[AgentRun], list[str]], strategy: CheckpointStrategy
+) -> None:
+    def body(run: AgentRun) -> list[str]:
+        for turn in run.iterations(limit=9):
+            run.emit(CheckpointEvent.LLM_RESPONSE)
+            if turn == 2:
+                break
+        found = after(run)
+        run.checkpoint()
+        run.step("more", str)
+        return found
+
+    ends_the_same(lambda: body, strategy)
+
+
+@each_strategy
+def test_tasks_that_come_first_after_a_loop_that_was_saved_by_hand_are_recognised(
+    strategy: CheckpointStrategy,
+) -> None:
+    async def body(run: AgentRun) -> list[str]:
+        async def looking(n: int) -> str:
+            return str(await run.step("look", look, n))
+
+        async for turn in run.iterations(limit=9):
+            await run.emit(CheckpointEvent.LLM_RESPONSE)
+            if turn == 2:
+                break
+        found = await asyncio.gather(looking(1), looking(2))
+        await run.checkpoint()
+        await run.step("more", str)
+        return list(found)
+
     ends_the_same(lambda: body, strategy)
