@@ -73,6 +73,8 @@ class Position:
         self.ended = False
         #: The messages of ``run.llm`` in this iteration that ask for a tool call, by its id.
         self.asked: dict[str, list[Message]] = {}
+        #: All that ``run.llm`` has said since the entry.
+        self._said: list[Message] = []
         #: How often each name was asked an idempotency key for in this iteration.
         self.keys: Counter[str] = Counter()
         self._next = max(begin.enters, 1)
@@ -146,9 +148,14 @@ class Position:
 
     def note_questions(self, messages: list[Message]) -> None:
         """The model has asked for the tool calls in these."""
+        self._said += messages
         for message in messages:
             for call in message.tool_calls:
                 self.asked.setdefault(call.id, []).append(message)
+
+    def can_rebuild(self, message: Message) -> bool:
+        """Does a replay from the entry have this message: was it there, or has a helper added it?"""
+        return any(own is message for own in (*self._said, *self.entry.conversation))
 
     def is_edited(self, conversation: Conversation) -> bool:
         """Has the body itself, and not a helper, changed the conversation since the entry?"""
@@ -242,7 +249,7 @@ class Position:
         # What was restored exactly is saved exactly: no entry could say what its steps have added.
         self.is_own_hand = self.exact == self.steps
         self.ended = False
-        self.asked, self.keys = {}, Counter()
+        self.asked, self._said, self.keys = {}, [], Counter()
 
     @contextmanager
     def ending(self, is_end: bool = True) -> Iterator[None]:

@@ -110,9 +110,6 @@ class Recognition:
         """The key of a tool call, the message of ``run.llm`` that asked for it, and its record."""
         asking = self._at.asked.get(call.id)
         if asking is None:
-            if self._at.is_edited(self._run.conversation):
-                # The body may have appended the question itself, and no replay would append it.
-                self._at.is_own_hand = True
             return self._claim_by_hand(call)
         n, key, step = self._book.claim_call(call_key(self._at.steps, call.id), len(asking))
         return key, asking[n], step
@@ -124,6 +121,9 @@ class Recognition:
         key, times = call_key(self._at.steps, call.id), 1
         spine, length = self._run.conversation.extent
         at = asked_last(spine.messages[:length], call.id)
+        if at is None or not self._at.can_rebuild(spine.messages[at]):
+            # The body has appended the question itself, and no replay would append it.
+            self._at.is_own_hand = True
         if self._at.is_past or at is None:
             # It was recorded, whatever has become of the conversation since; or nobody has asked.
             key = self._book.first_by_hand(key)

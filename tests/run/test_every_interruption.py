@@ -209,6 +209,23 @@ def test_a_question_can_be_answered_in_the_next_iteration(strategy: CheckpointSt
 
 
 @each_strategy
+def test_a_question_can_be_answered_after_a_compaction(strategy: CheckpointStrategy) -> None:
+    def body(run: AgentRun) -> str:
+        for turn in run.iterations(limit=3):
+            if turn > 1:
+                run.conversation.replace([Message.user("summary"), *run.conversation.messages[-1:]])
+            for call in run.conversation.pending_tool_calls():
+                run.tool(call, look)
+            reply = run.llm(think, run.conversation, turn)
+        run.conversation.append(Message.user("at last"))
+        for call in reply.tool_calls:
+            run.tool(call, look)
+        return str(reply.text)
+
+    ends_the_same(lambda: body, strategy)
+
+
+@each_strategy
 def test_a_question_of_the_loop_can_be_answered_after_it(strategy: CheckpointStrategy) -> None:
     def body(run: AgentRun) -> str:
         for turn in run.iterations(limit=9):
