@@ -71,6 +71,8 @@ class Position:
         self.completed = begin.completed
         #: Is the iteration over and the next one not begun?
         self.ended = False
+        #: Has the host been told of its end? A run that is stopped there does not tell it again.
+        self.is_end_told = False
         #: The messages of ``run.llm`` in this iteration that ask for a tool call, by its id.
         self.asked: dict[str, list[Message]] = {}
         #: All that ``run.llm`` has said since the entry.
@@ -230,7 +232,7 @@ class Position:
         """Enter the code after the loop."""
         can_replay = self._is_turning and not self.is_own_hand
         self.steps, self.iteration = self._next, self._next - 1
-        self._is_turning = False
+        self._is_turning = self.is_end_told = False
         if not can_replay:
             self.skips_loop = True
             if entry is not None:
@@ -248,7 +250,7 @@ class Position:
         self._edits = conversation, conversation.edits
         # What was restored exactly is saved exactly: no entry could say what its steps have added.
         self.is_own_hand = self.exact == self.steps
-        self.ended = False
+        self.ended = self.is_end_told = False
         self.asked, self._said, self.keys = {}, [], Counter()
 
     @contextmanager
@@ -280,6 +282,8 @@ class Position:
         is_exact = self.exact == self.stands if self.is_past else self.is_own_hand
         entry = None if is_exact else self.entry
         is_left = self.has_left_loop
+        if self.is_end_told:
+            event = event or CheckpointEvent.ITERATION
         iteration = self.iteration if is_left else self.stands
         return {"iteration": iteration, "event": event, "entry": entry, "after_loop": is_left}
 

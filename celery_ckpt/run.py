@@ -310,6 +310,7 @@ class AgentRun:
         with at.ending(not is_last or at.is_own_hand):
             if not at.is_complete:
                 await self._calls.tell(self._host.emit, CheckpointEvent.ITERATION)
+            at.is_end_told = True
             if not (is_last and at.is_own_hand):
                 self._host.check(self)
             if not is_last:

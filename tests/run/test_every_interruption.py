@@ -409,3 +409,25 @@ def test_tasks_that_come_first_after_a_loop_that_was_saved_by_hand_are_recognise
         return list(found)
 
     ends_the_same(lambda: body, strategy)
+
+
+# -- what is told --------------------------------------------------------------------------------------
+
+
+def test_a_hand_off_at_the_end_of_the_last_iteration_does_not_tell_that_end_again() -> None:
+    def body(run: AgentRun) -> None:
+        for turn in run.iterations(limit=2):
+            run.step("look", look, turn)
+        run.step("more", str)
+
+    for further in ([], [1]):
+        attempts, told = Attempts(body, EveryN(1)), []
+        for stop_at in (4, *further):
+            run = attempts.attempt()
+            attempts.host.stop_at_check = stop_at
+            with pytest.raises(HandOff):
+                attempts.go(run)
+            told += attempts.host.events
+        attempts.go()
+        ends = [n for n, event in told + attempts.host.events if event is CheckpointEvent.ITERATION]
+        assert ends == [1, 2]
