@@ -113,7 +113,7 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
         fields["max_tokens"] = conversation.max_tokens
     if own["after_loop"]:
         fields["after_loop"] = True
-    if own["usage"]:
+    if own["usage"].by_model:
         fields["usage"] = own["usage"].to_json()
     if own["counted"] is not None:
         fields["counted"] = own["counted"]

@@ -71,6 +71,10 @@ class Usage:
     def __bool__(self) -> bool:
         return bool(self.by_model)
 
+    def __hash__(self) -> int:
+        # Without one, pydantic copies the default of a field for every checkpoint and step.
+        return hash((self.input_tokens, self.output_tokens, self.cached_tokens, self.cost))
+
     @property
     def tokens(self) -> int:
         """Input and output together."""

@@ -174,3 +174,9 @@ def test_a_wrong_field_is_an_error_that_names_it(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Checkpoint(**{**full.__dict__, **fields})
+
+
+def test_checkpoints_that_used_nothing_share_one_usage() -> None:
+    """Pydantic copies a default that has no hash, which made every save slower."""
+    one, other = (Checkpoint.new("a", Conversation(), 1) for _ in range(2))
+    assert one.usage is other.usage
