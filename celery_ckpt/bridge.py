@@ -30,7 +30,7 @@ _MOST_CALLS = 16
 Call = Callable[[], Coroutine[Any, Any, T]]
 
 
-class NobodyAwaits(TypeError):
+class AsyncInSyncBody(TypeError):
     """A sync body was given an async function."""
 
 
@@ -56,7 +56,7 @@ class Bridge(Protocol):
         """Make calls side by side; returns their results in order.
 
         If some of them raise, the others are finished first. Then the error that counts most is raised:
-        ``Fenced``, other control flow, what is no ``Exception``, else that of the first call.
+        ``Fenced``, other control flow, anything that is not an ``Exception``, or the first one.
         """
         ...
 
@@ -89,7 +89,7 @@ class SyncBridge:
         return fn(*args)
 
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call it. Raises ``NobodyAwaits``, a ``TypeError``, for an async function."""
+        """Call it. Raises ``AsyncInSyncBody``, a ``TypeError``, for an async function."""
         result = fn(*args, **kwargs)
         if not inspect.isawaitable(result):
             return result
@@ -98,7 +98,7 @@ class SyncBridge:
         while isinstance(fn, functools.partial):
             fn = fn.func
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        raise NobodyAwaits(
+        raise AsyncInSyncBody(
             f"an async function in a sync body: {name} returned something to be awaited. "
             "Make the body `async def`, or give it a plain function."
         )

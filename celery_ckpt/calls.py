@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from celery_ckpt.answers import Answers
-from celery_ckpt.bridge import Bridge, NobodyAwaits
+from celery_ckpt.bridge import AsyncInSyncBody, Bridge
 from celery_ckpt.control import HandOff
 from celery_ckpt.errors import CheckpointError, RunMisused, StepResultNotJson
 from celery_ckpt.events import CheckpointEvent
@@ -37,8 +36,6 @@ from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
     from celery_ckpt.run import AgentRun
-
-logger = logging.getLogger(__name__)
 
 #: A function of a model's name and its usage that returns the cost, or ``None`` if it knows none.
 Cost = Callable[[str, Usage], float | None]
@@ -157,7 +154,7 @@ class Calls:
         """See ``AgentRun.tools``."""
         self._at.confirm_drop()
         self._refuse_inside_a_step("run.tools")
-        raised = (*retry_on, *self._host.queue_errors, CheckpointError, NobodyAwaits)
+        raised = (*retry_on, *self._host.queue_errors, CheckpointError, AsyncInSyncBody)
         toolbox, calls = Toolbox(tools, raised), calls_of(reply)
         # Some models use an id twice. Only their order says which result is whose.
         in_turn: dict[str, list[tuple[int, ToolCall]]] = defaultdict(list)
@@ -354,15 +351,11 @@ class Calls:
             return reported
         try:
             return reported.priced(self._cost)
+        except self._host.queue_errors:
+            raise
         except Exception as error:
             # The call is paid for: a mistake in the price must not lose its result.
-            logger.warning(
-                "Cost not computed: agent=%s run=%s: ckpt_cost raised %s: %s",
-                self._run.agent_id,
-                self._run.run_id,
-                type(error).__name__,
-                error,
-            )
+            self._host.cost_failed(self._run, error)
             return reported
 
     def _count(self, step: Step) -> None:

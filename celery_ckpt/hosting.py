@@ -42,3 +42,7 @@ class RunHost(Protocol):
     def changed(self, run: AgentRun, name: str) -> None:
         """A step of that name no longer matches what was recorded. Blocking; may raise."""
         ...
+
+    def cost_failed(self, run: AgentRun, error: Exception) -> None:
+        """The cost of a call could not be computed. Must not raise: the call is paid for."""
+        ...

@@ -57,7 +57,7 @@ def tokens(usage: Usage) -> str:
 
 
 def cost(usage: Usage) -> str:
-    """What is known of the cost. There is no currency: that is the business of whoever computes it."""
+    """The cost, if it is known. It has no currency: ``ckpt_cost`` decides which one it is in."""
     return "" if usage.cost is None else f"{usage.cost:.4f}"
 
 

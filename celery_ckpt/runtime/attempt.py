@@ -174,6 +174,11 @@ class Attempt:
         logger.warning(phrases.STEP_CHANGED, *who, run.iteration, phrases.shown(name))
         tell(signals.step_changed, self, run, name=name)
 
+    def cost_failed(self, run: AgentRun, error: Exception) -> None:
+        """The setting ``ckpt_cost`` names a function that raised, or returned something else."""
+        who = phrases.identity(self.of_run)
+        logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
+
     def is_to_go(self, error: BaseException) -> bool:
         """Is the run to be handed off instead of being retried after that?"""
         return self.stop is not None or self.is_time_to_go(error)

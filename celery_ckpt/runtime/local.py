@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +18,14 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction
 from celery_ckpt.run import AgentRun
-from celery_ckpt.runtime import signals
+from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.current import current_run, working_for
 from celery_ckpt.runtime.envelopes import agent_id_of
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.usage import Usage
+
+logger = logging.getLogger(__name__)
 
 
 class LocalHost:
@@ -51,6 +54,11 @@ class LocalHost:
 
     def changed(self, run: AgentRun, name: str) -> None:
         """Nothing was recorded that could have changed."""
+
+    def cost_failed(self, run: AgentRun, error: Exception) -> None:
+        """Say so."""
+        who = phrases.shown(run.agent_id), phrases.shown(self._task.name), phrases.shown(run.run_id)
+        logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
 
 
 def call_directly(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -41,6 +41,7 @@ class Host:
         self.store, self.strategy = store, strategy
         self.events: list[tuple[int, CheckpointEvent]] = []
         self.changes: list[str] = []
+        self.costs_failed: list[Exception] = []
         self.checks = 0
         self.stop_at_check: int | None = None
         self.stop_after_iteration: int | None = None
@@ -85,6 +86,9 @@ class Host:
 
     def changed(self, run: AgentRun, name: str) -> None:
         self.changes.append(name)
+
+    def cost_failed(self, run: AgentRun, error: Exception) -> None:
+        self.costs_failed.append(error)
 
 
 class Attempts:

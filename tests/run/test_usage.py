@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from run_kit import Attempts, Host, chat_reply
+from run_kit import Attempts, Host, OutOfTime, chat_reply
 
 from celery_ckpt import AgentRun, CheckpointEvent, EveryN, Message, Never, Usage
 from celery_ckpt.bridge import SyncBridge
@@ -208,13 +208,21 @@ def test_a_cost_is_computed_for_calls_that_report_none() -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda *_: 1 / 0, lambda *_: "much"], ids=["raises", "text"])
-def test_a_cost_that_cannot_be_computed_loses_no_answer(
-    wrong: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cost_that_cannot_be_computed_loses_no_answer(wrong: Any) -> None:
     run = with_cost(wrong)
     assert run.llm(completion, 1).text == "answer 1"
     assert (run.usage.input_tokens, run.usage.cost) == (10, None)
-    assert "Cost not computed: agent=a run=run: ckpt_cost raised" in caplog.text
+    assert len(run._host.costs_failed) == 1  # type: ignore[attr-defined]
+
+
+def test_a_time_limit_amid_the_cost_is_no_mistake_in_it() -> None:
+    def late(model: str, usage: Usage) -> float:
+        raise OutOfTime
+
+    run = with_cost(late)
+    with pytest.raises(OutOfTime):
+        run.llm(completion, 1)
+    assert run._host.costs_failed == []  # type: ignore[attr-defined]
 
 
 def test_checkpoints_say_what_was_used() -> None:
