@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery_ckpt import Checkpoint, Conversation, Message
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import locator
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import FIELD, Keys
 

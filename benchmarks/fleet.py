@@ -24,7 +24,7 @@ from redis import Redis, RedisCluster
 from benchmarks.copies import CHECKPOINTS, KEEP, bare_removals, fill, names_in_two_copies
 from benchmarks.servers import cluster, valkey
 from celery_ckpt import open_store
-from celery_ckpt.maintenance import PruneReport
+from celery_ckpt.retention.report import PruneReport
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.sweeping import sweep
 from celery_ckpt.store import CheckpointStore

@@ -12,7 +12,7 @@ from benchmarks.work import Turn
 from celery_ckpt import Checkpoint, Conversation
 from celery_ckpt.codec import assemble
 from celery_ckpt.conversation import Spine
-from celery_ckpt.jsonvalues import decode
+from celery_ckpt.json_values import decode
 from celery_ckpt.messages import Message
 
 _BATCH = 10

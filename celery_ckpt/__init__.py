@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from celery_ckpt.checkpoint import Checkpoint, Entry
     from celery_ckpt.conversation import Conversation
     from celery_ckpt.events import CheckpointEvent
     from celery_ckpt.messages import Message, ToolCall
-    from celery_ckpt.models import Checkpoint, Entry
-    from celery_ckpt.retention import RetentionPolicy
+    from celery_ckpt.retention.policy import RetentionPolicy
     from celery_ckpt.run import AgentRun
     from celery_ckpt.runtime import signals
     from celery_ckpt.runtime.agents import Agents
@@ -79,7 +79,7 @@ _MODULES = {
     "conversation": ("Conversation",),
     "events": ("CheckpointEvent",),
     "messages": ("Message", "ToolCall"),
-    "models": ("Checkpoint", "Entry"),
+    "checkpoint": ("Checkpoint", "Entry"),
     "retention": ("RetentionPolicy",),
     "runtime.agents": ("Agents",),
     "runtime.current": ("current_run",),

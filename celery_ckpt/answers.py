@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_ckpt.conversation import Conversation
-from celery_ckpt.jsonvalues import encode
+from celery_ckpt.json_values import encode
 from celery_ckpt.messages import Message, ToolCall
 
 #: A call's id, and the message that asks for it: some providers number their calls anew every time.

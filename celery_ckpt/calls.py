@@ -22,7 +22,7 @@ from celery_ckpt.control import HandOff
 from celery_ckpt.errors import CheckpointError, RunMisused, StepResultNotJson
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.hosting import RunHost
-from celery_ckpt.jsonvalues import encode
+from celery_ckpt.json_values import encode
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.position import Position, here
 from celery_ckpt.recognising import Inside, Recognition, step_under_way, under_way

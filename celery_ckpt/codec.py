@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery_ckpt.clock import microseconds, moment
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.errors import NotACheckpoint, SchemaTooNew
-from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.messages import Message
 
 if TYPE_CHECKING:
-    from celery_ckpt.models import Checkpoint, Entry
+    from celery_ckpt.checkpoint import Checkpoint, Entry
 
     C = TypeVar("C", bound=Checkpoint)
 

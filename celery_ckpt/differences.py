@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint
 
 _FIELDS = ("agent_id", "run_id", "iteration", "event", "metadata", "state")
 _MISSING = object()

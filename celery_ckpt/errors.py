@@ -41,7 +41,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from celery_ckpt.models import Checkpoint
+    from celery_ckpt.checkpoint import Checkpoint
 
 
 class CheckpointError(Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Step
 from celery_ckpt.usage import Usage
 

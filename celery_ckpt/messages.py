@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, RootModel, model_validator
 
 from celery_ckpt.errors import NotJson
-from celery_ckpt.jsonvalues import decode, encode, kind_of, plain
+from celery_ckpt.json_values import decode, encode, kind_of, plain
 
 _get, _set = object.__getattribute__, object.__setattr__
 _TEXT_BLOCKS = ("text", "input_text", "output_text")

@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from celery_ckpt.checkpoint import Entry
 from celery_ckpt.control import found
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Entry
 from celery_ckpt.restoring import Restored
 from celery_ckpt.usage import Usage
 

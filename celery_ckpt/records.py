@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.models import (
+from celery_ckpt.checkpoint import (
     AgentId,
     CheckpointId,
     Count,
@@ -22,6 +21,7 @@ from celery_ckpt.models import (
     kept_exactly,
     named,
 )
+from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.usage import Usage
 
 StepKey = Annotated[str, named("A step's key")]

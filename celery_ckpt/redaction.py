@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import RedactionFailed
-from celery_ckpt.jsonvalues import kind_of, plain
+from celery_ckpt.json_values import kind_of, plain
 from celery_ckpt.messages import Message
 
 What = Literal["message", "step", "state", "metadata", "result", "error"]

@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import NotAMessage, NotJson
-from celery_ckpt.jsonvalues import kind_of
+from celery_ckpt.json_values import kind_of
 from celery_ckpt.messages import Message
 from celery_ckpt.usage import Usage
 

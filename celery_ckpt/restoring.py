@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.maintenance import without_pin
-from celery_ckpt.models import Checkpoint
+from celery_ckpt.retention.report import without_pin
 from celery_ckpt.usage import Usage
 
 

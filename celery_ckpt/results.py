@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from celery_ckpt.errors import NotJson, StepResultNotJson
-from celery_ckpt.jsonvalues import encode, kind_of, plain
+from celery_ckpt.json_values import encode, kind_of, plain
 
 
 def declared(fn: Callable[..., Any]) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from celery_ckpt.conversation import Conversation
-from celery_ckpt.jsonvalues import MAX_DEPTH, kind_of
+from celery_ckpt.json_values import MAX_DEPTH, kind_of
 from celery_ckpt.messages import Message, digested
 from celery_ckpt.records import Step
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal, Self
 
-from celery_ckpt.models import Checkpoint
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.upkeep import Upkeep
 from celery_ckpt.usage import Usage

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from celery_ckpt.errors import RunMisused
-from celery_ckpt.jsonvalues import kind_of
+from celery_ckpt.json_values import kind_of
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.results import declared
 from celery_ckpt.steps import name_of

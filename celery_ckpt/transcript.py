@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.messages import Message
 
 _TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text"}

@@ -10,10 +10,10 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from celery_ckpt.maintenance import PIN, Change, Finding, Notes, Pruned, Rounds, Sight, Verdict
-from celery_ckpt.models import Checkpoint
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease
+from celery_ckpt.retention.report import PIN, Change, Finding, Notes, Pruned, Rounds, Sight, Verdict
 
 
 class Upkeep(ABC):

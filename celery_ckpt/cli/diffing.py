@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.cli.addresses import checkpoint_id_at
 from celery_ckpt.cli.conversing import EXCERPT, show_message
 from celery_ckpt.cli.exits import Code
@@ -15,7 +16,6 @@ from celery_ckpt.cli.safe import counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.differences import Change, Difference, Edit, difference
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.transcript import speaker
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import ParamSpec, TypeVar
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import StoreError
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Step
 from celery_ckpt.store import CheckpointStore
 

@@ -15,7 +15,7 @@ from celery_ckpt.cli.progress import bar
 from celery_ckpt.cli.safe import bytes_of, counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.cli.tables import Column
-from celery_ckpt.maintenance import Finding, Pruned, PruneReport
+from celery_ckpt.retention.report import Finding, Pruned, PruneReport
 
 _PRUNED = (
     Column("agent", whole=True),

@@ -14,6 +14,7 @@ from celery.result import AsyncResult
 from celery.utils import uuid
 from pydantic import PlainSerializer, PlainValidator
 
+from celery_ckpt.checkpoint import Checkpoint, Value
 from celery_ckpt.errors import (
     AgentNotFound,
     AlreadyExists,
@@ -22,10 +23,9 @@ from celery_ckpt.errors import (
     StoreError,
     StoreUnavailable,
 )
-from celery_ckpt.maintenance import without_pin
-from celery_ckpt.models import Checkpoint, Value
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
+from celery_ckpt.retention.report import without_pin
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker import send, without_retries
 from celery_ckpt.runtime.cancelling import cancel_runs

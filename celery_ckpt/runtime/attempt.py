@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
 
+from celery_ckpt.checkpoint import Checkpoint, is_alike, is_as_good_as
 from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.models import Checkpoint, is_alike, is_as_good_as
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run import AgentRun
 from celery_ckpt.runtime import phrases, signals

@@ -18,7 +18,7 @@ from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils import json
 
 from celery_ckpt.errors import NotJson, StoreError
-from celery_ckpt.jsonvalues import plain
+from celery_ckpt.json_values import plain
 
 #: What it raises to read a message that is damaged, or that somebody has forged.
 DAMAGED = (AttributeError, LookupError, TypeError, ValueError)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import LeaseError, RunOver
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.repairing import repaired
 from celery_ckpt.restoring import metadata_of_run

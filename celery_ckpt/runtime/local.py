@@ -11,9 +11,9 @@ from celery.app.task import Context
 from celery.utils import uuid
 
 from celery_ckpt.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import NoCurrentRun
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Step
 from celery_ckpt.redaction import Redaction

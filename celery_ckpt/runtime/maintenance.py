@@ -13,7 +13,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_ckpt.maintenance import PruneReport, Rounds
+from celery_ckpt.retention.report import PruneReport, Rounds
 from celery_ckpt.runtime import signals
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.sweeping import sweep

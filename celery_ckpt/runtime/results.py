@@ -8,7 +8,7 @@ from celery.backends.base import DisabledBackend
 from kombu.utils import json
 
 from celery_ckpt.errors import NotJson, RunFailed
-from celery_ckpt.jsonvalues import plain
+from celery_ckpt.json_values import plain
 from celery_ckpt.records import RunRecord
 
 #: Stands for a value that is not plain JSON (a date, a UUID): its text in kombu's JSON.

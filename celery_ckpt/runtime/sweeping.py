@@ -14,8 +14,8 @@ from itertools import islice
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import CheckpointError, StoreUnavailable
-from celery_ckpt.maintenance import Pruned, PruneReport, Rounds, Verdict
-from celery_ckpt.retention import Rules, judge, old_runs
+from celery_ckpt.retention.policy import Rules, judge, old_runs
+from celery_ckpt.retention.report import Pruned, PruneReport, Rounds, Verdict
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import Settings

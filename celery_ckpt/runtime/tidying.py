@@ -16,9 +16,9 @@ from celery_ckpt.errors import (
     ConfigurationError,
     StoreUnavailable,
 )
-from celery_ckpt.maintenance import Finding, Notes, Pruned, PruneReport, Verdict
 from celery_ckpt.names import checked_name
-from celery_ckpt.retention import RetentionPolicy
+from celery_ckpt.retention.policy import RetentionPolicy
+from celery_ckpt.retention.report import Finding, Notes, Pruned, PruneReport, Verdict
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.runtime.sweeping import sweep_all, tell

@@ -26,8 +26,8 @@ from celery import Celery
 from celery.worker import state as worker_state
 
 from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker import Unacked, send
 from celery_ckpt.runtime.context import AppContext

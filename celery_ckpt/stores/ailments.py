@@ -12,7 +12,7 @@ from celery_ckpt.errors import (
     StoreError,
     StoreUnavailable,
 )
-from celery_ckpt.maintenance import Finding, Rounds
+from celery_ckpt.retention.report import Finding, Rounds
 from celery_ckpt.store import CheckpointStore
 
 #: Who writes an index entry writes what belongs to it within this time, in seconds.

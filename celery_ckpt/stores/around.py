@@ -6,10 +6,10 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import StoreError
-from celery_ckpt.maintenance import Change, Finding, Notes, Pruned, Rounds, Sight, Verdict
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, RunStatus, Standing, Start, Step
+from celery_ckpt.retention.report import Change, Finding, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
 from celery_ckpt.usage import Usage
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_ckpt.codec import refuse_newer
 from celery_ckpt.errors import CheckpointTooLarge, StoreError
-from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord, Step
 
 _NOT_DUMPED = {"agent_id", "run_id", "usage"}

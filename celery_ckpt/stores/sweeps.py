@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Protocol
 
 from celery_ckpt.errors import CheckpointError
-from celery_ckpt.maintenance import Notes, Pruned, Sight, Verdict
+from celery_ckpt.retention.report import Notes, Pruned, Sight, Verdict
 from celery_ckpt.stores.leases import LeaseState
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint, Entry
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import CheckpointDamaged
-from celery_ckpt.models import Checkpoint
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.ailments import damage_in
 from celery_ckpt.testing.contract_fixtures import ContractFixtures

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_ckpt.maintenance import Notes, Verdict
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Notes, Verdict
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step

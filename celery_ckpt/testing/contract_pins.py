@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import InvalidName
-from celery_ckpt.maintenance import Notes, Rounds
-from celery_ckpt.models import Checkpoint
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Notes, Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run

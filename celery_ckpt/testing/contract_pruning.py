@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_ckpt.models import Checkpoint
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import (

@@ -6,8 +6,8 @@ import pytest
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import LeaseHeld, LeaseLost
-from celery_ckpt.maintenance import Contents
 from celery_ckpt.records import RunStatus
+from celery_ckpt.retention.report import Contents
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from celery_ckpt.errors import CheckpointTooLarge, LeaseHeld, LeaseLost, RunNotFound, RunOver
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import Lease, RunRecord, RunStatus
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step

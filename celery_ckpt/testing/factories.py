@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import system_clock
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import RunRecord, Step
 
 _numbers = count(1)

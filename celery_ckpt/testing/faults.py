@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal, NoReturn
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import StoreUnavailable
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.steps import BY_HAND
 from celery_ckpt.store import CheckpointStore

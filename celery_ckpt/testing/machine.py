@@ -20,11 +20,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import StoreError
-from celery_ckpt.models import Checkpoint, Entry
 from celery_ckpt.records import Lease, RunRecord, RunStatus
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation
-from celery_ckpt.maintenance import Contents
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import Lease
+from celery_ckpt.retention.report import Contents
 from celery_ckpt.store import CheckpointStore
 
 NAMES = ("a", "b", "{a}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import system_clock
-from celery_ckpt.maintenance import Rounds, Verdict
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.retention import Rules, judge
+from celery_ckpt.retention.policy import Rules, judge
+from celery_ckpt.retention.report import Rounds, Verdict
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract_fixtures import LONG_TTL
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from celery_ckpt import codec
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged
-from celery_ckpt.maintenance import Notes
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.retention.report import Notes
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.transfer.lines import FORMAT_VERSION, Sealer

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from celery_ckpt.errors import NotAnExport
-from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.json_values import decode, encode
 
 #: The version of the format; a reader refuses newer ones.
 FORMAT_VERSION = 1

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import assemble
 from celery_ckpt.errors import NotAnExport, SchemaTooNew
-from celery_ckpt.jsonvalues import encode
-from celery_ckpt.maintenance import Notes
-from celery_ckpt.models import Checkpoint
+from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.retention.report import Notes
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.reading import SharedSpine
 from celery_ckpt.transfer.lines import FORMAT_VERSION, unsealed

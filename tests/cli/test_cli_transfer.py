@@ -23,7 +23,7 @@ from celery_ckpt import (
     open_store,
 )
 from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
-from celery_ckpt.maintenance import Verdict
+from celery_ckpt.retention.report import Verdict
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.envelopes import AGENT_HEADER
 from celery_ckpt.testing import Fault, FaultyStore

@@ -16,7 +16,7 @@ from mangling import any_text, mangled_bytes
 
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore, open_store
 from celery_ckpt.errors import CheckpointError, InvalidName
-from celery_ckpt.maintenance import Rounds
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.testing import FakeClock, make_checkpoint
 
 READS: tuple[Callable[[CheckpointStore], Any], ...] = (

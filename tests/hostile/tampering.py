@@ -24,8 +24,8 @@ from servers import Valkey
 
 from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, CheckpointError
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis import ailments
 from celery_ckpt.stores.sealed import SealedStore
 from celery_ckpt.testing import make_checkpoint, make_run, make_step

@@ -16,8 +16,8 @@ from celery.states import READY_STATES, SUCCESS
 from greenlet import getcurrent
 
 from celery_ckpt import MemoryCheckpointStore
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunRecord
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.testing import FakeClock
 
 #: How long a lease lasts, in seconds.

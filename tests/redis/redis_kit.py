@@ -6,8 +6,8 @@ from typing import Any
 
 from celery_ckpt import Checkpoint, Conversation, Message
 from celery_ckpt.clock import system_clock
-from celery_ckpt.maintenance import Verdict
 from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.retention.report import Verdict
 from celery_ckpt.store import CheckpointStore
 
 

@@ -14,7 +14,7 @@ from servers import Valkey, is_before
 
 from celery_ckpt import CheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.maintenance import Rounds
+from celery_ckpt.retention.report import Rounds
 
 USERS = """
 user app on >pw ~myapp:* &* +@all -@dangerous

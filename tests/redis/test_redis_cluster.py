@@ -9,8 +9,8 @@ from redis_kit import every_verb, work
 from servers import LOOPBACK, Valkey, cluster
 
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
-from celery_ckpt.maintenance import Rounds
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.testing.sweeping import sweep
 
 

@@ -10,8 +10,8 @@ from redis_kit import checkpoint, line, talk, work
 from servers import Valkey
 
 from celery_ckpt import Checkpoint, RedisCheckpointStore
-from celery_ckpt.maintenance import Rounds
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.testing.sweeping import sweep
 
 

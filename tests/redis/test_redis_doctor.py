@@ -13,9 +13,9 @@ from redis import Redis
 
 from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.clock import system_clock
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis.server import Call, Server
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_run, make_step
 from celery_ckpt.testing.sweeping import judged, settled

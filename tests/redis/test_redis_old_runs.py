@@ -10,9 +10,9 @@ import pytest
 from redis import Redis
 
 from celery_ckpt import RedisCheckpointStore
-from celery_ckpt.maintenance import Rounds, Verdict
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds, Verdict
 from celery_ckpt.stores.redis.runs import run_line
 from celery_ckpt.stores.redis.server import Call
 from celery_ckpt.testing import make_run, make_step

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis.reading import Lines
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.sweeping import judged, sweep

@@ -13,8 +13,8 @@ from servers import Valkey
 
 from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, StoreError
-from celery_ckpt.maintenance import Rounds, Verdict
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds, Verdict
 from celery_ckpt.stores.redis import ailments
 from celery_ckpt.testing import make_checkpoint, make_message, make_step
 from celery_ckpt.testing.sweeping import judged, settled

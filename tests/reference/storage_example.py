@@ -11,7 +11,7 @@ from pathlib import Path
 from redis import Redis
 
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation
-from celery_ckpt.models import Entry
+from celery_ckpt.checkpoint import Entry
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.store import CheckpointStore
 

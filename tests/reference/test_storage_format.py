@@ -21,10 +21,10 @@ from redis import Redis
 
 import celery_ckpt
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message, open_store
+from celery_ckpt.checkpoint import Entry
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.maintenance import Rounds
-from celery_ckpt.models import Entry
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Step
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import ROUNDS_SHARDS, SHARDS, Keys
 from celery_ckpt.stores.redis.runs import IN_FRONT

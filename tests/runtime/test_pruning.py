@@ -12,9 +12,9 @@ from celery import Celery
 from celery_ckpt import AgentRun, Agents, AgentTask, agent_task, signals
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import AgentNotFound, CheckpointNotFound, StoreError
-from celery_ckpt.maintenance import PruneReport, Rounds
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention import judge
+from celery_ckpt.retention.policy import judge
+from celery_ckpt.retention.report import PruneReport, Rounds
 from celery_ckpt.runtime import maintenance
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.sweeping import rules_of

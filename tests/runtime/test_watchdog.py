@@ -14,8 +14,8 @@ from celery_workers.scenarios import MODULE, count
 
 from celery_ckpt import CheckpointStore
 from celery_ckpt.clock import system_clock
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.runtime import watchdog
 from celery_ckpt.runtime.broker import Unacked
 from celery_ckpt.runtime.context import AppContext

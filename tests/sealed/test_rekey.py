@@ -21,8 +21,8 @@ from celery_ckpt.errors import (
     NotEncrypted,
     StoreError,
 )
-from celery_ckpt.maintenance import Contents
 from celery_ckpt.records import RunStatus
+from celery_ckpt.retention.report import Contents
 from celery_ckpt.stores.file import agents, disk, journal, table
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.stores.sealed.rekeying import Rekeyed

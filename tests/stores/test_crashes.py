@@ -14,9 +14,9 @@ import pytest
 from crashing import assert_nothing_is_missing, killed_while_saving, started
 
 from celery_ckpt import Checkpoint, Conversation, FileCheckpointStore, open_store
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.file import disk, journal
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
 from celery_ckpt.testing.sweeping import settled, sweep

@@ -11,8 +11,8 @@ import pytest
 
 from celery_ckpt import Checkpoint, SqliteCheckpointStore
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.maintenance import Contents
 from celery_ckpt.names import new_checkpoint_id
+from celery_ckpt.retention.report import Contents
 from celery_ckpt.testing import make_checkpoint, make_conversation
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -13,8 +13,8 @@ from redis import Redis
 
 from celery_ckpt import Checkpoint, CheckpointStore, Conversation, FileCheckpointStore, open_store
 from celery_ckpt.clock import system_clock
-from celery_ckpt.maintenance import Rounds
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis import sweeps
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
 from celery_ckpt.testing.sweeping import judged, saved, settled, sweep

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Entry, Message
 from celery_ckpt.errors import NotACheckpoint, SchemaTooNew
-from celery_ckpt.jsonvalues import MAX_DEPTH
+from celery_ckpt.json_values import MAX_DEPTH
 
 
 def said(*texts: str) -> list[Message]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from celery_ckpt import Conversation, Message
 from celery_ckpt.errors import NotJson
-from celery_ckpt.jsonvalues import MAX_DEPTH, decode, encode, plain
+from celery_ckpt.json_values import MAX_DEPTH, decode, encode, plain
 
 LARGEST_INTEGER = 2**14_000 - 1
 JSON_VALUES = st.recursive(

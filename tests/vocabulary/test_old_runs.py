@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_ckpt.maintenance import LastRun, Notes, Sight, Verdict
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.retention import Rules, judge, old_runs, oldest_end
+from celery_ckpt.retention.policy import Rules, judge, old_runs, oldest_end
+from celery_ckpt.retention.report import LastRun, Notes, Sight, Verdict
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)

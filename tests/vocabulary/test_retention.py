@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_ckpt import RetentionPolicy
-from celery_ckpt.maintenance import Notes, Sight
 from celery_ckpt.records import CheckpointInfo
-from celery_ckpt.retention import Rules
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import Notes, Sight
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_ckpt.clock import microseconds
-from celery_ckpt.maintenance import LastRun, Mark, Notes, Sight
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention import Rules, judge
+from celery_ckpt.retention.policy import Rules, judge
+from celery_ckpt.retention.report import LastRun, Mark, Notes, Sight
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.errors import StoreDamaged
-from celery_ckpt.jsonvalues import decode, encode
-from celery_ckpt.maintenance import Notes
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name
+from celery_ckpt.retention.report import Notes
 from celery_ckpt.stores.file.disk import locked, make_directory, read, replace, translated
 from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.leases import LeaseState

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from celery_ckpt.errors import StoreDamaged, StoreError
-from celery_ckpt.maintenance import Finding, Rounds
+from celery_ckpt.retention.report import Finding, Rounds
 from celery_ckpt.stores.ailments import PATIENCE, damaged, moment_for_nobody, overlooked, unneeded
 from celery_ckpt.stores.file.agents import Agent, has_data, name_in
 from celery_ckpt.stores.file.dropping import FileDropping

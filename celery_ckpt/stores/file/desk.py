@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery_ckpt.errors import StoreDamaged
-from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord
 from celery_ckpt.stores.file.agents import Agent
 from celery_ckpt.stores.file.disk import read, replace, sync_directory

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import LeaseLost, RunNotFound
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.file.agents import Agent, Agents

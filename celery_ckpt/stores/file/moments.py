@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from celery_ckpt.errors import StoreDamaged
-from celery_ckpt.jsonvalues import decode, encode
-from celery_ckpt.maintenance import Rounds
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import file_name
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.file.disk import locked, make_directory, read, replace, translated
 
 

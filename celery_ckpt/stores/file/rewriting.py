@@ -5,9 +5,9 @@ Each file is replaced as a whole. A crash between two of them leaves some as the
 
 from __future__ import annotations
 
-from celery_ckpt.maintenance import Change, Contents
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease
+from celery_ckpt.retention.report import Change, Contents
 from celery_ckpt.stores.file.agents import Agent
 from celery_ckpt.stores.file.steps import StepTable
 from celery_ckpt.stores.file.sweeps import FileSweeps

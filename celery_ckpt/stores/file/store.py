@@ -18,10 +18,10 @@ from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, ConfigurationError
-from celery_ckpt.jsonvalues import encode
-from celery_ckpt.maintenance import Rounds
+from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name, locator_in
 from celery_ckpt.records import Lease, RunRecord
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.file.agents import Agent, Agents

@@ -9,9 +9,9 @@ from itertools import islice
 
 from celery_ckpt.clock import microseconds
 from celery_ckpt.errors import CheckpointError, StoreDamaged
-from celery_ckpt.maintenance import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.names import checked_name
-from celery_ckpt.retention import old_runs, oldest_end
+from celery_ckpt.retention.policy import old_runs, oldest_end
+from celery_ckpt.retention.report import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.stores.file.agents import Agent
 from celery_ckpt.stores.file.ailments import ailments_of
 from celery_ckpt.stores.file.dropping import FileDropping

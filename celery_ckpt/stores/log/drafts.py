@@ -20,10 +20,10 @@ from itertools import count
 from typing import NamedTuple
 
 from celery_ckpt import codec
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointTooLarge
-from celery_ckpt.jsonvalues import encode
-from celery_ckpt.models import Checkpoint
+from celery_ckpt.json_values import encode
 from celery_ckpt.stores.log.ranges import Ranges, freshen
 from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
 

@@ -9,8 +9,8 @@ from operator import attrgetter
 
 from celery_ckpt.clock import microseconds, moment
 from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
-from celery_ckpt.jsonvalues import decode
-from celery_ckpt.maintenance import PIN, Mark, Notes
+from celery_ckpt.json_values import decode
+from celery_ckpt.retention.report import PIN, Mark, Notes
 
 #: Of a record that cannot be read: never old, but the first to go if there are too many.
 UNKNOWN = datetime.max.replace(tzinfo=UTC)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import assemble
 from celery_ckpt.conversation import Spine
 from celery_ckpt.errors import CheckpointDamaged
-from celery_ckpt.jsonvalues import decode
+from celery_ckpt.json_values import decode
 from celery_ckpt.messages import Message
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
 

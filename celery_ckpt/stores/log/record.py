@@ -20,9 +20,9 @@ from typing import Any
 from celery_ckpt.clock import moment
 from celery_ckpt.codec import refuse_newer
 from celery_ckpt.errors import CheckpointDamaged
-from celery_ckpt.jsonvalues import decode
-from celery_ckpt.maintenance import PIN, Notes
+from celery_ckpt.json_values import decode
 from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.retention.report import PIN, Notes
 from celery_ckpt.stores.log.ranges import Ranges, Span
 
 NO_NOTES = Notes()

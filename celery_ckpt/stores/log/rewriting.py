@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.record import Record, stamp
 

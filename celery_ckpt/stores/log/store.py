@@ -11,9 +11,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name, names_its_agent
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore

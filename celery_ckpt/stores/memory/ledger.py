@@ -6,12 +6,12 @@ import builtins
 import threading
 from dataclasses import dataclass, field
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.maintenance import Notes, Rounds
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.retention.report import Notes, Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.leases import LeaseState

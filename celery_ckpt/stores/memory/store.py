@@ -12,13 +12,13 @@ import threading
 from collections.abc import Iterator
 from weakref import WeakSet
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.maintenance import PIN, Change, Contents, Notes, Rounds
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
+from celery_ckpt.retention.report import PIN, Change, Contents, Notes, Rounds
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Parts

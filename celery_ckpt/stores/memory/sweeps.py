@@ -6,8 +6,11 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import microseconds
-from celery_ckpt.maintenance import (
+from celery_ckpt.names import checked_name
+from celery_ckpt.retention.policy import old_runs, oldest_end
+from celery_ckpt.retention.report import (
     PIN,
     Finding,
     LastRun,
@@ -18,9 +21,6 @@ from celery_ckpt.maintenance import (
     Sight,
     Verdict,
 )
-from celery_ckpt.models import Checkpoint
-from celery_ckpt.names import checked_name
-from celery_ckpt.retention import old_runs, oldest_end
 from celery_ckpt.stores.ailments import moment_for_nobody
 from celery_ckpt.stores.memory.ledger import MemoryLedger
 from celery_ckpt.stores.sweeps import carry_out, seen_of

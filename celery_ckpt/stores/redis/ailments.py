@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from math import isfinite
 from typing import TypeVar
 
-from celery_ckpt.maintenance import Finding, Rounds, Sight
+from celery_ckpt.retention.report import Finding, Rounds, Sight
 from celery_ckpt.stores.ailments import (
     PATIENCE,
     damaged,

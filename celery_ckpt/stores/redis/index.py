@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import id_prefix, locator
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
 

@@ -6,8 +6,8 @@ import re
 from functools import lru_cache
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name, locator
+from celery_ckpt.retention.report import Rounds
 
 #: What stands before a checkpoint's id in the hash of its agent.
 FIELD = "c:"

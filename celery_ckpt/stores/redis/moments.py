@@ -5,8 +5,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Mapping
 
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named

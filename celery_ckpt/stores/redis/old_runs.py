@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from celery_ckpt.errors import StoreError
-from celery_ckpt.maintenance import Verdict
+from celery_ckpt.retention.report import Verdict
 from celery_ckpt.stores.redis.reading import RedisReading
 from celery_ckpt.stores.redis.server import Call
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import builtins
 
-from celery_ckpt.maintenance import Change, Contents
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
+from celery_ckpt.retention.report import Change, Contents
 from celery_ckpt.stores.limits import damaged, decoded_step, encoded
 from celery_ckpt.stores.log.rewriting import rewritten
 from celery_ckpt.stores.log.store import LogStore

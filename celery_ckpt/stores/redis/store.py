@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from celery_ckpt.errors import CheckpointDamaged
-from celery_ckpt.maintenance import Finding
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
+from celery_ckpt.retention.report import Finding
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.log.drafts import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from celery_ckpt.errors import SchemaTooNew, StoreDamaged, StoreError
-from celery_ckpt.jsonvalues import decode
-from celery_ckpt.maintenance import LastRun, Mark, Notes, Pruned, Sight, Verdict
+from celery_ckpt.json_values import decode
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
+from celery_ckpt.retention.report import LastRun, Mark, Notes, Pruned, Sight, Verdict
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
 from celery_ckpt.stores.redis.keys import FIELD, shown
 from celery_ckpt.stores.redis.old_runs import RedisOldRuns, not_pruned, parsed_end

@@ -16,13 +16,13 @@ from __future__ import annotations
 from typing import Any
 
 from celery_ckpt import codec
+from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.clock import microseconds
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing, NotEncrypted
-from celery_ckpt.jsonvalues import decode, encode
-from celery_ckpt.maintenance import PIN
-from celery_ckpt.models import Checkpoint, Entry
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.retention.report import PIN
 from celery_ckpt.stores.sealed.seals import (
     MARK,
     Altered,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery_ckpt.errors import EncryptionKeyMissing, NotEncrypted, StoreError
-from celery_ckpt.jsonvalues import decode, encode
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.stores.limits import damaged
 from celery_ckpt.stores.sealed.seals import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
+from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.errors import StoreError
-from celery_ckpt.maintenance import Contents
-from celery_ckpt.models import Checkpoint, Entry
 from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.retention.report import Contents
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints, text_of_checkpoint
 from celery_ckpt.stores.sealed.records import (

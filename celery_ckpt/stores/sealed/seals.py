@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.jsonvalues import encode
+from celery_ckpt.json_values import encode
 from celery_ckpt.stores.sealed.keys import KEY_BYTES, Key
 
 #: The name under which a sealed value stands in the place of any other.

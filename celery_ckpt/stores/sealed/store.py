@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import (
     AgentNotFound,
@@ -17,9 +18,8 @@ from celery_ckpt.errors import (
     CheckpointTooLarge,
     StoreError,
 )
-from celery_ckpt.maintenance import Change, Contents
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.retention.report import Change, Contents
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import limits
 from celery_ckpt.stores.around import StoreAround, give_back

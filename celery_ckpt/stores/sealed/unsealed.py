@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import builtins
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.stores.around import StoreAround, give_back
 from celery_ckpt.stores.sealed.checkpoints import text_of_checkpoint

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 from celery_ckpt.clock import Clock, microseconds
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name, locator
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.leases import LeaseState

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.maintenance import Change, Contents
-from celery_ckpt.models import Checkpoint
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, Step
+from celery_ckpt.retention.report import Change, Contents
 from celery_ckpt.stores.limits import decoded_step, encoded
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.rewriting import rewritten

@@ -16,9 +16,9 @@ from typing import Self
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists, ConfigurationError
-from celery_ckpt.maintenance import Rounds
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
 from celery_ckpt.records import Lease, RunRecord
+from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores import turns
 from celery_ckpt.stores.log.drafts import Basis, Draft

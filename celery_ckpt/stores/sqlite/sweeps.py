@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from celery_ckpt.errors import CheckpointError, StoreDamaged
-from celery_ckpt.maintenance import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.names import checked_name
+from celery_ckpt.retention.report import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
 from celery_ckpt.stores.ailments import moment_for_nobody, overlooked
 from celery_ckpt.stores.limits import decoded_run, run_end
 from celery_ckpt.stores.log.marks import marks

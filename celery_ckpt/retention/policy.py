@@ -19,8 +19,8 @@ from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.maintenance import Sight, Verdict
 from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.retention.report import Sight, Verdict
 
 #: An agent that could not be looked at is looked at again after so many seconds.
 _DAMAGED_AGAIN = 86_400.0

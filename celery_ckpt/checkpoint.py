@@ -28,7 +28,7 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import NotJson
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.jsonvalues import plain
+from celery_ckpt.json_values import plain
 from celery_ckpt.names import checked_name, new_checkpoint_id
 from celery_ckpt.usage import Usage
 

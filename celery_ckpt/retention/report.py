@@ -1,7 +1,7 @@
 """What those who tidy up a store need to know, and what they say: a sweep, and a doctor.
 
-A sweep is told of agents that have changed, or whose time has come (``CheckpointStore.due``). It looks
-at them (``Sight``), decides what may go (``celery_ckpt.retention``), and has that done (``Verdict``).
+A sweep claims agents that have changed or are due (``CheckpointStore.due``). It reads each of them
+(``Sight``), ``policy`` decides what may be deleted, and the store carries that out (``Verdict``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from celery_ckpt.checkpoint import Checkpoint, Value
 from celery_ckpt.clock import moment
-from celery_ckpt.jsonvalues import decode, encode
-from celery_ckpt.models import Checkpoint, Value
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord, RunStatus, Step
 
 #: The metadata by which a checkpoint is pinned as it is taken.
