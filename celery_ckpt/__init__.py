@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from celery_ckpt.events import CheckpointEvent
     from celery_ckpt.messages import Message, ToolCall
     from celery_ckpt.retention.policy import RetentionPolicy
-    from celery_ckpt.run import AgentRun
+    from celery_ckpt.run.agent_run import AgentRun
+    from celery_ckpt.run.current import current_run
     from celery_ckpt.runtime import signals
     from celery_ckpt.runtime.agents import Agents
-    from celery_ckpt.runtime.current import current_run
     from celery_ckpt.runtime.decorator import agent_task
     from celery_ckpt.runtime.task import AgentTask
     from celery_ckpt.store import CheckpointStore
@@ -82,10 +82,10 @@ _MODULES = {
     "checkpoint": ("Checkpoint", "Entry"),
     "retention": ("RetentionPolicy",),
     "runtime.agents": ("Agents",),
-    "runtime.current": ("current_run",),
+    "run.current": ("current_run",),
     "runtime.decorator": ("agent_task",),
     "runtime.task": ("AgentTask",),
-    "run": ("AgentRun",),
+    "run.agent_run": ("AgentRun",),
     "store": ("CheckpointStore",),
     "stores.file": ("FileCheckpointStore",),
     "stores.memory": ("MemoryCheckpointStore",),

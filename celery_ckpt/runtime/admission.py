@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery_ckpt.clock import system_clock
-from celery_ckpt.control import Unrecorded
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.run.control import Unrecorded
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.options import limits_of

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
 
 from celery_ckpt.checkpoint import Checkpoint, is_alike, is_as_good_as
-from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import RunRecord, RunStatus, Step
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.control import Fenced, HandOff
+from celery_ckpt.run.current import working_for
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.lease import Hold
 from celery_ckpt.runtime.patience import patiently
@@ -38,7 +38,7 @@ _DROP_STEPS_EVERY = 16
 
 
 class Attempt:
-    """The host of a run (see ``celery_ckpt.hosting.RunHost``)."""
+    """The host of a run (see ``celery_ckpt.run.host.RunHost``)."""
 
     queue_errors: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, TaskPredicate)
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from celery import Celery
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.redaction import Redaction
+from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime.aside import Aside
 from celery_ckpt.runtime.lease import Keeper
 from celery_ckpt.runtime.owner import this_process

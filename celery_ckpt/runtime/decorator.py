@@ -10,8 +10,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from celery import Celery, shared_task
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.run import AgentRun
-from celery_ckpt.runtime.current import current_run
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.current import current_run
 from celery_ckpt.runtime.loop import run_coroutine
 from celery_ckpt.runtime.options import check_body, check_options
 from celery_ckpt.runtime.task import AgentTask

@@ -25,7 +25,6 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_ckpt.clock import system_clock
-from celery_ckpt.control import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.errors import (
     CheckpointError,
     CheckpointTooLarge,
@@ -34,11 +33,12 @@ from celery_ckpt.errors import (
     StoreUnavailable,
 )
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.control import Fenced, HandOff, Unrecorded, found
+from celery_ckpt.run.current import working_for
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.broker import send
-from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.drain import drain
 from celery_ckpt.runtime.envelopes import send_later
 from celery_ckpt.runtime.hooks import refusal_of

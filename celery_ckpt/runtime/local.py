@@ -10,17 +10,17 @@ from celery._state import _task_stack
 from celery.app.task import Context
 from celery.utils import uuid
 
-from celery_ckpt.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import NoCurrentRun
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Step
-from celery_ckpt.redaction import Redaction
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.run.current import current_run, working_for
+from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt import Attempt
-from celery_ckpt.runtime.current import current_run, working_for
 from celery_ckpt.runtime.envelopes import agent_id_of
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.usage import Usage

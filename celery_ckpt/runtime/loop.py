@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from celery_ckpt.errors import ConfigurationError, RunMisused
-from celery_ckpt.runtime.current import current_attempt, run_if_any
+from celery_ckpt.run.current import current_attempt, run_if_any
 
 R = TypeVar("R")
 #: How long a cancelled body may take to clean up.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from celery_ckpt.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.repairing import repaired
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.run.repair import repaired
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.patience import patiently

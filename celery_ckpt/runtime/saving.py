@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.current import current_attempt
 from celery_ckpt.runtime import signals
-from celery_ckpt.runtime.current import current_attempt
 
 
 def save_if_due(sender: Any, run: AgentRun, event: CheckpointEvent, **_: Any) -> None:

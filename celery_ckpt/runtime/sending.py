@@ -17,8 +17,8 @@ from typing import Any
 
 from celery.signals import before_task_publish
 
+from celery_ckpt.run.current import current_attempt
 from celery_ckpt.runtime.broker import envelope
-from celery_ckpt.runtime.current import current_attempt
 
 #: What to do with the envelope of the message that is about to be published.
 Sealed = Callable[[dict[str, Any]], None]

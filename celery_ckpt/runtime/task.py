@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from celery_ckpt.errors import CheckpointTooLarge, ConfigurationError, NotJson, RunMisused, StepChanged
 from celery_ckpt.names import checked_name
-from celery_ckpt.repairing import PendingCalls
+from celery_ckpt.run.current import current_request
+from celery_ckpt.run.repair import PendingCalls
 from celery_ckpt.runtime.admission import admitting
-from celery_ckpt.runtime.current import current_request
 from celery_ckpt.runtime.envelopes import AGENT_HEADER, RECORDED_HEADER
 from celery_ckpt.runtime.execution import execute
 from celery_ckpt.runtime.hooks import care_for_hooks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.dispatch import Signal
 
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.runtime import phrases, signals
 
 if TYPE_CHECKING:

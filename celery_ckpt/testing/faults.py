@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, Step
-from celery_ckpt.steps import BY_HAND
+from celery_ckpt.run.steps import BY_HAND
 from celery_ckpt.store import CheckpointStore
 
 #: The methods of a store that write.

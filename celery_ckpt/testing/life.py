@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from celery_ckpt.clock import system_clock
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import Lease, RunRecord, Step
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.runtime.attempt import Attempt
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.execution import work

@@ -35,7 +35,7 @@ IMPORTED = (
     "celery.worker.components",
     "celery.worker.consumer.delayed_delivery",
     "celery.worker.strategy",
-    "celery_ckpt.run",
+    "celery_ckpt.run.agent_run",
     "celery_ckpt.stores.redis.store",
     "celery_ckpt.strategies",
     "celery_workers.configuration",

@@ -14,8 +14,8 @@ from celery_ckpt.codec import is_same
 from celery_ckpt.differences import difference
 from celery_ckpt.errors import CheckpointError, NotACheckpoint, NotJson
 from celery_ckpt.records import RunRecord, RunStatus, Step
-from celery_ckpt.repairing import repaired
 from celery_ckpt.retention.report import Notes
+from celery_ckpt.run.repair import repaired
 from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded
 from celery_ckpt.stores.log.drafts import Basis, Parts
 from celery_ckpt.stores.log.reading import Reading

@@ -16,9 +16,9 @@ from celery_ckpt import (
     MemoryCheckpointStore,
     Never,
 )
-from celery_ckpt.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.control import HandOff, found
 from celery_ckpt.records import Step
+from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.run.control import HandOff, found
 from celery_ckpt.usage import Usage
 
 

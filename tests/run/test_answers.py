@@ -9,7 +9,7 @@ import pytest
 from agents import SHAPES
 
 from celery_ckpt import Conversation, Message, ToolCall
-from celery_ckpt.answers import Answers, answer
+from celery_ckpt.run.tool_results import Answers, answer
 
 IDS = ["a", "b", "c"]
 

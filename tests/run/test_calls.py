@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from run_kit import Attempts, chat_reply, roles
 
 from celery_ckpt import AfterToolCall, AgentRun, CheckpointEvent, EveryN, Message, ToolCall
-from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import RunMisused
+from celery_ckpt.run.control import Fenced, HandOff
 
 CALLS = [(f"c{n}", "f", f'{{"n":{n}}}') for n in range(4)]
 

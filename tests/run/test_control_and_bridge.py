@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from celery_ckpt.bridge import AsyncBridge, Bridge, SyncBridge
-from celery_ckpt.control import Fenced, HandOff, found
 from celery_ckpt.errors import RunMisused
-from celery_ckpt.iterations import Iterations
+from celery_ckpt.run.bridge import AsyncBridge, Bridge, SyncBridge
+from celery_ckpt.run.control import Fenced, HandOff, found
+from celery_ckpt.run.iterations import Iterations
 
 
 def test_control_flow_is_found_however_deep_in_groups() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from run_kit import Attempts
 
 from celery_ckpt import AfterLlmResponse, AfterToolCall, CheckpointStrategy, EveryN, Never
-from celery_ckpt.control import found
 from celery_ckpt.records import Step
+from celery_ckpt.run.control import found
 
 STRATEGIES: dict[str, CheckpointStrategy] = {
     "after tools": AfterToolCall(),

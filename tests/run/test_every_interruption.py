@@ -26,7 +26,7 @@ from celery_ckpt import (
     Message,
     Never,
 )
-from celery_ckpt.control import HandOff, found
+from celery_ckpt.run.control import HandOff, found
 
 Body = Callable[[AgentRun], Any]
 STRATEGIES = [Never(), EveryN(1), EveryN(5), AfterToolCall()]

@@ -11,7 +11,7 @@ import pytest
 from run_kit import Attempts, Host, chat_reply
 
 from celery_ckpt import AgentRun, Conversation, EveryN, Message
-from celery_ckpt.control import HandOff
+from celery_ckpt.run.control import HandOff
 
 
 def test_idempotency_keys_are_the_same_in_every_attempt_and_never_twice() -> None:

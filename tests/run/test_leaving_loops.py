@@ -9,7 +9,7 @@ import pytest
 from run_kit import Attempts, chat_reply
 
 from celery_ckpt import AgentRun, CheckpointEvent, EveryN, Message, Never
-from celery_ckpt.control import HandOff
+from celery_ckpt.run.control import HandOff
 
 ITERATION = CheckpointEvent.ITERATION
 Body = Callable[[AgentRun], Any]

@@ -10,8 +10,8 @@ from agents import World, calls_of, compact
 from run_kit import Attempts, chat_reply
 
 from celery_ckpt import AfterToolCall, AgentRun, Checkpoint, CheckpointEvent, EveryN, Message, Never
-from celery_ckpt.control import HandOff
 from celery_ckpt.errors import RunMisused
+from celery_ckpt.run.control import HandOff
 
 ITERATION = CheckpointEvent.ITERATION
 

@@ -18,9 +18,9 @@ from celery_ckpt import (
     Message,
     Never,
 )
-from celery_ckpt.bridge import SyncBridge
-from celery_ckpt.control import HandOff
 from celery_ckpt.errors import RunMisused
+from celery_ckpt.run.bridge import SyncBridge
+from celery_ckpt.run.control import HandOff
 
 ITERATION, LLM = CheckpointEvent.ITERATION, CheckpointEvent.LLM_RESPONSE
 BEGAN = Entry(conversation=Conversation(messages=[Message.user("began")]), state={"n": 0})

@@ -14,7 +14,7 @@ from run_kit import Attempts
 
 from celery_ckpt import AgentRun
 from celery_ckpt.errors import NotJson, StepResultNotJson
-from celery_ckpt.results import declared, dumped, loaded
+from celery_ckpt.run.results import declared, dumped, loaded
 
 
 class Page(BaseModel):

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from celery_ckpt import Conversation, Message, ToolCall
 from celery_ckpt.names import MAX_NAME_LENGTH
 from celery_ckpt.records import Step
-from celery_ckpt.steps import StepBook, call_key, fingerprint, nested_key, step_key
+from celery_ckpt.run.steps import StepBook, call_key, fingerprint, nested_key, step_key
 
 
 class Query(BaseModel):
@@ -95,9 +95,7 @@ def test_what_contains_itself_has_a_fingerprint() -> None:
 
 
 def test_a_fingerprint_is_the_same_in_another_process() -> None:
-    code = (
-        "from celery_ckpt.steps import fingerprint; print(fingerprint([{'b': object(), 'a': {3}}], {}))"
-    )
+    code = "from celery_ckpt.run.steps import fingerprint; print(fingerprint([{'b': object(), 'a': {3}}], {}))"
     runs = {
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
         for _ in range(2)
@@ -107,7 +105,7 @@ def test_a_fingerprint_is_the_same_in_another_process() -> None:
 
 def test_the_fingerprint_of_messages_is_the_same_in_another_process() -> None:
     code = (
-        "from celery_ckpt import Message; from celery_ckpt.steps import fingerprint;"
+        "from celery_ckpt import Message; from celery_ckpt.run.steps import fingerprint;"
         "print(fingerprint([[Message.user('x', n=[{'b': 1, 'a': None}])]], {}))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

@@ -25,9 +25,9 @@ from celery_ckpt import (
     agent_task,
     current_run,
 )
-from celery_ckpt.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.control import Fenced, HandOff
 from celery_ckpt.errors import RunMisused, StepResultNotJson, StoreUnavailable
+from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.run.control import Fenced, HandOff
 from celery_ckpt.testing import crash_everywhere
 
 IDS = ["c0", "c1", "c2"]
@@ -537,8 +537,8 @@ def test_an_interruption_of_a_sync_body_waits_for_the_calls_and_begins_no_more()
     reply = asking(*(("tool", json.dumps({"n": n})) for n in range(6)))
     attempts = Attempts(body_with("sync", reply, [tool]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("celery_ckpt.bridge.wait", interrupted)
-        patch.setattr("celery_ckpt.bridge._MOST_CALLS", 2)
+        patch.setattr("celery_ckpt.run.bridge.wait", interrupted)
+        patch.setattr("celery_ckpt.run.bridge._MOST_CALLS", 2)
         with pytest.raises(OutOfTime):
             attempts.go()
     recorded = [step.value for step in attempts.store.steps("a", "run")[1:]]

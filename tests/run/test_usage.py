@@ -12,8 +12,8 @@ import pytest
 from run_kit import Attempts, Host, OutOfTime, chat_reply
 
 from celery_ckpt import AgentRun, CheckpointEvent, EveryN, Message, Never, Usage
-from celery_ckpt.bridge import SyncBridge
 from celery_ckpt.errors import NotJson, RunMisused
+from celery_ckpt.run.bridge import SyncBridge
 from celery_ckpt.testing import make_run
 
 Body = Callable[[AgentRun], Any]

@@ -27,10 +27,10 @@ from celery_ckpt import (
     Message,
     agent_task,
 )
-from celery_ckpt.control import HandOff
 from celery_ckpt.errors import ConfigurationError, RedactionFailed
 from celery_ckpt.records import RunStatus
-from celery_ckpt.redaction import Redaction
+from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.testing import crash_everywhere
 from celery_ckpt.testing.life import Life

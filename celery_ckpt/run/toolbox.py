@@ -21,8 +21,8 @@ from pydantic import ValidationError
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.json_values import kind_of
 from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.results import declared
-from celery_ckpt.steps import name_of
+from celery_ckpt.run.results import declared
+from celery_ckpt.run.steps import name_of
 
 Tool: TypeAlias = Callable[..., Any]
 Errors: TypeAlias = tuple[type[BaseException], ...]

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from celery_ckpt.answers import asked_last
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.position import Place, Position, here
 from celery_ckpt.records import Step
-from celery_ckpt.steps import (
+from celery_ckpt.run.position import Place, Position, here
+from celery_ckpt.run.steps import (
     StepBook,
     call_key,
     call_key_by_hand,
@@ -22,10 +21,11 @@ from celery_ckpt.steps import (
     nested_key,
     step_key,
 )
+from celery_ckpt.run.tool_results import asked_last
 from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
-    from celery_ckpt.run import AgentRun
+    from celery_ckpt.run.agent_run import AgentRun
 
 #: How far back a conversation is looked at for what a recorded call was given.
 _LOOK_BACK = 64

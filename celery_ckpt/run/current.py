@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from celery_ckpt.errors import NoCurrentRun
-from celery_ckpt.run import AgentRun
+from celery_ckpt.run.agent_run import AgentRun
 
 if TYPE_CHECKING:
     from celery_ckpt.runtime.attempt import Attempt

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-from celery_ckpt.bridge import Bridge
 from celery_ckpt.errors import RunMisused
+from celery_ckpt.run.bridge import Bridge
 
 #: Gives the next iteration, or ``None`` at the end.
 Advance = Callable[[], Coroutine[Any, Any, int | None]]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from celery_ckpt.answers import Answers
 from celery_ckpt.conversation import Conversation
+from celery_ckpt.run.tool_results import Answers
 
 PendingCalls = Literal["leave", "answer", "take_back"]
 POLICIES: tuple[str, ...] = get_args(PendingCalls)

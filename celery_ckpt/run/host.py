@@ -10,7 +10,7 @@ from celery_ckpt.records import Step
 from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
-    from celery_ckpt.run import AgentRun
+    from celery_ckpt.run.agent_run import AgentRun
 
 
 class RunHost(Protocol):

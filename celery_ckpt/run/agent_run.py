@@ -15,22 +15,22 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel
 
-from celery_ckpt.bridge import Bridge
-from celery_ckpt.calls import Calls, Cost
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.hosting import RunHost
-from celery_ckpt.iterations import Iterations
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.names import checked_name
-from celery_ckpt.position import Position
 from celery_ckpt.records import Step
-from celery_ckpt.redaction import KEEP_ALL, Redaction
-from celery_ckpt.restoring import is_end_of_iteration, restored
 from celery_ckpt.retention.report import PIN, without_pin
-from celery_ckpt.steps import StepBook
+from celery_ckpt.run.bridge import Bridge
+from celery_ckpt.run.calls import Calls, Cost
+from celery_ckpt.run.host import RunHost
+from celery_ckpt.run.iterations import Iterations
+from celery_ckpt.run.position import Position
+from celery_ckpt.run.redaction import KEEP_ALL, Redaction
+from celery_ckpt.run.restoration import is_end_of_iteration, restored
+from celery_ckpt.run.steps import StepBook
 from celery_ckpt.usage import Usage
 
 P = ParamSpec("P")

@@ -16,26 +16,26 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from celery_ckpt.answers import Answers
-from celery_ckpt.bridge import AsyncInSyncBody, Bridge
-from celery_ckpt.control import HandOff
 from celery_ckpt.errors import CheckpointError, RunMisused, StepResultNotJson
 from celery_ckpt.events import CheckpointEvent
-from celery_ckpt.hosting import RunHost
 from celery_ckpt.json_values import encode
 from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.position import Position, here
-from celery_ckpt.recognising import Inside, Recognition, step_under_way, under_way
 from celery_ckpt.records import Step
-from celery_ckpt.redaction import Redaction
-from celery_ckpt.replies import Reply, recorded_reply, usage_of
-from celery_ckpt.results import declared, dumped, loaded
-from celery_ckpt.steps import BY_HAND, StepBook, name_of
-from celery_ckpt.toolbox import Errors, Failure, Toolbox, calls_of
+from celery_ckpt.run.bridge import AsyncInSyncBody, Bridge
+from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.host import RunHost
+from celery_ckpt.run.position import Position, here
+from celery_ckpt.run.redaction import Redaction
+from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_way
+from celery_ckpt.run.replies import Reply, recorded_reply, usage_of
+from celery_ckpt.run.results import declared, dumped, loaded
+from celery_ckpt.run.steps import BY_HAND, StepBook, name_of
+from celery_ckpt.run.tool_results import Answers
+from celery_ckpt.run.toolbox import Errors, Failure, Toolbox, calls_of
 from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
-    from celery_ckpt.run import AgentRun
+    from celery_ckpt.run.agent_run import AgentRun
 
 #: A function of a model's name and its usage that returns the cost, or ``None`` if it knows none.
 Cost = Callable[[str, Usage], float | None]

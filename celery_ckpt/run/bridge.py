@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
 
-from celery_ckpt.control import found
+from celery_ckpt.run.control import found
 
 T = TypeVar("T")
 #: They wait for a store most of the time; there are as many as are needed at once.

@@ -22,12 +22,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery_ckpt.checkpoint import Entry
-from celery_ckpt.control import found
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
-from celery_ckpt.restoring import Restored
+from celery_ckpt.run.control import found
+from celery_ckpt.run.restoration import Restored
 from celery_ckpt.usage import Usage
 
 #: A thread, and a task of its event loop.
