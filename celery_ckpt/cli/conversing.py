@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from celery_ckpt.cli.safe import excerpt, visible
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.messages import Message
-from celery_ckpt.transcript import Kind, pieces, speaker
+from celery_ckpt.views.transcript import Kind, pieces, speaker
 
 #: How much of one piece is shown, unless all is asked for.
 EXCERPT = 1_000

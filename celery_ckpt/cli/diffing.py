@@ -14,9 +14,9 @@ from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.safe import as_json as written
 from celery_ckpt.cli.safe import counted, one_line
 from celery_ckpt.cli.screen import Screen
-from celery_ckpt.differences import Change, Difference, Edit, difference
 from celery_ckpt.messages import Message
-from celery_ckpt.transcript import speaker
+from celery_ckpt.views.diff import Change, Difference, Edit, difference
+from celery_ckpt.views.transcript import speaker
 
 
 @click.command("diff")

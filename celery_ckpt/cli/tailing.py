@@ -15,8 +15,8 @@ from celery_ckpt.cli.options import agent_argument, agents_of, json_option, scre
 from celery_ckpt.cli.safe import one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.errors import StoreUnavailable
-from celery_ckpt.following import Follower, Happening
 from celery_ckpt.messages import Message
+from celery_ckpt.views.follower import Follower, Happening
 
 #: How long a store may be away before tail gives up.
 _PATIENCE_SECONDS = 60.0

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from cli_kit import Commands
 
 from celery_ckpt import MemoryCheckpointStore
-from celery_ckpt.following import Follower, Happening
 from celery_ckpt.records import RunStatus
 from celery_ckpt.testing.clock import FakeClock
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+from celery_ckpt.views.follower import Follower, Happening
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENDED = {"status": RunStatus.SUCCEEDED, "delivered": True, "attempts": 1}

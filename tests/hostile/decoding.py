@@ -11,7 +11,6 @@ from mangling import any_value, changed, mangled, mangled_bytes
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message
 from celery_ckpt.checkpoint import Entry
 from celery_ckpt.codec import is_same
-from celery_ckpt.differences import difference
 from celery_ckpt.errors import CheckpointError, NotACheckpoint, NotJson
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.retention.report import Notes
@@ -21,7 +20,8 @@ from celery_ckpt.stores.log.drafts import Basis, Parts
 from celery_ckpt.stores.log.reading import Reading
 from celery_ckpt.stores.log.record import Record, stamp
 from celery_ckpt.testing import FakeClock
-from celery_ckpt.transcript import pieces, speaker
+from celery_ckpt.views.diff import difference
+from celery_ckpt.views.transcript import pieces, speaker
 
 LIMIT = 1 << 26
 

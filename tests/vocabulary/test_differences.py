@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_ckpt import Conversation, Message
-from celery_ckpt.differences import Change, Edit, difference
 from celery_ckpt.testing.factories import make_checkpoint
+from celery_ckpt.views.diff import Change, Edit, difference
 
 
 def of(letters: str, **fields: object) -> object:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_ckpt import Message
-from celery_ckpt.transcript import Kind, pieces, speaker
+from celery_ckpt.views.transcript import Kind, pieces, speaker
 
 MESSAGES = json.loads((Path(__file__).parent / "provider_messages.json").read_text())
 
