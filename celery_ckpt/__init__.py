@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from celery_ckpt.store import CheckpointStore
     from celery_ckpt.stores.file import FileCheckpointStore
     from celery_ckpt.stores.memory import MemoryCheckpointStore
-    from celery_ckpt.stores.opening import open_store
     from celery_ckpt.stores.redis import RedisCheckpointStore
+    from celery_ckpt.stores.registry import open_store
     from celery_ckpt.stores.sqlite import SqliteCheckpointStore
     from celery_ckpt.strategies import (
         AfterLlmResponse,
@@ -89,7 +89,7 @@ _MODULES = {
     "store": ("CheckpointStore",),
     "stores.file": ("FileCheckpointStore",),
     "stores.memory": ("MemoryCheckpointStore",),
-    "stores.opening": ("open_store",),
+    "stores.registry": ("open_store",),
     "stores.redis": ("RedisCheckpointStore",),
     "stores.sqlite": ("SqliteCheckpointStore",),
     "strategies": (

@@ -22,7 +22,7 @@ def agent_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     def look(app: Any) -> None:
         from celery_ckpt.runtime.agents import Agents
         from celery_ckpt.runtime.settings import Settings
-        from celery_ckpt.stores.opening import missing_path
+        from celery_ckpt.stores.registry import missing_path
 
         with suppress(Exception):  # whatever it is, the command itself will say it
             if missing_path(Settings.of(app).store_url or ""):

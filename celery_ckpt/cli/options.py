@@ -30,7 +30,7 @@ def agents_of(ctx: click.Context, *, may_make_store: bool = False) -> Agents:
     """
     from celery_ckpt.runtime.agents import Agents
     from celery_ckpt.runtime.settings import Settings, is_nobodys
-    from celery_ckpt.stores.opening import missing_path
+    from celery_ckpt.stores.registry import missing_path
 
     app = ctx.obj.app
     url = Settings.of(app).store_url

@@ -16,8 +16,8 @@ from celery_ckpt.runtime.lease import Keeper
 from celery_ckpt.runtime.owner import this_process
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.opening import open_store
-from celery_ckpt.stores.sealed import SealedStore, UnsealedStore
+from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
+from celery_ckpt.stores.registry import open_store
 
 _EVENTS = "CELERY_CKPT_SENDS_EVENTS"
 

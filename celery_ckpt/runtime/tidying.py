@@ -22,9 +22,9 @@ from celery_ckpt.retention.report import Finding, Notes, Pruned, PruneReport, Ve
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.runtime.sweeping import sweep_all, tell
-from celery_ckpt.stores.ailments import damage_in
-from celery_ckpt.stores.opening import without_password
-from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.findings import damage_in
+from celery_ckpt.stores.registry import without_password
 
 _HOW_TO_SET_IT_UP = "Configure it as docs/howto/choose-a-store.md describes, or use another store."
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from celery_ckpt.stores.opening import open_store
+from celery_ckpt.stores.registry import open_store
 
 __all__ = ["open_store"]

@@ -10,7 +10,7 @@ from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.ailments import damage_in
+from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.testing.contract_fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
 from celery_ckpt.testing.sweeping import sweep

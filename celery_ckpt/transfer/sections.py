@@ -15,7 +15,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.retention.report import Notes
 from celery_ckpt.stores.log.ranges import Ranges
-from celery_ckpt.stores.log.reading import SharedSpine
+from celery_ckpt.stores.log.reader import SharedSpine
 from celery_ckpt.transfer.lines import FORMAT_VERSION, unsealed
 
 Line = tuple[int, str, dict[str, Any]]

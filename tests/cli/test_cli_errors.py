@@ -14,7 +14,7 @@ from servers import Valkey, free_port
 
 from celery_ckpt import MemoryCheckpointStore, open_store
 from celery_ckpt.cli.group import COMMANDS
-from celery_ckpt.stores.redis import client
+from celery_ckpt.stores.redis import addresses
 
 #: Each command with arguments that name something that is not there.
 UNKNOWN = {
@@ -131,7 +131,7 @@ def test_a_misspelt_setting_is_named() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A store that is away is not waited for."""
-    monkeypatch.setattr(client, "retry", lambda **_: Retry(NoBackoff(), 0))
+    monkeypatch.setattr(addresses, "retry", lambda **_: Retry(NoBackoff(), 0))
     return
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cli_kit import Commands, Process, commands_for, tell
 
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore, open_store
-from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.stores.encrypted import SealedStore
 
 OLD, NEW = (f"{name}:{base64.b64encode(name.encode() * 8).decode()}" for name in ("oldk", "newk"))
 

@@ -15,9 +15,9 @@ from celery_ckpt.errors import CheckpointError, NotACheckpoint, NotJson
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.retention.report import Notes
 from celery_ckpt.run.repair import repaired
-from celery_ckpt.stores.limits import decoded_run, decoded_step, encoded
-from celery_ckpt.stores.log.drafts import Basis, Parts
-from celery_ckpt.stores.log.reading import Reading
+from celery_ckpt.stores.encoding import decoded_run, decoded_step, encoded
+from celery_ckpt.stores.log.draft import Basis, Parts
+from celery_ckpt.stores.log.reader import Reading
 from celery_ckpt.stores.log.record import Record, stamp
 from celery_ckpt.testing import FakeClock
 from celery_ckpt.views.diff import difference

@@ -26,8 +26,8 @@ from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, CheckpointError
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.stores.redis import ailments
-from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.redis import doctor
 from celery_ckpt.testing import make_checkpoint, make_run, make_step
 
 AGENT, RUN, WAITING = "first", "run of first", "another run"
@@ -203,7 +203,7 @@ def _tampered(chance: Random, *, is_sealed: bool) -> Iterator[tuple[CheckpointSt
         key = chance.choice(own if chance.random() < 0.85 else shared)
         is_lost |= _tamper(chance, client, key) or key in shared
     # Nobody else is about to write anything.
-    with patch.object(ailments, "PATIENCE", 0):
+    with patch.object(doctor, "PATIENCE", 0):
         yield _store(client, is_sealed), saved, is_lost
 
 

@@ -97,7 +97,7 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "nobody hears of",
     ),
     "whoever lost the lease goes on writing": (
-        ("celery_ckpt.stores.leases.LeaseState.refuse", lambda *_: None),
+        ("celery_ckpt.stores.rules.leases.LeaseState.refuse", lambda *_: None),
         "one run",
         (("record_step", JUMP),),
         "accepted of somebody who had lost the lease",

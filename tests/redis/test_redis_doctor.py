@@ -111,7 +111,7 @@ def test_after_a_death_at_any_command_a_doctor_leaves_what_a_clean_store_has(
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("celery_ckpt.stores.redis.ailments.PATIENCE", 0.0)
+    monkeypatch.setattr("celery_ckpt.stores.redis.doctor.PATIENCE", 0.0)
     with Redis.from_url(redis_url) as client, open_store(redis_url) as store:
         deaths = 0
         while True:

@@ -15,7 +15,7 @@ from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, StoreError
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Rounds, Verdict
-from celery_ckpt.stores.redis import ailments
+from celery_ckpt.stores.redis import doctor
 from celery_ckpt.testing import make_checkpoint, make_message, make_step
 from celery_ckpt.testing.sweeping import judged, settled
 
@@ -40,7 +40,7 @@ def saved(store: RedisCheckpointStore) -> list[Checkpoint]:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ailments, "PATIENCE", 0)
+    monkeypatch.setattr(doctor, "PATIENCE", 0)
 
 
 @pytest.mark.parametrize("name", [NO_TEXT, b"", LONGEST])

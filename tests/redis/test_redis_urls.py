@@ -11,7 +11,7 @@ from servers import Valkey
 
 from celery_ckpt import RedisCheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError, StoreUnavailable
-from celery_ckpt.stores.redis import failures
+from celery_ckpt.stores.redis import errors
 
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])
@@ -50,7 +50,7 @@ def test_tls_works_with_the_authority_that_signed(
 
 
 def test_tls_that_nobody_answers_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_HANDSHAKE_PATIENCE", 0.1)
+    monkeypatch.setattr(errors, "_HANDSHAKE_PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=20) as silent:
         url = f"rediss://127.0.0.1:{silent.getsockname()[1]}/0?socket_timeout=0.2"
         with open_store(url) as store, pytest.raises(StoreUnavailable, match="write redis://"):

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Entry
 from celery_ckpt.records import RunStatus
+from celery_ckpt.stores.encrypted import SealedStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
-from celery_ckpt.stores.sealed import SealedStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.usage import Usage
 

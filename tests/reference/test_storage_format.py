@@ -27,7 +27,7 @@ from celery_ckpt.records import Lease, RunRecord, RunStatus, Step
 from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import ROUNDS_SHARDS, SHARDS, Keys
-from celery_ckpt.stores.redis.runs import IN_FRONT
+from celery_ckpt.stores.redis.run_lines import IN_FRONT
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 from celery_ckpt.usage import Usage
 

@@ -17,7 +17,8 @@ from run_kit import Attempts
 
 import celery_ckpt
 
-OWN = Path(celery_ckpt.__file__).parent
+_PACKAGE = Path(celery_ckpt.__file__).parent
+OWN = {_PACKAGE, _PACKAGE / "run"}
 
 
 class TimeIsUp(Exception):
@@ -46,7 +47,7 @@ class Interrupted:
         """Told of every function that is entered: there Python lets handlers of signals run."""
         code = frame.f_code
         is_function = not code.co_flags & inspect.CO_GENERATOR  # those are entered to be closed, too
-        if is_function and Path(code.co_filename).parent == OWN and not self.is_over:
+        if is_function and Path(code.co_filename).parent in OWN and not self.is_over:
             self._left -= 1
             if self.is_over:
                 raise TimeIsUp

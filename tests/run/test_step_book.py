@@ -95,7 +95,10 @@ def test_what_contains_itself_has_a_fingerprint() -> None:
 
 
 def test_a_fingerprint_is_the_same_in_another_process() -> None:
-    code = "from celery_ckpt.run.steps import fingerprint; print(fingerprint([{'b': object(), 'a': {3}}], {}))"
+    code = (
+        "from celery_ckpt.run.steps import fingerprint as of; "
+        "print(of([{'b': object(), 'a': {3}}], {}))"
+    )
     runs = {
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
         for _ in range(2)

@@ -10,13 +10,13 @@ from redis import Redis
 
 from celery_ckpt import Agents, CheckpointStore
 from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.stores.redis import sweeps
+from celery_ckpt.stores.redis import pruning
 from celery_ckpt.testing import make_checkpoint
 
 
 @pytest.fixture
 def app(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    monkeypatch.setattr(sweeps, "LONG", 10)
+    monkeypatch.setattr(pruning, "LONG", 10)
     app = Celery("pruning", broker="memory://", set_as_current=False)
     app.conf.update({"ckpt_store_url": redis_url, "ckpt_keep": 3})
     yield app

@@ -27,7 +27,7 @@ from celery_ckpt import open_store
 from celery_ckpt.cli import ckpt
 from celery_ckpt.errors import EncryptionKeyMissing
 from celery_ckpt.retention.report import Contents
-from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.stores.encrypted import SealedStore
 
 OLD, NEW = (f"{name}:{base64.b64encode(name.encode() * 8).decode()}" for name in ("oldk", "newk"))
 TURNS = 5

@@ -14,7 +14,7 @@ from celery_ckpt import CheckpointStore, MemoryCheckpointStore
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, Start
 from celery_ckpt.runtime import starting
-from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.stores.encrypted import SealedStore
 from celery_ckpt.testing import FakeClock, make_run
 
 TTL = 30.0

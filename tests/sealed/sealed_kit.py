@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.sealed import SealedStore
+from celery_ckpt.stores.encrypted import SealedStore
 
 
 def key(number: int, name: str = "") -> str:

@@ -15,8 +15,8 @@ from celery_ckpt import open_store
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.runtime.context import AppContext
 from celery_ckpt.runtime.settings import Settings
-from celery_ckpt.stores.sealed import SealedStore, UnsealedStore
-from celery_ckpt.stores.sealed.keys import parse_keys
+from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
+from celery_ckpt.stores.encrypted.keys import parse_keys
 
 SECRET = bytes(range(200, 232))
 STANDARD = base64.b64encode(SECRET).decode()

@@ -8,8 +8,8 @@ from sealed_kit import OLD, sealed
 
 from celery_ckpt import CheckpointStore
 from celery_ckpt.records import RunStatus
-from celery_ckpt.stores.sealed import UnsealedStore
-from celery_ckpt.stores.sealed.seals import MARK, TEXT_MARK
+from celery_ckpt.stores.encrypted import UnsealedStore
+from celery_ckpt.stores.encrypted.cipher import MARK, TEXT_MARK
 from celery_ckpt.testing import make_checkpoint, make_run, make_step
 
 LOOKALIKE = {MARK: "old.bm90IHNlYWxlZA=="}

@@ -23,9 +23,9 @@ from celery_ckpt.errors import (
 )
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.report import Contents
-from celery_ckpt.stores.file import agents, disk, journal, table
+from celery_ckpt.stores.encrypted.rekey import Rekeyed
+from celery_ckpt.stores.file import directory, filesystem, journal, tables
 from celery_ckpt.stores.memory import MemoryCheckpointStore
-from celery_ckpt.stores.sealed.rekeying import Rekeyed
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.machine_rewriting import emphasized
 
@@ -237,9 +237,9 @@ def test_a_crash_between_two_files_loses_nothing(
         left -= 1
         replace(path, data)
 
-    replace = disk.replace
+    replace = filesystem.replace
     with monkeypatch.context() as patch:
-        for module in (agents, journal, table):
+        for module in (directory, journal, tables):
             patch.setattr(module, "replace", crashing)
         with suppress(StoreError):
             sealed(FileCheckpointStore(tmp_path), NEW, OLD).rekey("agent")

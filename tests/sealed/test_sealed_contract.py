@@ -12,9 +12,9 @@ from sealed_kit import NEW, OLD, sealed
 
 from celery_ckpt import FileCheckpointStore, SqliteCheckpointStore, open_store
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.around import StoreAround
+from celery_ckpt.stores.encrypted import UnsealedStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
-from celery_ckpt.stores.sealed import UnsealedStore
+from celery_ckpt.stores.wrapper import StoreAround
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
 from celery_ckpt.testing.contract_checkpoints import CheckpointContract
 from celery_ckpt.testing.contract_ledger import LedgerContract

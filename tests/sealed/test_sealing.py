@@ -20,9 +20,9 @@ from celery_ckpt.errors import (
     StoreError,
 )
 from celery_ckpt.records import RunRecord, RunStatus, Step
+from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
+from celery_ckpt.stores.encrypted.cipher import MARK
 from celery_ckpt.stores.memory import MemoryCheckpointStore
-from celery_ckpt.stores.sealed import SealedStore, UnsealedStore
-from celery_ckpt.stores.sealed.seals import MARK
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 
 SECRET = "the swordfish"

@@ -17,7 +17,7 @@ from celery_ckpt import Checkpoint, Conversation, FileCheckpointStore, open_stor
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.stores.file import disk, journal
+from celery_ckpt.stores.file import filesystem, journal
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
 from celery_ckpt.testing.sweeping import settled, sweep
 
@@ -73,7 +73,7 @@ def _history() -> list[Checkpoint]:
 
 
 def _die_at(at: int, torn: bool) -> None:
-    disk.os = killing = _Killing(os, at, torn=torn)  # type: ignore[assignment]
+    filesystem.os = killing = _Killing(os, at, torn=torn)  # type: ignore[assignment]
     for name in ("rename", "unlink"):
         setattr(Path, name, killing.counted(getattr(Path, name)))
 
@@ -221,7 +221,7 @@ class Dying:
 
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left, self._os = at, os
-        monkeypatch.setattr(disk, "os", self)
+        monkeypatch.setattr(filesystem, "os", self)
         for name in ("rename", "unlink", "hardlink_to", "touch"):
             monkeypatch.setattr(Path, name, self._counted(getattr(Path, name)))
 
@@ -265,7 +265,7 @@ def test_a_doctor_leaves_what_a_clean_file_store_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1_500)
-    monkeypatch.setattr("celery_ckpt.stores.file.ailments.PATIENCE", 0.0)
+    monkeypatch.setattr("celery_ckpt.stores.file.doctor.PATIENCE", 0.0)
     clean, found, at = tmp_path / "clean", 0, 1
     fill(FileCheckpointStore(clean))
     dropped(FileCheckpointStore(clean))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from celery_ckpt import Checkpoint, Conversation, Entry, Message
 from celery_ckpt.errors import CheckpointDamaged, CheckpointTooLarge, SchemaTooNew
-from celery_ckpt.stores.limits import decoded_run, decoded_step
-from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
-from celery_ckpt.stores.log.reading import Reading
+from celery_ckpt.stores.encoding import decoded_run, decoded_step
+from celery_ckpt.stores.log.draft import Basis, Draft, Memory, Parts
+from celery_ckpt.stores.log.reader import Reading
 from celery_ckpt.stores.log.record import Record, low_of, stamp
 
 AGENT = "agent-1"

@@ -12,8 +12,8 @@ from celery_ckpt import Checkpoint, FileCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.stores.ailments import damage_in
 from celery_ckpt.stores.file import journal as journal_module
+from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
 from celery_ckpt.testing.sweeping import sweep
 

@@ -14,7 +14,7 @@ import pytest
 from crashing import started
 
 from celery_ckpt import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
-from celery_ckpt.stores.file import disk
+from celery_ckpt.stores.file import filesystem
 from celery_ckpt.testing import make_checkpoint
 
 URLS = {"file": "file://{}/store", "sqlite": "sqlite:///{}/store.db"}
@@ -59,13 +59,13 @@ def test_a_fork_while_threads_save_hangs_neither_side(kind: str, tmp_path: Path)
 
 def keep_a_lock_over_a_fork(directory: str, said: Connection) -> None:
     """Fork inside a lock; the child lives on and does nothing."""
-    with disk.locked(Path(directory), exclusive=True):
+    with filesystem.locked(Path(directory), exclusive=True):
         child = os.fork()
         if child == 0:
             signal.alarm(60)
             signal.pause()
     said.send(child)
-    with disk.locked(Path(directory), exclusive=True) as is_there:
+    with filesystem.locked(Path(directory), exclusive=True) as is_there:
         said.send(is_there)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -15,7 +15,7 @@ from celery_ckpt import Checkpoint, CheckpointStore, Conversation, FileCheckpoin
 from celery_ckpt.clock import system_clock
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.stores.redis import sweeps
+from celery_ckpt.stores.redis import pruning
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
 from celery_ckpt.testing.sweeping import judged, saved, settled, sweep
 
@@ -166,7 +166,7 @@ def test_the_freed_bytes_are_told_by_redis(redis_url: str) -> None:
 def test_who_has_more_to_lose_than_goes_at_once_is_looked_at_again(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeps, "LONG", 10)
+    monkeypatch.setattr(pruning, "LONG", 10)
     with open_store(redis_url) as store:
         history = saved(store, "agent", 25)
         for left in (15, 5, 2):

@@ -29,11 +29,11 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.stores.file.disk import FILE_MODE, append, read, replace, write_all
-from celery_ckpt.stores.file.entries import Save, Scan
+from celery_ckpt.stores.file.filesystem import FILE_MODE, append, read, replace, write_all
+from celery_ckpt.stores.file.journal_entries import Save, Scan
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import low_of, stamp
-from celery_ckpt.stores.log.rewriting import Rewritten
+from celery_ckpt.stores.log.rewrite import Rewritten
 
 #: A file that is larger than this gets no more saves.
 SEGMENT_BYTES = 4_000_000

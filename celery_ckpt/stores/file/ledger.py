@@ -12,13 +12,13 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores import turns
-from celery_ckpt.stores.file.agents import Agent, Agents
-from celery_ckpt.stores.file.desk import FileDesk
-from celery_ckpt.stores.file.moments import Moments
+from celery_ckpt.stores.encoding import encoded, is_same
+from celery_ckpt.stores.file.directory import Agent, Agents
+from celery_ckpt.stores.file.schedule import Moments
 from celery_ckpt.stores.file.steps import StepTable
-from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import encoded, is_same
+from celery_ckpt.stores.file.transaction import FileDesk
+from celery_ckpt.stores.rules import turns
+from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.usage import Usage
 
 

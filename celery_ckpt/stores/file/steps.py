@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.records import Step
-from celery_ckpt.stores.file.agents import Agent
-from celery_ckpt.stores.file.table import Table
-from celery_ckpt.stores.limits import decoded_step, encoded, is_same
+from celery_ckpt.stores.encoding import decoded_step, encoded, is_same
+from celery_ckpt.stores.file.directory import Agent
+from celery_ckpt.stores.file.tables import Table
 
 
 class StepTable:

@@ -23,12 +23,11 @@ from celery_ckpt.names import checked_name, locator_in
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
-from celery_ckpt.stores import turns
-from celery_ckpt.stores.file.agents import Agent, Agents
-from celery_ckpt.stores.file.disk import add, make_directory, translated
-from celery_ckpt.stores.file.moments import Moments
-from celery_ckpt.stores.file.rewriting import FileRewriting
-from celery_ckpt.stores.log.drafts import Basis, Draft
+from celery_ckpt.stores.file.directory import Agent, Agents
+from celery_ckpt.stores.file.filesystem import add, make_directory, translated
+from celery_ckpt.stores.file.rewrite import FileRewriting
+from celery_ckpt.stores.file.schedule import Moments
+from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import (
     BasisGone,
@@ -38,6 +37,7 @@ from celery_ckpt.stores.log.store import (
     ranges_of_all,
 )
 from celery_ckpt.stores.permissions import open_to_others
+from celery_ckpt.stores.rules import turns
 
 
 class FileCheckpointStore(FileRewriting):

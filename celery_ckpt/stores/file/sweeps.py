@@ -12,13 +12,13 @@ from celery_ckpt.errors import CheckpointError, StoreDamaged
 from celery_ckpt.names import checked_name
 from celery_ckpt.retention.policy import old_runs, oldest_end
 from celery_ckpt.retention.report import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
-from celery_ckpt.stores.file.agents import Agent
-from celery_ckpt.stores.file.ailments import ailments_of
-from celery_ckpt.stores.file.dropping import FileDropping
-from celery_ckpt.stores.file.moments import Moments
+from celery_ckpt.stores.file.directory import Agent
+from celery_ckpt.stores.file.doctor import ailments_of
+from celery_ckpt.stores.file.schedule import Moments
 from celery_ckpt.stores.file.steps import StepTable
+from celery_ckpt.stores.file.trash import FileDropping
 from celery_ckpt.stores.log.marks import marks
-from celery_ckpt.stores.sweeps import carry_out, damaged, seen_of
+from celery_ckpt.stores.rules.pruning import carry_out, damaged, seen_of
 
 
 class FileSweeps(FileDropping):

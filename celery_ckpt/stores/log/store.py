@@ -17,9 +17,9 @@ from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
 from celery_ckpt.names import checked_name, names_its_agent
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
-from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
+from celery_ckpt.stores.log.draft import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.ranges import Ranges, Span
-from celery_ckpt.stores.log.reading import Reading, all_readable
+from celery_ckpt.stores.log.reader import Reading, all_readable
 from celery_ckpt.stores.log.record import Record
 
 #: After so many lost races for a basis a save brings all its messages along.

@@ -20,10 +20,10 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.retention.report import PIN, Change, Contents, Notes, Rounds
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
-from celery_ckpt.stores import turns
-from celery_ckpt.stores.log.drafts import Parts
+from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.memory.ledger import MemoryAgent
 from celery_ckpt.stores.memory.sweeps import MemorySweeps
+from celery_ckpt.stores.rules import turns
 
 
 class MemoryCheckpointStore(MemorySweeps):

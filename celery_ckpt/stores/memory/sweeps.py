@@ -21,9 +21,9 @@ from celery_ckpt.retention.report import (
     Sight,
     Verdict,
 )
-from celery_ckpt.stores.ailments import moment_for_nobody
+from celery_ckpt.stores.findings import moment_for_nobody
 from celery_ckpt.stores.memory.ledger import MemoryLedger
-from celery_ckpt.stores.sweeps import carry_out, seen_of
+from celery_ckpt.stores.rules.pruning import carry_out, seen_of
 
 
 class MemorySweeps(MemoryLedger):

@@ -16,8 +16,8 @@ from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgain
 
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.store import Durability
-from celery_ckpt.stores.redis.client import AnyClient
-from celery_ckpt.stores.redis.failures import DRIVER_ERRORS, retry
+from celery_ckpt.stores.redis.addresses import AnyClient
+from celery_ckpt.stores.redis.errors import DRIVER_ERRORS, retry
 from celery_ckpt.stores.redis.server import Call, Server
 
 #: An agent's work, and what others are told of it: refused as unavailable until it is confirmed.

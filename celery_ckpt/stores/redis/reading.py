@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from celery_ckpt.stores.redis.keys import FIELD, shown
-from celery_ckpt.stores.redis.turns import RedisTurns
+from celery_ckpt.stores.redis.runs import RedisTurns
 
 #: A script that reads more fields of a hash than this would keep others waiting.
 LONG = 1000

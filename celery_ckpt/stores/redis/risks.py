@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError
 
 from celery_ckpt.errors import ConfigurationError, StoreError, StoreUnavailable
 from celery_ckpt.store import Durability
-from celery_ckpt.stores.redis.failures import translated
+from celery_ckpt.stores.redis.errors import translated
 from celery_ckpt.stores.redis.server import Server
 
 _SECTIONS = ("memory", "persistence", "replication", "server")

@@ -1,80 +1,132 @@
-"""A run as it is kept in Redis: what scripts change in front, the rest as JSON behind it.
-
-number usage status delivered attempts stalled progress delivery {"task": ..., "envelope": ...}
-
-Texts are percent-encoded; an empty one is ``-``, so that one that is ``-`` is ``%2D``. The usage is
-``model=input,output,cached,cost;...``, without a cost if that is not known.
-"""
+"""Run records in Redis, and whose turn it is."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
-from urllib.parse import quote, unquote
+import builtins
 
-from celery_ckpt.records import RunRecord
-from celery_ckpt.stores.limits import damaged, fields_of, refuse_too_large
-from celery_ckpt.usage import Usage
-
-#: The fields that stand before the JSON, in order.
-IN_FRONT = ("status", "delivered", "attempts", "stalled", "progress", "delivery")
-_NOT_BEHIND = {"agent_id", "run_id", "usage", *IN_FRONT}
-_NEEDS_NO_QUOTE = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
-
-
-def run_line(run: RunRecord, limit: int) -> bytes:
-    """Everything after the number and the usage. Raises ``CheckpointTooLarge``."""
-    front = " ".join(word(getattr(run, name)) for name in IN_FRONT).encode()
-    line = front + b" " + run.model_dump_json(exclude=_NOT_BEHIND).encode()
-    refuse_too_large(run, len(line), limit)
-    return line
-
-
-def word(fact: object) -> str:
-    """A fact as it stands in front of a line: no spaces, and never empty."""
-    if fact in ("", "-"):
-        return "%2D" if fact else "-"
-    text = str(int(fact) if isinstance(fact, bool) else fact)
-    return text if _NEEDS_NO_QUOTE(text) else quote(text, safe="")
+from celery_ckpt.errors import RunOver
+from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
+from celery_ckpt.records import Lease, RunRecord, Standing, Start
+from celery_ckpt.stores.encoding import is_same
+from celery_ckpt.stores.redis.keys import shown
+from celery_ckpt.stores.redis.leases import (
+    RedisLedger,
+    fence,
+    lease_of,
+    milliseconds,
+    number_of,
+    refuse,
+    run_prefix,
+)
+from celery_ckpt.stores.redis.run_lines import parsed_run, usage_word, word
+from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.stores.rules.leases import new_nonce
 
 
-def usage_word(usage: Usage) -> str:
-    """A usage as scripts read and write it."""
-    return ";".join(_usage_of_model(*each) for each in usage.by_model.items()) or "-"
+class RedisTurns(RedisLedger):
+    """The part of the store that knows the runs."""
 
-
-def _usage_of_model(model: str, own: Usage) -> str:
-    cost = "" if own.cost is None else repr(own.cost)
-    return f"{quote(model, safe='')}={own.input_tokens},{own.output_tokens},{own.cached_tokens},{cost}"
-
-
-def _parsed_usage(word: str) -> Usage:
-    total = Usage()
-    for each in word.split(";") if word != "-" else ():
-        model, _, counts = each.partition("=")
-        given, output, cached, cost = counts.split(",")
-        total += Usage.of(
-            unquote(model),
-            input_tokens=int(given),
-            output_tokens=int(output),
-            cached_tokens=int(cached),
-            cost=float(cost) if cost else None,
+    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(run.agent_id, "agent", "runs", "open")
+        line = usage_word(run.usage).encode() + b" " + self._line(run)
+        added = Call.script("add_run", keys, run.run_id, line)
+        entry = self._index.entry(run.agent_id)
+        # The entry once more behind it: somebody may be deleting the agent just now.
+        *_, reply, _ = self._server.together(
+            *self._watching(run.agent_id, unclaimed), entry, added, entry
         )
-    return total
+        if reply[0] == b"exists":
+            return is_same(parsed_run(run.agent_id, run.run_id, reply[1]), run)
+        return True
 
+    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(run.agent_id, "agent", "runs", "open")
+        own = fence(run.agent_id, lease)
+        reply = self._server.run("update_run", keys, own, run.run_id, self._line(run))
+        refuse(reply, run.agent_id, lease, run.run_id)
 
-def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
-    """The run that a line tells of. Raises ``StoreError`` if it is damaged, or too new."""
-    what = f"The record of run {run_id!r} of agent {agent_id!r}"
-    try:
-        _, used, *words = line.split(b" ", len(IN_FRONT) + 2)
-        front: dict[str, Any] = {
-            name: "" if word == b"-" else unquote(word.decode())
-            for name, word in zip(IN_FRONT, words, strict=False)
-        }
-        front["usage"] = _parsed_usage(used.decode())
-        fields = {"agent_id": agent_id, "run_id": run_id, **front, **fields_of(words[-1], what)}
-        # What a decoder made is plain.
-        return RunRecord.model_validate(fields, context=fields.keys())
-    except (ValueError, TypeError, IndexError) as error:
-        raise damaged(what, error) from error
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        checked_name(run_id, "A run_id")
+        [key] = self._keys.of(checked_name(agent_id), "runs")
+        stored = self._server.command("HGET", key, run_id)
+        return None if stored is None else parsed_run(agent_id, run_id, stored)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        """See ``CheckpointStore``."""
+        flat = self._server.run("all", self._keys.of(checked_name(agent_id), "runs"))
+        pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
+        return [parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs]
+
+    # -- whose turn it is ----------------------------------------------------------------------------
+
+    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+        """See ``CheckpointStore``."""
+        agent_id, nonce = run.agent_id, new_nonce()
+        start = Call.script(
+            "start_run",
+            self._keys.of(agent_id, "agent", "runs"),
+            run.run_id,
+            word(run.delivery),
+            nonce,
+            checked_name(owner, "A lease's owner"),
+            milliseconds(ttl),
+            fence(agent_id, over),
+        )
+        moment, reply = self._server.together(*self._watching(agent_id, ttl), start)
+        if reply[0] == b"none":
+            if run.is_settled:
+                return Start(run=run, moment=moment)
+            self.add_run(run)
+            return self.start_run(run, owner, ttl, over=over)
+        refuse(reply, agent_id, None)
+        record = parsed_run(agent_id, run.run_id, reply[1])
+        lease = lease_of(agent_id, owner, nonce, reply[2:]) if reply[0] == b"ok" else None
+        return Start(run=record, lease=lease, moment=moment)
+
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        """See ``CheckpointStore``."""
+        agent_id, settled = run.agent_id, run.model_copy(update={"delivered": True})
+        settle = Call.script(
+            "settle_run",
+            self._keys.of(agent_id, "agent", "steps", "stepidx", "runs", "open"),
+            fence(agent_id, lease),
+            new_nonce(),
+            run.run_id,
+            self._line(settled),
+            run_prefix(run.run_id),
+        )
+        # Listed behind it, or a sweep could be done with the agent just before. Whoever dies in between
+        # leaves the agent to a watchdog, which lists it before it stops watching it.
+        [reply, _] = self._server.together(settle, self._index.listing(agent_id))
+        if reply[0] == b"none":
+            self._index.remove(agent_id)  # it was deleted: nothing is to be left of it
+        refuse(reply, agent_id, lease, run.run_id)
+        return parsed_run(agent_id, shown(reply[1]), reply[2]) if reply[0] == b"next" else None
+
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        """See ``CheckpointStore``."""
+        nonce = new_nonce()
+        checked_name(owner, "A lease's owner")
+        keys = self._keys.of(checked_name(agent_id), "agent", "runs")
+        reply = self._server.run("cancel_run", keys, run_id, nonce, owner, milliseconds(ttl))
+        refuse(reply, agent_id, None, run_id)
+        if reply[0] == b"damaged":
+            parsed_run(agent_id, run_id, reply[1])
+        if reply[0] == b"over":
+            raise RunOver(agent_id=agent_id, run_id=run_id, status=shown(reply[1]))
+        return lease_of(agent_id, owner, nonce, reply[1:]) if reply[1:] else None
+
+    def standing(self, agent_id: str) -> Standing:
+        """See ``CheckpointStore``."""
+        keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
+        active, left_ms, holder, *flat = self._server.run("standing", keys)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return Standing(
+            active=shown(active)[:MAX_NAME_LENGTH] or None,
+            open=[parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs if line],
+            holder=self._holder(agent_id, holder),
+            seconds_left=left_ms / 1000,
+        )

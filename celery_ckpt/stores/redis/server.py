@@ -11,8 +11,8 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 
 from celery_ckpt.errors import CheckpointError, StoreError
-from celery_ckpt.stores.redis.client import AnyClient
-from celery_ckpt.stores.redis.failures import DRIVER_ERRORS, leave_replica, translate
+from celery_ckpt.stores.redis.addresses import AnyClient
+from celery_ckpt.stores.redis.errors import DRIVER_ERRORS, leave_replica, translate
 from celery_ckpt.stores.resources import lua
 
 _PAGE = 500

@@ -15,7 +15,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.retention.report import Finding
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
-from celery_ckpt.stores.log.drafts import Basis, Draft
+from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
 from celery_ckpt.stores.log.record import Record, low_of
 from celery_ckpt.stores.log.store import (
@@ -26,17 +26,17 @@ from celery_ckpt.stores.log.store import (
     newest_first,
     ranges_of_all,
 )
-from celery_ckpt.stores.redis.ailments import ailments_of
-from celery_ckpt.stores.redis.client import AnyClient, connect, without_password
+from celery_ckpt.stores.redis.addresses import AnyClient, connect, without_password
+from celery_ckpt.stores.redis.doctor import ailments_of
 from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
-from celery_ckpt.stores.redis.ledger import fence, refuse
+from celery_ckpt.stores.redis.leases import fence, refuse
+from celery_ckpt.stores.redis.pruning import AGAIN, DONE
 from celery_ckpt.stores.redis.reading import LONG, id_of
-from celery_ckpt.stores.redis.rewriting import RedisRewriting
+from celery_ckpt.stores.redis.rewrite import RedisRewriting
 from celery_ckpt.stores.redis.risks import risks_of
 from celery_ckpt.stores.redis.server import Call
-from celery_ckpt.stores.redis.sweeps import AGAIN, DONE
 
 DEFAULT_KEY_PREFIX = "ckpt:"
 #: How often a prune starts over because somebody saved in between; the next prune trims what is left.
@@ -68,7 +68,7 @@ class RedisCheckpointStore(RedisRewriting):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """Open a store by its URL; the forms are listed in ``celery_ckpt.stores.redis.client``."""
+        """Open a store by its URL; the forms are listed in ``celery_ckpt.stores.redis.addresses``."""
         store = cls(connect(url), where=without_password(url), **options)
         store._owns_client = True
         return store

@@ -11,11 +11,11 @@ from celery_ckpt.names import checked_name, locator
 from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores import turns
-from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import decoded_step, encoded, is_same
+from celery_ckpt.stores.encoding import decoded_step, encoded, is_same
+from celery_ckpt.stores.rules import turns
+from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
-from celery_ckpt.stores.sqlite.desk import LAST_ITERATION, SqliteDesk
+from celery_ckpt.stores.sqlite.transaction import LAST_ITERATION, SqliteDesk
 from celery_ckpt.usage import Usage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

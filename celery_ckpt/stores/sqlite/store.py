@@ -20,15 +20,15 @@ from celery_ckpt.names import checked_name, locator_in, names_its_agent
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
-from celery_ckpt.stores import turns
-from celery_ckpt.stores.log.drafts import Basis, Draft
+from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record, stamp
 from celery_ckpt.stores.log.store import BasisGone, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.permissions import open_to_others
+from celery_ckpt.stores.rules import turns
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
-from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
 from celery_ckpt.stores.sqlite.ledger import lease_state
-from celery_ckpt.stores.sqlite.rewriting import SqliteRewriting
+from celery_ckpt.stores.sqlite.rewrite import SqliteRewriting
+from celery_ckpt.stores.sqlite.transaction import SEQ_BITS, places
 
 _PAGE = 500
 

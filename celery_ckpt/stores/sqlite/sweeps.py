@@ -9,15 +9,15 @@ from datetime import datetime
 from celery_ckpt.errors import CheckpointError, StoreDamaged
 from celery_ckpt.names import checked_name
 from celery_ckpt.retention.report import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
-from celery_ckpt.stores.ailments import moment_for_nobody, overlooked
-from celery_ckpt.stores.limits import decoded_run, run_end
+from celery_ckpt.stores.encoding import decoded_run, run_end
+from celery_ckpt.stores.findings import moment_for_nobody, overlooked
 from celery_ckpt.stores.log.marks import marks
 from celery_ckpt.stores.log.record import low_of, stamp
 from celery_ckpt.stores.log.store import LogStore
+from celery_ckpt.stores.rules.pruning import carry_out, damaged, seen_of
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
-from celery_ckpt.stores.sqlite.desk import LAST_ITERATION, SEQ_BITS, places
 from celery_ckpt.stores.sqlite.ledger import SqliteLedger
-from celery_ckpt.stores.sweeps import carry_out, damaged, seen_of
+from celery_ckpt.stores.sqlite.transaction import LAST_ITERATION, SEQ_BITS, places
 
 #: An offset that no log reaches.
 _EVERYTHING = 2**62

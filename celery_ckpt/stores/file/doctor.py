@@ -9,9 +9,9 @@ from pathlib import Path
 
 from celery_ckpt.errors import StoreDamaged, StoreError
 from celery_ckpt.retention.report import Finding, Rounds
-from celery_ckpt.stores.ailments import PATIENCE, damaged, moment_for_nobody, overlooked, unneeded
-from celery_ckpt.stores.file.agents import Agent, has_data, name_in
-from celery_ckpt.stores.file.dropping import FileDropping
+from celery_ckpt.stores.file.directory import Agent, has_data, name_in
+from celery_ckpt.stores.file.trash import FileDropping
+from celery_ckpt.stores.findings import PATIENCE, damaged, moment_for_nobody, overlooked, unneeded
 
 #: A file that is about to be renamed, or a directory that is being made, is older than this only if its
 #: process died.

@@ -13,8 +13,8 @@ from typing import Any
 from celery_ckpt.errors import EncryptionKeyMissing, NotEncrypted, StoreError
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord, RunStatus, Step
-from celery_ckpt.stores.limits import damaged
-from celery_ckpt.stores.sealed.seals import (
+from celery_ckpt.stores.encoding import damaged
+from celery_ckpt.stores.encrypted.cipher import (
     MARK,
     TEXT_MARK,
     Altered,

@@ -8,12 +8,12 @@ from __future__ import annotations
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease
 from celery_ckpt.retention.report import Change, Contents
-from celery_ckpt.stores.file.agents import Agent
+from celery_ckpt.stores.file.directory import Agent
 from celery_ckpt.stores.file.steps import StepTable
 from celery_ckpt.stores.file.sweeps import FileSweeps
-from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.log.rewriting import rewritten
+from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all
+from celery_ckpt.stores.rules.leases import LeaseState
 
 
 class FileRewriting(FileSweeps):

@@ -11,13 +11,13 @@ import builtins
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.retention.report import Change, Contents
-from celery_ckpt.stores.limits import damaged, decoded_step, encoded
-from celery_ckpt.stores.log.rewriting import rewritten
+from celery_ckpt.stores.encoding import damaged, decoded_step, encoded
+from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import LogStore
 from celery_ckpt.stores.redis.keys import FIELD, shown
-from celery_ckpt.stores.redis.ledger import fence, number_of, refuse, run_prefix
-from celery_ckpt.stores.redis.runs import parsed_run, usage_word
-from celery_ckpt.stores.redis.sweeps import RedisSweeps
+from celery_ckpt.stores.redis.leases import fence, number_of, refuse, run_prefix
+from celery_ckpt.stores.redis.pruning import RedisSweeps
+from celery_ckpt.stores.redis.run_lines import parsed_run, usage_word
 
 
 class RedisRewriting(RedisSweeps, LogStore):

@@ -14,15 +14,15 @@ from celery_ckpt.errors import StoreError
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.retention.report import Contents
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints, text_of_checkpoint
-from celery_ckpt.stores.sealed.records import (
+from celery_ckpt.stores.encrypted.checkpoints import SealedCheckpoints, text_of_checkpoint
+from celery_ckpt.stores.encrypted.cipher import Seals, key_of, sealed_text
+from celery_ckpt.stores.encrypted.records import (
     SealedRecords,
     distinct,
     text_in,
     text_of_run,
     text_of_step,
 )
-from celery_ckpt.stores.sealed.seals import Seals, key_of, sealed_text
 
 _OWNER = "rekey"
 _LEASE_SECONDS = 60.0

@@ -30,7 +30,7 @@ from celery_ckpt.stores.redis.connections import (
     Pool,
     SentinelPool,
 )
-from celery_ckpt.stores.redis.failures import retry, translated
+from celery_ckpt.stores.redis.errors import retry, translated
 
 _UNKNOWN_OPTION = re.compile("unexpected keyword argument ('.+')")
 

@@ -7,10 +7,10 @@ import builtins
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
-from celery_ckpt.stores.around import StoreAround, give_back
-from celery_ckpt.stores.sealed.checkpoints import text_of_checkpoint
-from celery_ckpt.stores.sealed.records import text_of_run, text_of_step
-from celery_ckpt.stores.sealed.seals import sealed_text
+from celery_ckpt.stores.encrypted.checkpoints import text_of_checkpoint
+from celery_ckpt.stores.encrypted.cipher import sealed_text
+from celery_ckpt.stores.encrypted.records import text_of_run, text_of_step
+from celery_ckpt.stores.wrapper import StoreAround, give_back
 
 
 class UnsealedStore(StoreAround):

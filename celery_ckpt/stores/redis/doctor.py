@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TypeVar
 
 from celery_ckpt.retention.report import Finding, Rounds, Sight
-from celery_ckpt.stores.ailments import (
+from celery_ckpt.stores.findings import (
     PATIENCE,
     damaged,
     moment_for_nobody,
@@ -20,8 +20,8 @@ from celery_ckpt.stores.ailments import (
     unnoticed,
 )
 from celery_ckpt.stores.redis.keys import FIELD, SHARDS, agent_named, shown
+from celery_ckpt.stores.redis.pruning import RedisSweeps
 from celery_ckpt.stores.redis.server import Call
-from celery_ckpt.stores.redis.sweeps import RedisSweeps
 
 T = TypeVar("T")
 _PAGE = 500

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from celery_ckpt.clock import microseconds
 from celery_ckpt.records import RunRecord
-from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import decoded_run, encoded
+from celery_ckpt.stores.encoding import decoded_run, encoded
+from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.sqlite.database import Database
 
 

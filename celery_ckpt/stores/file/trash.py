@@ -12,8 +12,8 @@ from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode
 from celery_ckpt.names import names_its_agent
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.stores.file.agents import Agent
-from celery_ckpt.stores.file.disk import make_directory, read, translated
+from celery_ckpt.stores.file.directory import Agent
+from celery_ckpt.stores.file.filesystem import make_directory, read, translated
 from celery_ckpt.stores.file.ledger import FileLedger
 from celery_ckpt.stores.log.store import LogStore
 

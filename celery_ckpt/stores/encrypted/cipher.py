@@ -19,7 +19,7 @@ from typing import Any
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.json_values import encode
-from celery_ckpt.stores.sealed.keys import KEY_BYTES, Key
+from celery_ckpt.stores.encrypted.keys import KEY_BYTES, Key
 
 #: The name under which a sealed value stands in the place of any other.
 MARK = "ckpt:sealed"

@@ -17,9 +17,9 @@ from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name
 from celery_ckpt.retention.report import Notes
-from celery_ckpt.stores.file.disk import locked, make_directory, read, replace, translated
+from celery_ckpt.stores.file.filesystem import locked, make_directory, read, replace, translated
 from celery_ckpt.stores.file.journal import Journal
-from celery_ckpt.stores.leases import LeaseState
+from celery_ckpt.stores.rules.leases import LeaseState
 
 #: How many journals a process remembers, so as not to read them again from the beginning.
 _REMEMBERED = 64

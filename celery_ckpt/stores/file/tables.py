@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from celery_ckpt.errors import StoreDamaged
-from celery_ckpt.stores.file.disk import append, read, replace
+from celery_ckpt.stores.file.filesystem import append, read, replace
 
 
 class Table:

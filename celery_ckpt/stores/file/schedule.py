@@ -10,7 +10,7 @@ from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import file_name
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.stores.file.disk import locked, make_directory, read, replace, translated
+from celery_ckpt.stores.file.filesystem import locked, make_directory, read, replace, translated
 
 
 class Moments:

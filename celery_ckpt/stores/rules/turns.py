@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from celery_ckpt.errors import RunNotFound, RunOver
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing, Start
-from celery_ckpt.stores.leases import LeaseState
+from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.usage import Usage
 
 

@@ -18,12 +18,12 @@ from typing import Any
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord
-from celery_ckpt.stores.file.agents import Agent
-from celery_ckpt.stores.file.disk import read, replace, sync_directory
+from celery_ckpt.stores.encoding import decoded_run, encoded
+from celery_ckpt.stores.file.directory import Agent
+from celery_ckpt.stores.file.filesystem import read, replace, sync_directory
 from celery_ckpt.stores.file.steps import StepTable
-from celery_ckpt.stores.file.table import Table
-from celery_ckpt.stores.leases import LeaseState
-from celery_ckpt.stores.limits import decoded_run, encoded
+from celery_ckpt.stores.file.tables import Table
+from celery_ckpt.stores.rules.leases import LeaseState
 
 
 class FileDesk:

@@ -21,15 +21,15 @@ from celery_ckpt.errors import (
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
 from celery_ckpt.retention.report import Change, Contents
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores import limits
-from celery_ckpt.stores.around import StoreAround, give_back
-from celery_ckpt.stores.log.drafts import Parts
-from celery_ckpt.stores.log.reading import all_readable
-from celery_ckpt.stores.sealed.checkpoints import SealedCheckpoints
-from celery_ckpt.stores.sealed.keys import parse_keys
-from celery_ckpt.stores.sealed.records import SealedRecords, distinct
-from celery_ckpt.stores.sealed.rekeying import Rekeyed, Rekeying
-from celery_ckpt.stores.sealed.seals import Seals
+from celery_ckpt.stores import encoding
+from celery_ckpt.stores.encrypted.checkpoints import SealedCheckpoints
+from celery_ckpt.stores.encrypted.cipher import Seals
+from celery_ckpt.stores.encrypted.keys import parse_keys
+from celery_ckpt.stores.encrypted.records import SealedRecords, distinct
+from celery_ckpt.stores.encrypted.rekey import Rekeyed, Rekeying
+from celery_ckpt.stores.log.draft import Parts
+from celery_ckpt.stores.log.reader import all_readable
+from celery_ckpt.stores.wrapper import StoreAround, give_back
 from celery_ckpt.usage import Usage
 
 
@@ -92,7 +92,7 @@ class SealedStore(StoreAround):
             self.inner.record_step(self._records.step(step), lease, paid=paid)
         except AlreadyExists:
             stored = self.steps(step.agent_id, step.run_id)
-            if not any(limits.is_same(one, step) for one in stored):
+            if not any(encoding.is_same(one, step) for one in stored):
                 what = f"Step {step.key!r}"
                 raise AlreadyExists(what=what, agent_id=step.agent_id) from None
         except CheckpointTooLarge as error:
@@ -115,7 +115,7 @@ class SealedStore(StoreAround):
         if self.inner.add_run(self._records.run(run), unclaimed=unclaimed):
             return True
         stored = self.run(run.agent_id, run.run_id)
-        return stored is not None and limits.is_same(stored, run)
+        return stored is not None and encoding.is_same(stored, run)
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""

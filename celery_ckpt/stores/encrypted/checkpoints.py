@@ -23,7 +23,7 @@ from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing, NotEncry
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.retention.report import PIN
-from celery_ckpt.stores.sealed.seals import (
+from celery_ckpt.stores.encrypted.cipher import (
     MARK,
     Altered,
     Seals,
@@ -31,7 +31,7 @@ from celery_ckpt.stores.sealed.seals import (
     bound,
     sealed_text,
 )
-from celery_ckpt.stores.sealed.spines import OpenedSpines, PlainMessage, SealedSpines
+from celery_ckpt.stores.encrypted.spines import OpenedSpines, PlainMessage, SealedSpines
 from celery_ckpt.usage import Usage
 
 #: The fields of a checkpoint that are sealed with its state, as they stand in the sealed one.

@@ -9,11 +9,11 @@ from typing import Any
 from celery_ckpt.errors import AlreadyExists, LeaseHeld, LeaseLost, RunNotFound, StoreDamaged
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, Step
-from celery_ckpt.stores.leases import checked_ttl, new_nonce
-from celery_ckpt.stores.limits import decoded_step, encoded, is_same
-from celery_ckpt.stores.redis.moments import RedisMoments
-from celery_ckpt.stores.redis.runs import run_line, usage_word
+from celery_ckpt.stores.encoding import decoded_step, encoded, is_same
+from celery_ckpt.stores.redis.run_lines import run_line, usage_word
+from celery_ckpt.stores.redis.schedule import RedisMoments
 from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.stores.rules.leases import checked_ttl, new_nonce
 from celery_ckpt.usage import Usage
 
 

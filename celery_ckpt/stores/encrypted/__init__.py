@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_ckpt.stores.sealed.store import SealedStore
-from celery_ckpt.stores.sealed.unsealed import UnsealedStore
+from celery_ckpt.stores.encrypted.store import SealedStore
+from celery_ckpt.stores.encrypted.unsealed import UnsealedStore
 
 __all__ = ["SealedStore", "UnsealedStore"]

@@ -7,13 +7,13 @@ from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, Step
 from celery_ckpt.retention.report import Change, Contents
-from celery_ckpt.stores.limits import decoded_step, encoded
+from celery_ckpt.stores.encoding import decoded_step, encoded
 from celery_ckpt.stores.log.ranges import Ranges
-from celery_ckpt.stores.log.rewriting import rewritten
+from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, ranges_of_all
 from celery_ckpt.stores.sqlite.database import writing
-from celery_ckpt.stores.sqlite.desk import SEQ_BITS, places
 from celery_ckpt.stores.sqlite.sweeps import SqliteSweeps
+from celery_ckpt.stores.sqlite.transaction import SEQ_BITS, places
 
 
 class SqliteRewriting(SqliteSweeps):

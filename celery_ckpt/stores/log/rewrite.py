@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.stores.log.drafts import Basis, Draft, Memory, Parts
+from celery_ckpt.stores.log.draft import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.record import Record, stamp
 
 

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from celery_ckpt.errors import CheckpointError
 from celery_ckpt.retention.report import Notes, Pruned, Sight, Verdict
-from celery_ckpt.stores.leases import LeaseState
+from celery_ckpt.stores.rules.leases import LeaseState
 
 
 class Broom(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.json_values import decode
 from celery_ckpt.messages import Message
-from celery_ckpt.stores.sealed.seals import MARK, Altered, Seals, bound, sealed_text
+from celery_ckpt.stores.encrypted.cipher import MARK, Altered, Seals, bound, sealed_text
 
 
 class PlainMessage(Exception):
