@@ -25,8 +25,8 @@ from benchmarks.copies import CHECKPOINTS, KEEP, bare_removals, fill, names_in_t
 from benchmarks.servers import cluster, valkey
 from celery_ckpt import open_store
 from celery_ckpt.retention.report import PruneReport
-from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.sweeping import sweep
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.pruning.sweep import sweep
 from celery_ckpt.store import CheckpointStore
 
 #: In how many parts it is swept.

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from celery_ckpt.run.agent_run import AgentRun
     from celery_ckpt.run.current import current_run
     from celery_ckpt.runtime import signals
-    from celery_ckpt.runtime.agents import Agents
-    from celery_ckpt.runtime.decorator import agent_task
-    from celery_ckpt.runtime.task import AgentTask
+    from celery_ckpt.runtime.agents.agents import Agents
+    from celery_ckpt.runtime.task.decorator import agent_task
+    from celery_ckpt.runtime.task.task import AgentTask
     from celery_ckpt.store import CheckpointStore
     from celery_ckpt.stores.file import FileCheckpointStore
     from celery_ckpt.stores.memory import MemoryCheckpointStore
@@ -81,10 +81,10 @@ _MODULES = {
     "messages": ("Message", "ToolCall"),
     "checkpoint": ("Checkpoint", "Entry"),
     "retention": ("RetentionPolicy",),
-    "runtime.agents": ("Agents",),
+    "runtime.agents.agents": ("Agents",),
     "run.current": ("current_run",),
-    "runtime.decorator": ("agent_task",),
-    "runtime.task": ("AgentTask",),
+    "runtime.task.decorator": ("agent_task",),
+    "runtime.task.task": ("AgentTask",),
     "run.agent_run": ("AgentRun",),
     "store": ("CheckpointStore",),
     "stores.file": ("FileCheckpointStore",),

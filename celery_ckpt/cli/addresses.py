@@ -16,7 +16,7 @@ import click
 from celery_ckpt.cli.progress import counting
 from celery_ckpt.cli.safe import counted
 from celery_ckpt.names import locator, locator_in
-from celery_ckpt.runtime.agents import Agents
+from celery_ckpt.runtime.agents.agents import Agents
 
 LATEST = "latest"
 #: What this library makes; others may have other ids.

@@ -20,7 +20,7 @@ def agent_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     found: list[str] = []
 
     def look(app: Any) -> None:
-        from celery_ckpt.runtime.agents import Agents
+        from celery_ckpt.runtime.agents.agents import Agents
         from celery_ckpt.runtime.settings import Settings
         from celery_ckpt.stores.registry import missing_path
 

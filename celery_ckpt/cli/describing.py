@@ -10,8 +10,8 @@ from celery_ckpt.cli.safe import age, as_json, counted, one_line
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.cli.tables import Column
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
-from celery_ckpt.runtime.agents import AgentStatus
-from celery_ckpt.runtime.owner import host_and_pid
+from celery_ckpt.runtime.agents.agents import AgentStatus
+from celery_ckpt.runtime.process.owner import host_and_pid
 from celery_ckpt.usage import Usage
 
 _CHECKPOINTS = (

@@ -15,7 +15,7 @@ from celery_ckpt.cli.screen import Screen
 from celery_ckpt.cli.tables import Column
 from celery_ckpt.errors import AgentNotFound, EncryptionKeyMissing, StoreError, StoreUnavailable
 from celery_ckpt.records import RunStatus
-from celery_ckpt.runtime.agents import Agents, AgentStatus
+from celery_ckpt.runtime.agents.agents import Agents, AgentStatus
 
 _COLUMNS = (
     Column("agent", whole=True),

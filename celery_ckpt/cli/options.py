@@ -11,7 +11,7 @@ from celery_ckpt.cli.exits import Code, Failure
 from celery_ckpt.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from celery_ckpt.runtime.agents import Agents
+    from celery_ckpt.runtime.agents.agents import Agents
 
 agent_argument = click.argument("agent_id", metavar="AGENT", shell_complete=agent_names)
 agents_argument = click.argument(
@@ -28,7 +28,7 @@ def agents_of(ctx: click.Context, *, may_make_store: bool = False) -> Agents:
     A store on this disk that is not there is made only by what is to fill it: a misspelt path, or the
     wrong working directory, must not look like a store without agents.
     """
-    from celery_ckpt.runtime.agents import Agents
+    from celery_ckpt.runtime.agents.agents import Agents
     from celery_ckpt.runtime.settings import Settings, is_nobodys
     from celery_ckpt.stores.registry import missing_path
 

@@ -12,7 +12,7 @@ from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import bar
 from celery_ckpt.cli.safe import counted, one_line
 from celery_ckpt.cli.screen import Screen
-from celery_ckpt.runtime.tidying import RekeyedAgent
+from celery_ckpt.runtime.agents.upkeep import RekeyedAgent
 
 
 @click.command("rekey")

@@ -15,7 +15,7 @@ from celery_ckpt.cli.exits import Code, Failure
 from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
 from celery_ckpt.cli.screen import Screen
 from celery_ckpt.records import CheckpointInfo, RunRecord, Step
-from celery_ckpt.runtime.agents import Agents, AgentStatus
+from celery_ckpt.runtime.agents.agents import Agents, AgentStatus
 
 PARTS = ("conversation", "checkpoints", "runs", "steps")
 

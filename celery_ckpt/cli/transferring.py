@@ -18,7 +18,7 @@ from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.progress import bar
 from celery_ckpt.cli.safe import bytes_of, counted, one_line, visible_json
 from celery_ckpt.errors import CheckpointDamaged
-from celery_ckpt.runtime.agents import Agents
+from celery_ckpt.runtime.agents.agents import Agents
 from celery_ckpt.stores.encrypted import SealedStore
 from celery_ckpt.transfer import Imported, export_agents, import_agents
 

@@ -11,7 +11,7 @@ from celery_ckpt.errors import NoCurrentRun
 from celery_ckpt.run.agent_run import AgentRun
 
 if TYPE_CHECKING:
-    from celery_ckpt.runtime.attempt import Attempt
+    from celery_ckpt.runtime.attempt.attempt import Attempt
 
 _run: ContextVar[AgentRun | None] = ContextVar("celery_ckpt_run", default=None)
 _attempt: ContextVar[Attempt | None] = ContextVar("celery_ckpt_attempt", default=None)

@@ -9,13 +9,17 @@ from celery import Celery
 from celery._state import _get_active_apps, connect_on_app_finalize
 from celery.app import utils
 
-from celery_ckpt.runtime import drain, parent, saving, schedule, sending, settling, timelimit
-from celery_ckpt.runtime.maintenance import PRUNE, add_tasks
+from celery_ckpt.runtime.attempt import saving, settlement, time_limit
+from celery_ckpt.runtime.broker import publisher
+from celery_ckpt.runtime.process import drain
+from celery_ckpt.runtime.pruning import beat
+from celery_ckpt.runtime.pruning.tasks import PRUNE, add_tasks
+from celery_ckpt.runtime.worker import parent
 
 
 def install(app: Celery) -> None:
     """Let the workers of an app look after agents. Happens by itself; doing it again does no harm."""
-    from celery_ckpt.runtime.bootstep import AgentsStep
+    from celery_ckpt.runtime.worker.bootstep import AgentsStep
 
     app.steps["worker"].add(AgentsStep)
     if PRUNE not in app._tasks:
@@ -24,7 +28,7 @@ def install(app: Celery) -> None:
 
 def connect() -> None:
     """Listen to Celery, and install in every app there is and will be."""
-    for module in (saving, sending, settling, parent, schedule, drain, timelimit):
+    for module in (saving, publisher, settlement, parent, beat, drain, time_limit):
         module.connect()
     _hide_passwords()
     connect_on_app_finalize(_on_finalize)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_ckpt.records import RunRecord
-from celery_ckpt.runtime.envelopes import agent_id_of
+from celery_ckpt.runtime.broker.envelope import agent_id_of
 
 #: Agent, task and run, as they stand in a line.
 Identity = tuple[str, str, str]

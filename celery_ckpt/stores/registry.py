@@ -60,7 +60,7 @@ def open_store(
 def without_password(url: str) -> str:
     """The URL of a store as a message may show it."""
     if url.partition("://")[0] in _REDIS_SCHEMES:
-        shown: str = _store("redis.client", "without_password")(url)
+        shown: str = _store("redis.addresses", "without_password")(url)
         return shown
     return url
 

@@ -16,10 +16,10 @@ from celery_ckpt.clock import system_clock
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import Lease, RunRecord, Step
 from celery_ckpt.run.agent_run import AgentRun
-from celery_ckpt.runtime.attempt import Attempt
-from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.execution import work
-from celery_ckpt.runtime.lease import Hold
+from celery_ckpt.runtime.attempt.attempt import Attempt
+from celery_ckpt.runtime.attempt.execution import work
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.process.lease_renewer import Hold
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.strategies import Never
 from celery_ckpt.testing.faults import Fault, FaultyStore

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from celery.signals import worker_init
 
-from celery_ckpt.runtime import execution, starting
+from celery_ckpt.runtime.attempt import execution, start
 
 MODULE = "celery_workers.impatient"
 
 
 @worker_init.connect
 def _be_impatient(**_: object) -> None:
-    starting.LATER_SECONDS = execution.LATER_SECONDS = 0.5
+    start.LATER_SECONDS = execution.LATER_SECONDS = 0.5

@@ -215,7 +215,7 @@ class Ledger:
 def _is_to_end() -> bool:
     """Does this worker know that it is to end?"""
     # Not imported here: forks would share it.
-    runtime = sys.modules.get("celery_ckpt.runtime.drain")
+    runtime = sys.modules.get("celery_ckpt.runtime.process.drain")
     return runtime is not None and runtime.drain.is_on
 
 

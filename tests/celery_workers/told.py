@@ -10,7 +10,7 @@ from celery.utils.dispatch import Signal
 
 from celery_ckpt import AgentRun, CheckpointStore, EveryN, agent_task, signals
 from celery_ckpt.errors import StoreUnavailable
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 from celery_workers.ledger import here
 
 #: Those of a run.

@@ -18,7 +18,7 @@ from celery_workers.waiting import until
 from servers import Guarded
 
 from celery_ckpt import CheckpointStore
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 from chaos.fleet import LEASE, Fleet
 from chaos.records import judge_record
 

@@ -23,7 +23,7 @@ from celery_workers.waiting import until
 from servers import Valkey
 
 from celery_ckpt import Agents
-from celery_ckpt.runtime.maintenance import PRUNE
+from celery_ckpt.runtime.pruning.tasks import PRUNE
 from chaos.evidence import examined
 from chaos.fleet import Fleet
 from chaos.judge import Verdict

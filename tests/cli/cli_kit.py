@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from celery_ckpt import CheckpointEvent, CheckpointStore, Conversation, Message
 from celery_ckpt.cli import ckpt
 from celery_ckpt.records import RunStatus
-from celery_ckpt.runtime.context import AppContext, _contexts
+from celery_ckpt.runtime.process.context import AppContext, _contexts
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,8 @@ from celery_ckpt import (
 )
 from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
 from celery_ckpt.retention.report import Verdict
-from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.envelopes import AGENT_HEADER
+from celery_ckpt.runtime.broker.envelope import AGENT_HEADER
+from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.testing import Fault, FaultyStore
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 from celery_ckpt.testing.sweeping import settled

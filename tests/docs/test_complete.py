@@ -18,7 +18,7 @@ from pages import DOCS, PAGES, ROOT, Page, page
 
 import celery_ckpt
 from celery_ckpt import errors
-from celery_ckpt.runtime.options import OPTIONS
+from celery_ckpt.runtime.task.options import OPTIONS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -20,7 +20,7 @@ from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.cli import ckpt
 from celery_ckpt.cli.exits import Code
 from celery_ckpt.cli.safe import one_line
-from celery_ckpt.runtime.context import AppContext, _contexts
+from celery_ckpt.runtime.process.context import AppContext, _contexts
 
 #: What an import can end with: all is done, or there was another history, or the file is damaged, or
 #: has names that nobody can have.

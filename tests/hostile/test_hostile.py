@@ -20,7 +20,7 @@ from watching import nothing_executed
 
 from celery_ckpt import Agents
 from celery_ckpt.errors import StoreError
-from celery_ckpt.runtime.broker import envelope, send
+from celery_ckpt.runtime.broker.unacked import envelope, send
 from celery_ckpt.testing import make_run
 
 ENVELOPE = envelope(

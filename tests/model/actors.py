@@ -12,9 +12,9 @@ from world import AGENT, CALLS, HEARD, LEASE, World, pause
 
 from celery_ckpt import AgentRun, Agents, EveryN, agent_task
 from celery_ckpt.errors import CheckpointError
-from celery_ckpt.runtime import context as contexts
-from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.watchdog import Watchdog
+from celery_ckpt.runtime.process import context as contexts
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.worker.watchdog import Watchdog
 
 
 class _Quiet(TraceInfo):

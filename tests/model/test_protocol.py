@@ -21,14 +21,14 @@ DEPTH = int(os.environ.get("CKPT_MODEL_DEPTH", "1"))
 @pytest.fixture(autouse=True)
 def stepping_broker() -> Iterator[None]:
     with (
-        patch("celery_ckpt.runtime.broker.Unacked", SteppingUnacked),
+        patch("celery_ckpt.runtime.broker.unacked.Unacked", SteppingUnacked),
         # Nobody reads how the tracer tells of exceptions.
         patch(
             "celery.app.trace.ExceptionInfo",
             lambda *_, **__: SimpleNamespace(exception=None, traceback=""),
         ),
-        patch("celery_ckpt.runtime.watchdog.is_known_dead", lambda owner: False),
-        patch("celery_ckpt.runtime.starting.is_known_dead", lambda owner: False),
+        patch("celery_ckpt.runtime.worker.watchdog.is_known_dead", lambda owner: False),
+        patch("celery_ckpt.runtime.attempt.start.is_known_dead", lambda owner: False),
     ):
         yield
 

@@ -12,13 +12,13 @@ from scheduling import CRASH, JUMP, REDELIVER
 
 from celery_ckpt.errors import RunOver
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.runtime.broker import send
-from celery_ckpt.runtime.cancelling import _settle as settle_cancelled
-from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.execution import _finished as finished
-from celery_ckpt.runtime.sending import sending
-from celery_ckpt.runtime.settling import send_next, settle
-from celery_ckpt.runtime.states import tell_cancelled
+from celery_ckpt.runtime.agents.cancellation import _settle as settle_cancelled
+from celery_ckpt.runtime.attempt.backend import tell_cancelled
+from celery_ckpt.runtime.attempt.execution import _finished as finished
+from celery_ckpt.runtime.attempt.settlement import send_next, settle
+from celery_ckpt.runtime.broker.publisher import sending
+from celery_ckpt.runtime.broker.unacked import send
+from celery_ckpt.runtime.process.context import AppContext
 
 
 def _send_before_it_is_released(attempt: Any, run: Any, reason: str) -> BaseException:
@@ -78,20 +78,20 @@ def _settle_before_it_is_told(context: AppContext, run: RunRecord, lease: Any) -
 #: and what comes of it.
 BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
     "a message is published before its run is on record": (
-        ("celery_ckpt.runtime.admission.sending", _publish_before_it_is_sealed),
+        ("celery_ckpt.runtime.task.admission.sending", _publish_before_it_is_sealed),
         "one run",
         # The caller dies between both. A worker that takes the message may die with it, too.
         (("add_run", CRASH),),
         "nobody hears of",
     ),
     "a hand-off is published before the lease is free": (
-        ("celery_ckpt.runtime.execution._handed_off", _send_before_it_is_released),
+        ("celery_ckpt.runtime.attempt.execution._handed_off", _send_before_it_is_released),
         "handed off after each iteration",
         (),
         "waits: ",
     ),
     "a run is settled before Celery has its result": (
-        ("celery_ckpt.runtime.execution._finished", _settle_before_celery_has_it),
+        ("celery_ckpt.runtime.attempt.execution._finished", _settle_before_celery_has_it),
         "one run",
         (),
         "nobody hears of",
@@ -103,7 +103,7 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "accepted of somebody who had lost the lease",
     ),
     "a duplicate is dropped although nobody could send it again": (
-        ("celery_ckpt.runtime.starting._duplicate", lambda *_: Ignore("somebody works on it")),
+        ("celery_ckpt.runtime.attempt.start._duplicate", lambda *_: Ignore("somebody works on it")),
         "deleted",
         # A worker has made the record anew, and has not put the message into it.
         (
@@ -114,44 +114,44 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "not settled",
     ),
     "a run that waits is dropped although nobody could send it": (
-        ("celery_ckpt.runtime.starting._nothing_to_do", lambda *_: Ignore("it waits")),
+        ("celery_ckpt.runtime.attempt.start._nothing_to_do", lambda *_: Ignore("it waits")),
         "deleted",
         # The second run is recorded, and deleted with the first; its message comes when another works.
         (("take a message", OPERATOR), ("ask for the state", "second")),
         "not settled",
     ),
     "an agent is watched no more although a run was never sent": (
-        ("celery_ckpt.runtime.settling.settle", _settle_and_watch_no_more),
+        ("celery_ckpt.runtime.attempt.settlement.settle", _settle_and_watch_no_more),
         "two runs of one agent",
         (),
         "not settled",
     ),
     "a retry is published before the lease is free": (
-        ("celery_ckpt.runtime.admission.sending", _publish_before_it_is_sealed),
+        ("celery_ckpt.runtime.task.admission.sending", _publish_before_it_is_sealed),
         "tried again at once",
         (),
         "waits: ",
     ),
     "a retry is counted in its message alone": (
-        ("celery_ckpt.runtime.admission._release", _count_in_the_message_alone),
+        ("celery_ckpt.runtime.task.admission._release", _count_in_the_message_alone),
         "tried again until it fails",
         (),
         "was tried too often",
     ),
     "a retry is told when the run was cancelled, and nobody looks again": (
-        ("celery_ckpt.runtime.settling.tell_outcome_again", lambda attempt: None),
+        ("celery_ckpt.runtime.attempt.settlement.tell_outcome_again", lambda attempt: None),
         "cancelled while it is tried again",
         (),
         "cancelled, RETRY, retries 1. is told otherwise",
     ),
     "a cancellation is told before it is on record": (
-        ("celery_ckpt.runtime.cancelling._is_cancelled", _tell_before_it_is_on_record),
+        ("celery_ckpt.runtime.agents.cancellation._is_cancelled", _tell_before_it_is_on_record),
         "cancelled at work while another waits",
         (),
         "told to be REVOKED, and then SUCCESS",
     ),
     "a cancelled run is settled before it is told": (
-        ("celery_ckpt.runtime.cancelling._settle", _settle_before_it_is_told),
+        ("celery_ckpt.runtime.agents.cancellation._settle", _settle_before_it_is_told),
         "cancelled at work while another waits",
         (),
         "nobody hears of",

@@ -27,7 +27,7 @@ from celery_ckpt import (
     Message,
     agent_task,
 )
-from celery_ckpt.runtime import attempt
+from celery_ckpt.runtime.attempt import attempt
 from celery_ckpt.testing import crash_everywhere
 from celery_ckpt.testing.life import Life
 

@@ -22,7 +22,7 @@ from run_kit import Attempts
 from celery_ckpt import AgentRun, Message
 from celery_ckpt.errors import NotAMessage, StepResultNotJson
 from celery_ckpt.run.replies import usage_of
-from celery_ckpt.runtime.task import PERMANENT
+from celery_ckpt.runtime.task.task import PERMANENT
 from celery_ckpt.usage import Usage
 
 SAID = {

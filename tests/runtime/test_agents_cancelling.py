@@ -16,7 +16,7 @@ from celery_workers.processes import Worker
 from celery_workers.waiting import until
 
 from celery_ckpt import Agents
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 
 pytestmark = pytest.mark.configured(
     include=("celery_workers.operated", "celery_workers.canvas"),

@@ -16,7 +16,7 @@ from celery_workers.waiting import stored_result, until
 from celery_ckpt import Agents, Checkpoint, Conversation
 from celery_ckpt.errors import AgentNotFound, AlreadyExists, CheckpointNotFound, RunOver, StoreError
 from celery_ckpt.retention.report import PIN
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.testing.factories import make_run
 
 SITE = {"include": ("celery_workers.operated",), "conf": {"ckpt_lease_ttl": 4}}

@@ -8,9 +8,9 @@ import pytest
 from celery import Celery
 from celery.signals import worker_process_shutdown
 
-from celery_ckpt.runtime import settling
-from celery_ckpt.runtime.aside import Aside
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.attempt import settlement
+from celery_ckpt.runtime.process.background import Aside
+from celery_ckpt.runtime.process.context import AppContext
 
 
 def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() -> None:
@@ -50,7 +50,7 @@ def test_nothing_asked_for_is_done_at_once() -> None:
 
 
 def test_a_process_that_shuts_down_waits_for_what_is_done_aside() -> None:
-    settling.connect()
+    settlement.connect()
     app = Celery(set_as_current=False)
     app.conf.ckpt_store_url = "memory://"
     aside, begun, hold, done = AppContext.of(app).aside, *(threading.Event() for _ in range(3))

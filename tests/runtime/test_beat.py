@@ -22,7 +22,7 @@ from celery_workers.starting import TESTS
 from celery_workers.waiting import until
 
 from celery_ckpt import open_store
-from celery_ckpt.runtime.maintenance import PRUNE
+from celery_ckpt.runtime.pruning.tasks import PRUNE
 from celery_ckpt.testing import make_checkpoint
 
 AGENTS = "celery_workers.agents"

@@ -6,7 +6,7 @@ import pytest
 from celery_workers.broker import Broker
 from kombu import Connection
 
-from celery_ckpt.runtime.broker import Unacked
+from celery_ckpt.runtime.broker.unacked import Unacked
 
 
 @pytest.mark.parametrize("prefix", ["", "shared:"])

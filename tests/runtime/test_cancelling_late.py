@@ -10,9 +10,9 @@ from celery import Celery, states
 
 from celery_ckpt import Agents, MemoryCheckpointStore
 from celery_ckpt.records import RunStatus
-from celery_ckpt.runtime import agents as agents_module
-from celery_ckpt.runtime import cancelling
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.agents import agents as agents_module
+from celery_ckpt.runtime.agents import cancellation
+from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.testing import FakeClock, make_run
 
 TTL = 30.0
@@ -42,8 +42,8 @@ def test_a_cancellation_that_takes_longer_than_its_lease_is_a_cancellation(
         clock.advance(TTL + 1)
         store.acquire("agent", "watchdog", TTL)
 
-    monkeypatch.setattr(cancelling, "tell_cancelled", tell_late)
-    assert cancelling.cancel_runs(context_of(store), "agent") == ["run"]
+    monkeypatch.setattr(cancellation, "tell_cancelled", tell_late)
+    assert cancellation.cancel_runs(context_of(store), "agent") == ["run"]
 
 
 def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdog(
@@ -58,9 +58,9 @@ def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdo
         raise KeyboardInterrupt
 
     clock.advance(1)
-    monkeypatch.setattr(cancelling, "tell_cancelled", die)
+    monkeypatch.setattr(cancellation, "tell_cancelled", die)
     with pytest.raises(KeyboardInterrupt):
-        cancelling.cancel_runs(context_of(store), "agent")
+        cancellation.cancel_runs(context_of(store), "agent")
     ended = active.run.model_copy(update={"status": RunStatus.SUCCEEDED})
     assert store.settle_run(ended, active.lease) is None
     store.unwatch({"agent": moment})

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from servers import wait_until
 
-from celery_ckpt.runtime import bootstep
-from celery_ckpt.runtime.drain import drain
+from celery_ckpt.runtime.process.drain import drain
+from celery_ckpt.runtime.worker import bootstep
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from celery_ckpt.runtime.drain import Drain
+from celery_ckpt.runtime.process.drain import Drain
 
 MEMORY = Path("/dev/shm")
 #: A worker that is killed with all that it has started, which would else remove the page.
 KILLED = """
 import os, signal
-from celery_ckpt.runtime.drain import drain
+from celery_ckpt.runtime.process.drain import drain
 drain.share()
 print(os.environ["CELERY_CKPT_DRAIN"], flush=True)
 os.killpg(0, signal.SIGKILL)

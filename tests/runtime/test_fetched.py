@@ -13,9 +13,9 @@ from celery_workers.broker import Broker
 from celery_workers.scenarios import MODULE
 from kombu import Connection
 
-from celery_ckpt.runtime import parent
-from celery_ckpt.runtime.broker import Unacked
-from celery_ckpt.runtime.fetched import Fetched
+from celery_ckpt.runtime.broker.unacked import Unacked
+from celery_ckpt.runtime.worker import parent
+from celery_ckpt.runtime.worker.prefetched import Fetched
 
 
 class _Request(SimpleNamespace):

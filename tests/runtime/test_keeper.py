@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_ckpt import MemoryCheckpointStore
-from celery_ckpt.runtime.lease import Hold, Keeper
+from celery_ckpt.runtime.process.lease_renewer import Hold, Keeper
 
 
 class CountedLease:

@@ -14,7 +14,7 @@ from celery.exceptions import Ignore, SoftTimeLimitExceeded
 
 from celery_ckpt import AfterLlmResponse, AfterToolCall, AgentRun, EveryN, Message, Never, agent_task
 from celery_ckpt.errors import LeaseLost, StoreError, StoreUnavailable
-from celery_ckpt.runtime import attempt
+from celery_ckpt.runtime.attempt import attempt
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import crash_everywhere
 

@@ -12,9 +12,9 @@ from celery.exceptions import Ignore, TaskRevokedError
 from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.errors import RunFailed
 from celery_ckpt.records import RunStatus
-from celery_ckpt.runtime import execution
-from celery_ckpt.runtime.settling import _on_retried
-from celery_ckpt.runtime.states import tell_if_missed
+from celery_ckpt.runtime.attempt import execution
+from celery_ckpt.runtime.attempt.backend import tell_if_missed
+from celery_ckpt.runtime.attempt.settlement import _on_retried
 from celery_ckpt.testing import make_run
 
 

@@ -8,10 +8,11 @@ import sys
 import pytest
 from celery_workers.waiting import until
 
-from celery_ckpt.runtime.owner import is_dead, is_known_dead, this_process
+from celery_ckpt.runtime.process.owner import is_dead, is_known_dead, this_process
 
 PROGRAM = (
-    "from celery_ckpt.runtime.owner import this_process; print(this_process(), flush=True); input()"
+    "from celery_ckpt.runtime.process.owner import this_process\n"
+    "print(this_process(), flush=True); input()"
 )
 
 

@@ -15,9 +15,9 @@ from celery_ckpt.errors import AgentNotFound, CheckpointNotFound, StoreError
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import judge
 from celery_ckpt.retention.report import PruneReport, Rounds
-from celery_ckpt.runtime import maintenance
-from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.sweeping import rules_of
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.pruning import tasks
+from celery_ckpt.runtime.pruning.sweep import rules_of
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_run
 
@@ -68,7 +68,7 @@ def finished(store: CheckpointStore, agent_id: str, run_id: str, ago: timedelta,
 
 def sweep(app: Celery) -> None:
     assert AgentTask.is_agent  # whoever has agents has this task
-    app.tasks[maintenance.PRUNE]()
+    app.tasks[tasks.PRUNE]()
 
 
 def left(store: CheckpointStore, agent_id: str) -> list[str]:
@@ -357,9 +357,9 @@ def test_what_goes_is_told(app: Celery, store: CheckpointStore, caplog: Any) -> 
 def test_a_large_sweep_is_split_into_parts_that_go_on(
     app: Celery, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_AGENTS_IN_A_PART", 10)
-    monkeypatch.setattr("celery_ckpt.runtime.sweeping._PAGE", 5)
-    monkeypatch.setattr(maintenance, "_PARTS_AT_ONCE", 3)
+    monkeypatch.setattr(tasks, "_AGENTS_IN_A_PART", 10)
+    monkeypatch.setattr("celery_ckpt.runtime.pruning.sweep._PAGE", 5)
+    monkeypatch.setattr(tasks, "_PARTS_AT_ONCE", 3)
     sent: list[tuple[str, Any, Any]] = []
     monkeypatch.setattr(
         app, "send_task", lambda name, args, **options: sent.append((name, args, options["expires"]))
@@ -368,7 +368,7 @@ def test_a_large_sweep_is_split_into_parts_that_go_on(
         saved(store, f"agent-{number}", NEW)
 
     sweep(app)
-    assert [(name, expires) for name, _, expires in sent] == [(maintenance.PART, 300)] * 3
+    assert [(name, expires) for name, _, expires in sent] == [(tasks.PART, 300)] * 3
     assert [args[0]["agents"] for _, args, _ in sent] == [0, 0, 10]
     while sent:
         name, args, _ = sent.pop(0)

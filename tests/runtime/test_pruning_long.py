@@ -9,7 +9,7 @@ from celery import Celery
 from redis import Redis
 
 from celery_ckpt import Agents, CheckpointStore
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.stores.redis import pruning
 from celery_ckpt.testing import make_checkpoint
 

@@ -32,7 +32,7 @@ from scenario_kit import (
 )
 
 from celery_ckpt import Agents
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 
 MISSING = missing_programs()
 pytestmark = [

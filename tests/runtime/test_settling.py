@@ -9,7 +9,7 @@ import pytest
 
 from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.records import RunStatus
-from celery_ckpt.runtime.settling import settle
+from celery_ckpt.runtime.attempt.settlement import settle
 from celery_ckpt.testing import FakeClock, make_run
 
 TTL = 30.0

@@ -13,7 +13,7 @@ from celery_workers.told import SIGNALS, changing, failing, overtaken, telling, 
 from celery_workers.waiting import until
 
 from celery_ckpt import Agents, signals
-from celery_ckpt.runtime.telling import _EVENTS
+from celery_ckpt.runtime.attempt.events import _EVENTS
 
 SITE = {"include": ("celery_workers.told",), "conf": {"ckpt_lease_ttl": 10}}
 PAGE = (Path(__file__).parents[2] / "docs/reference/signals.md").read_text()

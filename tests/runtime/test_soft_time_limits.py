@@ -29,7 +29,7 @@ from celery_workers.waiting import until
 from servers import Valkey
 
 from celery_ckpt import Agents
-from celery_ckpt.runtime.task import AgentTask
+from celery_ckpt.runtime.task.task import AgentTask
 
 _INCLUDE = (MODULE, "celery_workers.canvas", "celery_workers.retrying")
 _CONF = {"ckpt_lease_ttl": 30}

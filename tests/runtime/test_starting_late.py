@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, Start
-from celery_ckpt.runtime import starting
+from celery_ckpt.runtime.attempt import start
 from celery_ckpt.stores.encrypted import SealedStore
 from celery_ckpt.testing import FakeClock, make_run
 
@@ -37,13 +37,13 @@ class LateStore(MemoryCheckpointStore):
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The time of the store and of whoever waits for it."""
     clock = FakeClock()
-    monkeypatch.setattr(starting, "time", SimpleNamespace(monotonic=lambda: clock.now().timestamp()))
+    monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: clock.now().timestamp()))
     return clock
 
 
 def begun(store: MemoryCheckpointStore, clock: FakeClock) -> Start:
     context: Any = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
-    return starting._begun(context, RunRecord(agent_id="a", run_id="r", created_at=clock.now()))
+    return start._begun(context, RunRecord(agent_id="a", run_id="r", created_at=clock.now()))
 
 
 def test_a_lease_of_which_little_is_left_is_renewed_before_the_body_begins(clock: FakeClock) -> None:
@@ -60,7 +60,7 @@ def test_an_attempt_whose_lease_was_taken_meanwhile_does_not_begin(clock: FakeCl
             self.acquire("a", "another", 30)
             return start
 
-    with pytest.raises(starting._Busy):
+    with pytest.raises(start._Busy):
         begun(Overtaken(clock, 1.1 * TTL), clock)
 
 
@@ -68,7 +68,7 @@ def test_an_attempt_whose_lease_was_taken_meanwhile_does_not_begin(clock: FakeCl
 def sent_later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """After how many seconds a message is sent again."""
     seconds: list[float] = []
-    monkeypatch.setattr(starting, "send_later", lambda task, after: seconds.append(after))
+    monkeypatch.setattr(start, "send_later", lambda task, after: seconds.append(after))
     return seconds
 
 
@@ -77,11 +77,11 @@ def delivered(
 ) -> None:
     """Deliver a run whose agent somebody has the lease of."""
     context = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
-    monkeypatch.setattr(starting.AppContext, "of", lambda app: context)
+    monkeypatch.setattr(start.AppContext, "of", lambda app: context)
     request = SimpleNamespace(id="r", headers={"ckpt_agent_id": "a"}, properties={}, ckpt_recorded=True)
     task = SimpleNamespace(app=None, name="t", request=request, keep=None, max_age=None)
     with pytest.raises(outcome):
-        starting.start(task)
+        start.start(task)
 
 
 SEALED = {"text": "[]"}
@@ -133,13 +133,13 @@ def test_a_copy_of_a_message_whose_run_has_ended_and_was_deleted_is_not_executed
     state: str, status: str, monkeypatch
 ) -> None:
     settled: list[str] = []
-    monkeypatch.setattr(starting, "settle", lambda attempt: settled.append(attempt.of_run.status))
+    monkeypatch.setattr(start, "settle", lambda attempt: settled.append(attempt.of_run.status))
     backend = SimpleNamespace(get_state=lambda task_id: state)
     task = SimpleNamespace(backend=backend, request=SimpleNamespace(id="r"))
     context = SimpleNamespace(keeper=SimpleNamespace(let_go=lambda hold: None))
     attempt: Any = SimpleNamespace(task=task, context=context, hold=None, of_run=make_run("a", "r"))
     with pytest.raises(Ignore):
-        starting._seal_or_end(attempt)
+        start._seal_or_end(attempt)
     assert settled == [status]
 
 
@@ -165,5 +165,5 @@ def test_a_delivery_that_can_neither_begin_nor_be_sent_again_goes_back_to_its_qu
     def send_later(task: Any, seconds: float) -> None:
         raise OperationalError("the broker is away too")
 
-    monkeypatch.setattr(starting, "send_later", send_later)
+    monkeypatch.setattr(start, "send_later", send_later)
     delivered(Away(), monkeypatch, Reject)

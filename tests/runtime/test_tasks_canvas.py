@@ -142,7 +142,7 @@ def test_another_agent_takes_an_agent_s_place(site: Site, by: str, agent_id: str
 
 def settled(site: Site, result: AsyncResult, agent_id: str | None = None) -> None:
     """Wait until nothing of an agent is left to do."""
-    from celery_ckpt.runtime.context import AppContext
+    from celery_ckpt.runtime.process.context import AppContext
 
     store = AppContext.of(site.app).store
     until(lambda: not store.standing(agent_id or result.id).open, 10, "the run is settled")

@@ -106,7 +106,7 @@ def test_models_a_queue_and_a_priority_last_over_hand_offs_and_retries(
 
 
 def record(site: Site, run_id: str) -> Any:
-    from celery_ckpt.runtime.context import AppContext
+    from celery_ckpt.runtime.process.context import AppContext
 
     return AppContext.of(site.app).store.run(run_id, run_id)
 

@@ -21,8 +21,8 @@ from celery_workers.standing import Site
 from celery_workers.waiting import until
 
 from celery_ckpt import Agents, CheckpointStore
-from celery_ckpt.runtime.broker import send
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.broker.unacked import send
+from celery_ckpt.runtime.process.context import AppContext
 
 SITE = {"include": ("celery_workers.retrying",), "conf": {"ckpt_lease_ttl": 10}}
 

@@ -21,7 +21,7 @@ from celery_workers.toolboxes import (
 )
 from celery_workers.waiting import until
 
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 
 pytestmark = [
     pytest.mark.configured(include=(MODULE,), conf={"ckpt_lease_ttl": 3}),

@@ -16,11 +16,11 @@ from celery_ckpt import CheckpointStore
 from celery_ckpt.clock import system_clock
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.runtime import watchdog
-from celery_ckpt.runtime.broker import Unacked
-from celery_ckpt.runtime.context import AppContext
-from celery_ckpt.runtime.lease import Hold
-from celery_ckpt.runtime.watchdog import Watchdog
+from celery_ckpt.runtime.broker.unacked import Unacked
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.process.lease_renewer import Hold
+from celery_ckpt.runtime.worker import watchdog
+from celery_ckpt.runtime.worker.watchdog import Watchdog
 from celery_ckpt.testing import make_run
 
 

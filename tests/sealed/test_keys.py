@@ -13,7 +13,7 @@ from sealed_kit import NEW, OLD, key
 
 from celery_ckpt import open_store
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.runtime.context import AppContext
+from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
 from celery_ckpt.stores.encrypted.keys import parse_keys
@@ -109,7 +109,7 @@ def test_without_the_package_it_is_said_what_to_install() -> None:
 def test_without_keys_the_package_is_not_imported() -> None:
     code = (
         "import sys; from celery import Celery; from celery_ckpt import open_store\n"
-        "from celery_ckpt.runtime.context import AppContext\n"
+        "from celery_ckpt.runtime.process.context import AppContext\n"
         "app = Celery(); app.conf.ckpt_store_url = 'memory://'; AppContext.of(app)\n"
         "print([name for name in sys.modules if name.startswith('cryptography')])"
     )

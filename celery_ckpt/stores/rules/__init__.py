@@ -1,7 +1,8 @@
-"""The rules of the stores that decide in Python: who may write, whose turn it is, what a sweep deletes.
+"""The rules of the stores that decide in Python: leases, turns, pruning.
 
-Redis decides in Lua; memory, file and SQLite decide here, inside one of their transactions. Each rule is
-a pure function of records and a time. The contract in ``celery_ckpt.testing`` holds both sides to the same.
+Redis decides in Lua; memory, file and SQLite decide here, inside one of their transactions. Each
+rule is a pure function of records and a time. The contract in ``celery_ckpt.testing`` holds both
+sides to the same behaviour.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""Ending runs on purpose: first on record, then in Celery, then settled; in no other order."""
+
+from __future__ import annotations
+
+import logging
+
+from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.clock import system_clock
+from celery_ckpt.errors import LeaseError, RunOver
+from celery_ckpt.records import Lease, RunRecord
+from celery_ckpt.run.repair import repaired
+from celery_ckpt.run.restoration import metadata_of_run
+from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime.attempt.backend import CANCELLED, tell_cancelled
+from celery_ckpt.runtime.attempt.settlement import send_next
+from celery_ckpt.runtime.process.context import AppContext
+
+logger = logging.getLogger(__name__)
+
+
+def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
+    """End all runs of an agent that have not ended; returns their ids."""
+    standing = context.store.standing(agent_id)
+    if standing.open:
+        # Whoever dies in the midst of it leaves the rest to a watchdog.
+        context.store.watch(agent_id, context.settings.lease_ttl)
+    # The active one last: until it is settled, none of the others can begin.
+    runs = sorted(standing.open, key=lambda run: run.run_id == standing.active)
+    return [run.run_id for run in runs if _is_cancelled(context, run)]
+
+
+def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
+    ttl = context.settings.lease_ttl
+    try:
+        lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, ttl)
+    except RunOver:
+        return False
+    try:
+        _settle(context, run, lease)
+    except LeaseError:
+        # It took longer than the lease lasts: a watchdog has seen to the rest.
+        logger.warning(phrases.SETTLED_ELSEWHERE, *phrases.identity(run))
+    return True
+
+
+def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
+    if lease is not None:
+        _tidy(context, run, lease)
+    tell_cancelled(context.app, run)
+    cancelled = context.store.run(run.agent_id, run.run_id)
+    if cancelled is not None:
+        ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
+        send_next(context, context.store.settle_run(ended, lease))
+
+
+def _tidy(context: AppContext, run: RunRecord, lease: Lease) -> None:
+    """Leave a conversation that providers accept: no tool call without a result."""
+    latest = context.store.load_latest(run.agent_id)
+    if latest is None or latest.run_id != run.run_id or not latest.conversation.pending_tool_calls():
+        return
+    whole = Checkpoint.new(
+        run.agent_id,
+        repaired(latest.conversation, "take_back"),
+        latest.iteration,
+        state=latest.entry.state if latest.entry else latest.state,
+        run_id=run.run_id,
+        metadata={**metadata_of_run(latest), "reason": CANCELLED},
+        run_metadata=metadata_of_run(latest),
+    )
+    context.store.save(whole, lease)

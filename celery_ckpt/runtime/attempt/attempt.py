@@ -1,0 +1,216 @@
+"""One execution of a run by one worker: what its body does reaches the store through here.
+
+WRITE   run.emit(event) -> signals.checkpoint_event -> strategy -> Checkpoint -> store.save -> signals
+
+Every write names the attempt's lease. A lease that is lost ends the attempt (``Fenced``); a worker that
+shuts down hands it off (``HandOff``). A store that is away is waited for, up to a limit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
+
+from celery_ckpt.checkpoint import Checkpoint, is_alike, is_as_good_as
+from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
+from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.records import RunRecord, RunStatus, Step
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.control import Fenced, HandOff
+from celery_ckpt.run.current import working_for
+from celery_ckpt.runtime import phrases, signals
+from celery_ckpt.runtime.attempt.events import tell
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.process.drain import drain
+from celery_ckpt.runtime.process.lease_renewer import Hold
+from celery_ckpt.runtime.process.retry import patiently
+from celery_ckpt.strategies import Never
+from celery_ckpt.usage import Usage
+
+logger = logging.getLogger(__name__)
+R = TypeVar("R")
+
+#: Steps that nobody needs any more are dropped when so many iterations have them.
+_DROP_STEPS_EVERY = 16
+
+
+class Attempt:
+    """The host of a run (see ``celery_ckpt.run.host.RunHost``)."""
+
+    queue_errors: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, TaskPredicate)
+
+    def __init__(
+        self, context: AppContext, task: Any, of_run: RunRecord, hold: Hold, moment: int
+    ) -> None:
+        self.context, self.task, self.hold = context, task, hold
+        #: What was delivered: a body's own threads do not see it.
+        self.request = task.request
+        #: The run's record as this attempt knows it.
+        self.of_run = of_run
+        self.strategy = task.strategy_in(context.settings).for_run()
+        #: When a watchdog looks at the agent, unless somebody said otherwise since.
+        self.moment = moment
+        #: Is its body at work, or has it been? Only then there is something to save.
+        self.has_begun = False
+        #: Has Celery told the world how the run ended?
+        self.is_announced = False
+        #: Set once its body was told to stop: whatever it makes of that, it has not done all its work.
+        self.stop: HandOff | None = None
+        #: The last checkpoint that this attempt saved.
+        self._saved: Checkpoint | None = None
+        #: The run's last checkpoint, be it one that an earlier attempt saved.
+        self._latest: Checkpoint | None = None
+        self._has_recorded = False
+        self._iterations = 0
+        self._dropped_to = 0
+
+    def is_of(self, agent_id: str, run_id: str) -> bool:
+        """Is it an attempt at that run?"""
+        return (self.of_run.agent_id, self.of_run.run_id) == (agent_id, run_id)
+
+    @property
+    def has_progressed(self) -> bool:
+        """Has it got any further than the one before it?"""
+        return self._has_recorded or self._saved is not None or self._iterations > 0
+
+    @property
+    def is_released(self) -> bool:
+        """Was the lease given up, with the run back in the queue?"""
+        return self.of_run.status is RunStatus.QUEUED
+
+    # -- what a run asks of its host -----------------------------------------------------------------
+
+    def record(self, step: Step, paid: Usage) -> None:
+        """Keep a step, and raise what the run was paid for."""
+        store, lease = self.context.store, self.hold.lease
+        self.write(lambda: store.record_step(step, lease, paid=paid or None))
+        self._has_recorded = True
+
+    def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
+        """Tell the world; ``saving.py`` is part of it, and its failure alone is this run's failure."""
+        with working_for(run, self):  # a body may have threads of its own, which know nothing of it
+            told = signals.checkpoint_event.send(sender=self.task, run=run, event=event)
+        for receiver, response in told:
+            is_own = getattr(receiver, "__module__", "").startswith("celery_ckpt.runtime.")
+            if is_own and isinstance(response, BaseException):
+                raise response
+
+    def save_if_due(self, run: AgentRun, event: CheckpointEvent) -> None:
+        """Save, if the strategy says so. A store that is away only costs this one checkpoint."""
+        if self.strategy.should_checkpoint(run.iteration, event):
+            try:
+                self._save(run, run.snapshot(event))
+            except StoreUnavailable as error:
+                who = phrases.identity(self.of_run)
+                logger.error(phrases.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
+                tell(signals.checkpoint_failed, self, run, error=error)
+
+    def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        """Save this, waiting for the store if need be."""
+        with working_for(run, self):
+            self.write(lambda: self._save(run, checkpoint))
+
+    def resumes_from(self, latest: Checkpoint | None) -> None:
+        """The attempt begins with that checkpoint, if it is one of its run."""
+        if latest is not None and latest.run_id == self.of_run.run_id:
+            self._latest = latest
+
+    def has_saved(self, last: Checkpoint) -> bool:
+        """Does the run's last checkpoint hold all that its next run and its readers would find here?"""
+        return self._latest is not None and is_as_good_as(self._latest, last)
+
+    def save_as_it_is(self, run: AgentRun) -> None:
+        """Save where the run stands now, unless that was just done."""
+        now, last = run.snapshot(), self._saved
+        if last is None or not is_alike(now, last):
+            self.save(run, now)
+
+    def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        self.fenced(lambda: self.context.store.save(checkpoint, self.hold.lease))
+        self._saved = self._latest = checkpoint
+        tell(signals.checkpoint_saved, self, run, checkpoint=checkpoint)
+        needless = run.resumes_beyond(checkpoint)
+        if needless - self._dropped_to >= _DROP_STEPS_EVERY:
+            self._drop_steps(run, needless)
+
+    def _drop_steps(self, run: AgentRun, last: int) -> None:
+        store, lease = self.context.store, self.hold.lease
+        try:
+            self.fenced(
+                lambda: store.drop_steps(run.agent_id, run.run_id, first=1, last=last, lease=lease)
+            )
+        except StoreUnavailable:
+            return  # the checkpoint is saved; they go along with later ones
+        self._dropped_to = last
+
+    def check(self, run: AgentRun) -> None:
+        """Raise if the run must stop now."""
+        if self.hold.is_lost:
+            raise Fenced
+        if drain.is_on and self.context.settings.hand_off:
+            raise self._stopped("the worker is shutting down")
+
+    def iteration_ended(self, run: AgentRun) -> None:
+        """Make room for others after some iterations, if that was asked for."""
+        self._iterations += 1
+        limit = self.task.iterations_per_task or self.context.settings.iterations_per_task
+        if isinstance(self.strategy, Never):
+            return  # without checkpoints the next one would begin where this one began
+        if limit is not None and self._iterations >= limit:
+            raise self._stopped(f"iterations_per_task={limit} is reached")
+
+    def _stopped(self, reason: str) -> HandOff:
+        self.stop = HandOff(reason)
+        return self.stop
+
+    def changed(self, run: AgentRun, name: str) -> None:
+        """A recorded step was not asked for as it was recorded."""
+        if self.task.on_changed == "fail":
+            raise StepChanged(agent_id=run.agent_id, name=name, iteration=run.iteration)
+        who = phrases.identity(self.of_run)
+        logger.warning(phrases.STEP_CHANGED, *who, run.iteration, phrases.shown(name))
+        tell(signals.step_changed, self, run, name=name)
+
+    def cost_failed(self, run: AgentRun, error: Exception) -> None:
+        """The setting ``ckpt_cost`` names a function that raised, or returned something else."""
+        who = phrases.identity(self.of_run)
+        logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
+
+    def is_to_go(self, error: BaseException) -> bool:
+        """Is the run to be handed off instead of being retried after that?"""
+        return self.stop is not None or self.is_time_to_go(error)
+
+    def is_time_to_go(self, error: BaseException) -> bool:
+        """Is that a soft time limit, at which the run is to be handed off?"""
+        is_wanted = self.context.settings.hand_off_on_time_limit
+        return is_wanted and isinstance(error, SoftTimeLimitExceeded)
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def write(self, action: Callable[[], R]) -> R:
+        """Do a write, waiting for a store that is away. Raises ``Fenced`` if the lease is lost."""
+        return self.fenced(lambda: patiently(action, 2 * self.context.settings.lease_ttl))
+
+    def release(self, record: RunRecord, unclaimed: float, *, patience: float | None = None) -> None:
+        """Give up the lease, with the run as it is now; a watchdog sends it if nobody begins it.
+
+        Raises:
+            Fenced: the lease was lost before.
+        """
+        self.context.keeper.let_go(self.hold)
+        store, lease = self.context.store, self.hold.lease
+        seconds = 2 * self.context.settings.lease_ttl if patience is None else patience
+        if not patiently(lambda: store.release(lease, run=record, unclaimed=unclaimed), seconds):
+            raise Fenced
+        self.of_run = record
+
+    def fenced(self, action: Callable[[], R]) -> R:
+        """Do a write. Raises ``Fenced`` if the lease is lost."""
+        try:
+            return action()
+        except LeaseError as error:
+            self.hold.lose()
+            raise Fenced from error

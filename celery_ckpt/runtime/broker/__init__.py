@@ -1,0 +1,7 @@
+"""Messages on the wire: the envelope of a run, publishing it, and messages not yet acknowledged.
+
+An envelope holds everything that is needed to publish a run again from any process, also one
+without the code of its task. This package reads no store.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,88 @@
+"""What an app has in this process: settings, store, its threads. Opened when first used."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery import Celery
+
+from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.run.redaction import Redaction
+from celery_ckpt.runtime.process.background import Aside
+from celery_ckpt.runtime.process.lease_renewer import Keeper
+from celery_ckpt.runtime.process.owner import this_process
+from celery_ckpt.runtime.settings import Settings
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
+from celery_ckpt.stores.registry import open_store
+
+_EVENTS = "CELERY_CKPT_SENDS_EVENTS"
+
+
+class AppContext:
+    """Everything of an app that a process needs once."""
+
+    def __init__(self, app: Celery, store: CheckpointStore | None = None) -> None:
+        self.app = app
+        self.settings = Settings.of(app)
+        self.store = store or _store(app, self.settings)
+        self.redaction = Redaction(self.settings.redact)
+        self.owner = this_process()
+        self.keeper = Keeper(app, self.store, self.settings.lease_ttl)
+        self.aside = Aside()
+
+    @property
+    def sends_events(self) -> bool:
+        """Does this worker send events (``-E``)?"""
+        return bool(os.environ.get(_EVENTS))
+
+    def announce_events(self, enabled: bool) -> None:
+        """In the parent: let the children know whether to send events."""
+        os.environ[_EVENTS] = "1" if enabled else ""
+
+    @classmethod
+    def of(cls, app: Celery) -> AppContext:
+        """The context of an app in this process."""
+        app = app._get_current_object() if hasattr(app, "_get_current_object") else app
+        with _lock:
+            found = _contexts.get(app)
+            if found is None:
+                found = _contexts[app] = cls(app)
+            return found
+
+    @classmethod
+    def all(cls) -> list[AppContext]:
+        """The contexts of this process."""
+        with _lock:
+            return list(_contexts.values())
+
+
+def _store(app: Celery, settings: Settings) -> CheckpointStore:
+    options: dict[str, Any] = {"max_checkpoint_bytes": settings.max_checkpoint_bytes}
+    options["durability"] = settings.durability
+    if "key_prefix" in settings.model_fields_set:  # only stores with keys know it
+        options["key_prefix"] = settings.key_prefix
+    url = settings.needed_store_url(app)
+    try:
+        store = open_store(url, **options)
+    except ConfigurationError as error:
+        raise ConfigurationError(reason=f"The setting ckpt_store_url is wrong: {error}") from error
+    keys = settings.encryption_keys
+    return SealedStore(store, keys) if keys else UnsealedStore(store)
+
+
+_lock = threading.Lock()
+_contexts: WeakKeyDictionary[Celery, AppContext] = WeakKeyDictionary()
+
+
+def _start_anew() -> None:
+    # A child has threads and connections of its own.
+    global _lock
+    _lock = threading.Lock()
+    _contexts.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew)

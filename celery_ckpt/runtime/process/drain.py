@@ -1,0 +1,124 @@
+"""The worker is shutting down: how a body in a pool child learns of it at once.
+
+One page of memory that parent and children share. It is made at import, before the pool forks; with
+``worker_pool_start_method = "spawn"`` the children find it by the name in an environment variable.
+Celery's own ``worker_shutting_down`` comes too late in a cold shutdown, and not at all with SIGHUP and
+``control.shutdown()``; so ``bootstep.py`` chains the signal handlers and uses its bootstep's ``close``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from contextlib import suppress
+from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from celery.signals import worker_process_init
+
+from celery_ckpt.runtime.process.owner import is_known_dead, this_process
+
+_ENVIRONMENT = "CELERY_CKPT_DRAIN"
+#: Where Linux keeps pages that have a name, and what ours are called.
+_MEMORY, _PREFIX = Path("/dev/shm"), "celery_ckpt."
+#: Is the worker shutting down; gently; since when (monotonic, the same for all processes of a boot).
+_LAYOUT = struct.Struct("??d")
+#: A child that ends its task with an exception right after the signal can make the worker hang.
+_WARM_GRACE = 0.3
+#: In a soft shutdown the parent's pending BRPOP, of one second, would swallow what is published.
+_COLD_GRACE = 1.3
+
+
+class Drain:
+    """The flag, and how long to wait with a hand-off."""
+
+    def __init__(self) -> None:
+        self._page: mmap.mmap | memoryview = mmap.mmap(-1, mmap.PAGESIZE)
+        self._shared: shared_memory.SharedMemory | None = None
+
+    def share(self) -> None:
+        """In the parent, before children are spawned: give the page a name."""
+        _remove_leftovers()
+        name = f"{_PREFIX}{'-'.join(_process())}-{uuid4().hex[:8]}"
+        self._shared = shared_memory.SharedMemory(name, create=True, size=_LAYOUT.size)
+        assert self._shared.buf is not None
+        self._page = self._shared.buf
+        os.environ[_ENVIRONMENT] = self._shared.name
+
+    @property
+    def name(self) -> str:
+        """The name of the page, if it has one."""
+        return self._shared.name if self._shared is not None else ""
+
+    def unshare(self) -> None:
+        """In the parent, when it has stopped: nobody needs the name any more."""
+        if self._shared is not None and _ENVIRONMENT in os.environ:
+            del os.environ[_ENVIRONMENT]
+            self._shared.unlink()
+
+    def attach(self) -> None:
+        """In a spawned child: use the parent's page."""
+        # Taken away: a worker that this process starts is none of its parent's children.
+        name = os.environ.pop(_ENVIRONMENT, None)
+        if name and self._shared is None:
+            self._shared = shared_memory.SharedMemory(name=name)
+            # It is the parent's to remove.
+            resource_tracker.unregister(f"/{name}", "shared_memory")
+            assert self._shared.buf is not None
+            self._page = self._shared.buf
+
+    def begin(self, *, warm: bool) -> None:
+        """The worker is shutting down."""
+        if not self.is_on:
+            _LAYOUT.pack_into(self._page, 0, True, warm, time.monotonic())
+
+    def end(self) -> None:
+        """Forget it, as a worker does that starts in the same process, and a test."""
+        _LAYOUT.pack_into(self._page, 0, False, False, 0.0)
+
+    @property
+    def is_on(self) -> bool:
+        """Is the worker shutting down?"""
+        return bool(self._page[0])
+
+    @property
+    def grace_left(self) -> float:
+        """How long to wait before a message is published and the task ends, in seconds."""
+        on, warm, since = _LAYOUT.unpack_from(self._page, 0)
+        if not on:
+            return 0.0
+        grace = _WARM_GRACE if warm else _COLD_GRACE
+        return max(0.0, float(since) + grace - time.monotonic())
+
+
+def _process() -> tuple[str, str, str]:
+    """This process as its page's name has it: pid namespace, pid, start time."""
+    _, _, namespace, pid, started = this_process().rsplit("/", 4)
+    return namespace, pid, started
+
+
+def _remove_leftovers() -> None:
+    """A worker that was killed has left its page behind. It is a few bytes, and they would add up."""
+    host, boot, *_ = this_process().rsplit("/", 4)
+    for page in _MEMORY.glob(f"{_PREFIX}*"):
+        owner = "/".join((host, boot, *page.name.removeprefix(_PREFIX).split("-")[:3]))
+        if is_known_dead(owner):
+            with suppress(OSError):  # it may be another user's
+                page.unlink()
+
+
+#: Of this worker.
+drain = Drain()
+
+
+def _on_child(**_: Any) -> None:
+    drain.attach()
+
+
+def connect() -> None:
+    """Listen to Celery."""
+    worker_process_init.connect(_on_child, weak=False, dispatch_uid="celery_ckpt.drain")

@@ -1,0 +1,69 @@
+"""A run's record, written as its message goes out: a new one, or that of a retry."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import Any
+
+from celery_ckpt.clock import system_clock
+from celery_ckpt.errors import StoreUnavailable
+from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.run.control import Unrecorded
+from celery_ckpt.runtime.attempt.attempt import Attempt
+from celery_ckpt.runtime.attempt.settlement import attempt_of
+from celery_ckpt.runtime.broker.publisher import sending
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.task.options import limits_of
+
+#: A run that was sent and that nobody has begun so much later is sent again.
+UNCLAIMED_SECONDS = 30.0
+
+
+def admitting(
+    task: Any, agent_id: str, task_id: str, options: dict[str, Any]
+) -> AbstractContextManager[None]:
+    """Have the run recorded before its message is published."""
+    attempt = attempt_of(task)
+    # A task that takes this one's place has its id too, but another agent.
+    is_retry = attempt is not None and attempt.is_of(agent_id, task_id)
+    serializer = options.get("serializer") or task.serializer or task.app.conf.task_serializer
+
+    def sealed(envelope: dict[str, Any]) -> None:
+        delay = _seconds_until(envelope["headers"].get("eta"))
+        if is_retry:
+            assert attempt is not None
+            _release(attempt, envelope, options.get("retries") or 0, delay)
+        else:
+            _admit(task, agent_id, task_id, envelope, delay)
+
+    return sending(task.name, serializer, sealed)
+
+
+def _admit(task: Any, agent_id: str, task_id: str, envelope: dict[str, Any], delay: float) -> None:
+    run = RunRecord(
+        agent_id=agent_id,
+        run_id=task_id,
+        task=task.name,
+        envelope=envelope,
+        created_at=system_clock.now(),
+        **limits_of(task),
+    )
+    AppContext.of(task.app).store.add_run(run, unclaimed=delay + UNCLAIMED_SECONDS)
+
+
+def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: float) -> None:
+    changes = {"status": RunStatus.QUEUED, "retries": retries, "envelope": envelope}
+    try:
+        attempt.release(attempt.of_run.model_copy(update=changes), delay + UNCLAIMED_SECONDS)
+    except StoreUnavailable as away:
+        # Not as an Exception: to Celery that would be a message that could not be sent.
+        raise Unrecorded(str(away)) from away
+
+
+def _seconds_until(eta: str | None) -> float:
+    if not eta:
+        return 0.0
+    moment = datetime.fromisoformat(eta)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - system_clock.now()).total_seconds())

@@ -1,0 +1,199 @@
+"""AgentTask: a Celery task whose runs survive. ``decorator.py`` makes one of a function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar
+
+from celery.app.task import Task
+from celery.exceptions import Ignore, Reject
+from celery.result import AsyncResult
+from celery.utils import uuid
+from pydantic import BaseModel
+
+from celery_ckpt.errors import CheckpointTooLarge, ConfigurationError, NotJson, RunMisused, StepChanged
+from celery_ckpt.names import checked_name
+from celery_ckpt.run.current import current_request
+from celery_ckpt.run.repair import PendingCalls
+from celery_ckpt.runtime.attempt.execution import execute
+from celery_ckpt.runtime.attempt.settlement import attempt_of
+from celery_ckpt.runtime.attempt.time_limit import soft_time_limit
+from celery_ckpt.runtime.broker.envelope import AGENT_HEADER, RECORDED_HEADER
+from celery_ckpt.runtime.install import connect
+from celery_ckpt.runtime.process.loop import run_coroutine
+from celery_ckpt.runtime.settings import Settings
+from celery_ckpt.runtime.task.admission import admitting
+from celery_ckpt.runtime.task.hooks import care_for_hooks
+from celery_ckpt.runtime.task.local import call_directly, run_locally
+from celery_ckpt.runtime.task.options import (
+    OPTIONS,
+    check_body,
+    check_options,
+    parsed_strategy,
+    says_how_long_to_wait,
+)
+from celery_ckpt.runtime.task.replacing import name_apart
+from celery_ckpt.strategies import CheckpointStrategy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Errors that another attempt would only run into again; and ``Reject``, which is none, and which
+#: Celery itself would retry with ``autoretry_for = (Exception,)``.
+PERMANENT = (CheckpointTooLarge, ConfigurationError, NotJson, RunMisused, StepChanged, Reject)
+
+
+class AgentTask(Task, Generic[P, R]):
+    """The base of agent tasks: ``@app.task(base=AgentTask, bind=True)``, or ``@agent_task``.
+
+    The class attributes can be given to the decorator, like those of any Celery task.
+    """
+
+    abstract = True
+    # A message is acknowledged when its task has ended, also by a worker that was killed.
+    acks_late = True
+    reject_on_worker_lost = True
+    autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (Exception,)
+    dont_autoretry_for: ClassVar[tuple[type[BaseException], ...]] = PERMANENT
+    retry_backoff: ClassVar[bool | int] = True
+    retry_jitter: ClassVar[bool] = True
+
+    #: When to take a checkpoint; ``None``: as the setting ``ckpt_strategy`` says.
+    strategy: CheckpointStrategy | str | None = None
+    #: How many checkpoints are kept; ``None``: as the setting ``ckpt_keep`` says.
+    keep: int | None = None
+    #: How old checkpoints may get; ``None``: as the setting ``ckpt_max_age`` says.
+    max_age: float | timedelta | None = None
+    #: Hand off after so many iterations; ``None``: as ``ckpt_iterations_per_task`` says.
+    iterations_per_task: int | None = None
+    #: Tool calls without a result that a resumed conversation has: leave, answer, or take_back.
+    pending_calls: PendingCalls = "leave"
+    #: A step that is not what was recorded: call it anew, or fail?
+    on_changed: Literal["call", "fail"] = "call"
+    #: Is STARTED kept as a state? ``None``: as ``task_track_started`` says. Celery itself would keep it
+    #: of a late delivery too, over the outcome of a run that has ended.
+    tracks_start: bool | None = None
+    track_started = False
+    #: Told by it from other tasks.
+    is_agent = True
+    #: Is the body a coroutine function?
+    is_async = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_options({name: getattr(cls, name) for name in OPTIONS})
+        cls.strategy = parsed_strategy(cls.strategy)
+        cls.tracks_start = cls.__dict__.get("track_started", cls.tracks_start)
+        cls.track_started = False
+        if says_how_long_to_wait(cls.__dict__):
+            cls.retry_backoff = False
+        care_for_hooks(cls)
+        body = cls.__dict__.get("run")
+        function = body.__func__ if isinstance(body, staticmethod) else body
+        if function is not None:
+            check_body(inspect.unwrap(function))
+        if function is not None and inspect.iscoroutinefunction(inspect.unwrap(function)):
+            cls.is_async = True
+            waiting = _waiting(function)
+            cls.run = staticmethod(waiting) if isinstance(body, staticmethod) else waiting
+
+    def _get_request(self) -> Any:
+        """Celery's requests are bound to threads, and an async body has another one than its task."""
+        # Asked for again and again in each task.
+        return self.request_stack.top or current_request(self) or super()._get_request()
+
+    request = property(_get_request)
+
+    def strategy_in(self, settings: Settings) -> CheckpointStrategy:
+        """When to take a checkpoint."""
+        strategy = parsed_strategy(self.strategy)
+        return settings.strategy if strategy is None else strategy
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Execute the body: for what was delivered or, called directly, here and now."""
+        if self.request.is_eager:
+            eager: R = run_locally(self, lambda: self.run(*args, **kwargs))
+            return eager
+        # What was delivered has an attempt only once its body runs: then it is the body that calls.
+        if self.request.called_directly or attempt_of(self) is not None:
+            result: R = call_directly(self, args, kwargs)
+            return result
+        value: R = execute(self, args, kwargs)
+        return value
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult:
+        """Send the task, with these arguments, for an agent of its own."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        *positional: Any,
+        agent_id: str | None = None,
+        **options: Any,
+    ) -> AsyncResult:
+        """Send the task. ``agent_id`` names the agent whose history it goes on with; without, the
+        task is an agent of its own. All other options are Celery's.
+
+        Raises:
+            InvalidName: nobody can be called that.
+            StoreUnavailable: the run could not be recorded, so it was not sent.
+        """
+        options["headers"] = headers = dict(options.get("headers") or {})
+        headers[RECORDED_HEADER] = True
+        if agent_id is not None:
+            headers[AGENT_HEADER] = checked_name(agent_id)
+        if self.app.conf.task_always_eager:
+            return super().apply_async(args, kwargs, task_id, *positional, **options)
+        task_id = checked_name(task_id or uuid(), "A run_id")
+        with admitting(self, checked_name(headers.get(AGENT_HEADER) or task_id), task_id, options):
+            return super().apply_async(args, kwargs, task_id, *positional, **options)
+
+    def retry(self, *args: Any, **options: Any) -> Any:
+        """Celery's ``retry``. The lease is given up and the retry counted before the message goes."""
+        attempt = attempt_of(self)
+        error = options.get("exc")
+        if attempt is not None and error is not None and attempt.is_to_go(error):
+            raise error  # to be handed off, and not to be counted
+        if isinstance(error, PERMANENT):
+            raise error  # whoever says what else is not to be retried has not said these
+        try:
+            with soft_time_limit.waiting():
+                return super().retry(*args, **options)
+        except Reject as rejected:
+            if attempt is None:
+                raise
+            if not attempt.is_released and isinstance(rejected.reason, Exception):
+                raise rejected.reason from rejected  # what no message can hold: nobody could send it
+            # The broker is away. The run is on record, so a watchdog will send it.
+            raise Ignore("the retry could not be sent yet") from rejected
+
+    def replace(self, sig: Any) -> Any:
+        """Celery's ``replace``. The run ends here; an agent in its place has a name of its own."""
+        if not self.request.is_eager:
+            name_apart(sig, self.request)
+        return super().replace(sig)
+
+
+def _waiting(body: Callable[..., Any]) -> Callable[..., Any]:
+    """A coroutine function as a plain one that runs it on the loop of this process."""
+
+    @functools.wraps(body)
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        result = body(*args, **kwargs)
+        if not inspect.iscoroutine(result):
+            return result
+        value = run_coroutine(result)
+        # Celery's ``pydantic=True`` wraps the body and has only seen a coroutine.
+        is_wrapped = not inspect.iscoroutinefunction(body)
+        return value.model_dump(mode="json") if is_wrapped and isinstance(value, BaseModel) else value
+
+    return wait
+
+
+connect()

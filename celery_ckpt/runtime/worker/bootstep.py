@@ -1,0 +1,137 @@
+"""What every worker of an app with agents does: check its settings, watch, and notice its own end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.worker import state as worker_state
+from click import ClickException
+
+from celery_ckpt.errors import ConfigurationError, StoreUnavailable
+from celery_ckpt.runtime.attempt.settlement import finish
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.process.drain import drain
+from celery_ckpt.runtime.worker.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+Handler = Callable[[int, FrameType | None], Any]
+#: Those with which Celery stops at once, unless it is told to wait a little.
+_COLD = {"SIGQUIT"}
+#: How long such a signal waits for a task that is being handed to a child, and how often it looks.
+_HANDING_SECONDS, _LOOK_SECONDS = 2.0, 0.02
+
+
+class AgentsStep(bootsteps.StartStopStep):
+    """Starts the watchdog with the worker, and tells agents when the worker stops."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        context = _context(worker.app)
+        drain.end()
+        # By a setting or by an option of the command; Celery 5.6 has neither.
+        if getattr(worker, "pool_start_method", "fork") == "spawn":
+            drain.share()
+        context.announce_events(bool(worker.task_events))
+
+    def create(self, worker: Any) -> Any:
+        """See Celery's bootsteps."""
+        return Watchdog(worker.app, partial(_tend_pool, worker) if _has_children(worker) else None)
+
+    def start(self, worker: Any) -> None:
+        """The worker starts: watch, and put a handler before each of Celery's own."""
+        self.obj.start()
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGTERM", "SIGQUIT", "SIGINT", "SIGHUP"):
+                _chain(worker, getattr(signal, name), name)
+
+    def close(self, worker: Any) -> None:
+        """The worker stops, for whatever reason: also ``control.shutdown()`` and a lost broker."""
+        drain.begin(warm=True)
+
+    def stop(self, worker: Any) -> None:
+        """The worker has stopped."""
+        finish()
+        self.obj.stop()
+        drain.unshare()
+
+    terminate = stop
+
+
+def _warn(context: AppContext) -> None:
+    try:
+        for risk in context.store.risks():
+            logger.warning("The checkpoint store can lose work: %s", risk)
+    except StoreUnavailable as error:
+        where = getattr(error, "where", "-")
+        logger.warning("The checkpoint store does not answer yet. Agents wait for it. store=%s", where)
+
+
+def _has_children(worker: Any) -> bool:
+    """Does the pool have processes of its own? What others give as a worker_pid is no child's."""
+    from celery.concurrency.prefork import TaskPool
+
+    return issubclass(worker.pool_cls, TaskPool)
+
+
+def _tend_pool(worker: Any) -> None:
+    """Let the pool look after its children, in the thread of its own loop."""
+    hub = getattr(worker, "hub", None)
+    if hub is not None:
+        hub.call_soon(worker.pool.maintain_pool)
+
+
+def _context(app: Celery) -> AppContext:
+    """Wrong settings end the worker here, before it takes a message, with one line on what is wrong."""
+    try:
+        context = AppContext.of(app)
+        _warn(context)
+        return context
+    except ConfigurationError as error:
+        raise ClickException(str(error)) from error
+
+
+def _chain(worker: Any, number: signal.Signals, name: str) -> None:
+    before = signal.getsignal(number)
+    if not callable(before):
+        return
+    is_solo = worker.pool_cls.__module__.endswith("solo")
+    celerys: Handler = before
+    until = 0.0
+
+    def handle(signum: int, frame: FrameType | None) -> Any:
+        nonlocal until
+        until = until or time.monotonic() + _HANDING_SECONDS
+        drain.begin(warm=not _is_cold(name))
+        if _is_cold(name) and _is_handing_over(worker) and time.monotonic() < until:
+            # Celery would stop right here, and wait for ever for a child that waits for its task.
+            threading.Timer(_LOOK_SECONDS, os.kill, (os.getpid(), signum)).start()
+            return None
+        if is_solo and _is_cold(name):
+            # Celery would raise NotImplementedError inside the body. A warm stop ends it as well.
+            worker_state.should_stop = 0
+            return None
+        return celerys(signum, frame)
+
+    signal.signal(number, handle)
+
+
+def _is_handing_over(worker: Any) -> bool:
+    """Has the pool written a part of a task to one of its processes?"""
+    return bool(getattr(getattr(worker.pool, "_pool", None), "_active_writers", None))
+
+
+def _is_cold(name: str) -> bool:
+    from celery.apps.worker import REMAP_SIGTERM
+
+    return name in _COLD or (name == "SIGTERM" and REMAP_SIGTERM == "SIGQUIT")
