@@ -6,6 +6,6 @@ the group, and it imports a command when it is asked for.
 
 from __future__ import annotations
 
-from celery_ckpt.cli.group import ckpt
+from celery_ckpt.cli.main import ckpt
 
 __all__ = ["ckpt"]

@@ -13,8 +13,8 @@ import re
 
 import click
 
-from celery_ckpt.cli.progress import counting
-from celery_ckpt.cli.safe import counted
+from celery_ckpt.cli.output.progress import counting
+from celery_ckpt.cli.output.text import counted
 from celery_ckpt.names import locator, locator_in
 from celery_ckpt.runtime.agents.agents import Agents
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_ckpt.cli.completing import agent_names
-from celery_ckpt.cli.exits import Code, Failure
-from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.errors import Code, Failure
+from celery_ckpt.cli.output.screen import Screen
 
 if TYPE_CHECKING:
     from celery_ckpt.runtime.agents.agents import Agents

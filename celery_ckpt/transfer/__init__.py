@@ -5,7 +5,7 @@ See docs/reference/cli.md for the format. It does not need Celery.
 
 from __future__ import annotations
 
-from celery_ckpt.transfer.exporting import export_agents
-from celery_ckpt.transfer.importing import Imported, import_agents
+from celery_ckpt.transfer.exporter import export_agents
+from celery_ckpt.transfer.importer import Imported, import_agents
 
 __all__ = ["Imported", "export_agents", "import_agents"]

@@ -16,7 +16,7 @@ from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.retention.report import Notes
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.reader import SharedSpine
-from celery_ckpt.transfer.lines import FORMAT_VERSION, unsealed
+from celery_ckpt.transfer.format import FORMAT_VERSION, unsealed
 
 Line = tuple[int, str, dict[str, Any]]
 #: The header of a task's message that names the agent.

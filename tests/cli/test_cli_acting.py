@@ -79,7 +79,7 @@ def test_the_store_is_measured_and_left_as_it_was(any_store: CheckpointStore) ->
 
 
 def test_a_measurement_that_fails_leaves_nothing_behind() -> None:
-    from celery_ckpt.cli.measuring import Bench
+    from celery_ckpt.cli.commands.measuring import Bench
 
     store = MemoryCheckpointStore()
     with pytest.raises(StoreUnavailable, match="injected"):

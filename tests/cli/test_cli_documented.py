@@ -9,8 +9,8 @@ import click
 import pytest
 
 from celery_ckpt.cli import ckpt
-from celery_ckpt.cli.exits import Code
-from celery_ckpt.cli.group import COMMANDS
+from celery_ckpt.cli.errors import Code
+from celery_ckpt.cli.main import COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
 

@@ -13,7 +13,7 @@ from redis.retry import Retry
 from servers import Valkey, free_port
 
 from celery_ckpt import MemoryCheckpointStore, open_store
-from celery_ckpt.cli.group import COMMANDS
+from celery_ckpt.cli.main import COMMANDS
 from celery_ckpt.stores.redis import addresses
 
 #: Each command with arguments that name something that is not there.

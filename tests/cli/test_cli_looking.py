@@ -14,7 +14,7 @@ from cli_kit import Commands, commands_for, tell
 from rich.cells import cell_len
 
 from celery_ckpt import CheckpointStore, Message, Usage
-from celery_ckpt.cli.showing import PARTS
+from celery_ckpt.cli.commands.show import PARTS
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.process.owner import this_process
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_run

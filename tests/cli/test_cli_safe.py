@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_ckpt.cli.safe import (
+from celery_ckpt.cli.output.text import (
     age,
     as_json,
     bytes_of,

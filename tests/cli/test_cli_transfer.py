@@ -30,7 +30,7 @@ from celery_ckpt.testing import Fault, FaultyStore
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 from celery_ckpt.testing.sweeping import settled
 from celery_ckpt.transfer import export_agents, import_agents, sections
-from celery_ckpt.transfer.lines import Sealer
+from celery_ckpt.transfer.format import Sealer
 
 PROVIDERS = json.loads((Path(__file__).parents[1] / "vocabulary/provider_messages.json").read_text())
 

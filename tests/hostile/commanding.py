@@ -18,8 +18,8 @@ from watching import nothing_executed
 
 from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.cli import ckpt
-from celery_ckpt.cli.exits import Code
-from celery_ckpt.cli.safe import one_line
+from celery_ckpt.cli.errors import Code
+from celery_ckpt.cli.output.text import one_line
 from celery_ckpt.runtime.process.context import AppContext, _contexts
 
 #: What an import can end with: all is done, or there was another history, or the file is damaged, or

@@ -18,7 +18,7 @@ from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.retention.report import Notes
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.log.ranges import Ranges
-from celery_ckpt.transfer.lines import FORMAT_VERSION, Sealer
+from celery_ckpt.transfer.format import FORMAT_VERSION, Sealer
 
 #: Called with an agent's name once its lines are made, and with the damage that was passed over.
 Told = Callable[[str, CheckpointDamaged | None], object]

@@ -8,12 +8,12 @@ import click
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.cli.addresses import checkpoint_id_at
-from celery_ckpt.cli.conversing import EXCERPT, show_message
-from celery_ckpt.cli.exits import Code
+from celery_ckpt.cli.errors import Code
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
-from celery_ckpt.cli.safe import as_json as written
-from celery_ckpt.cli.safe import counted, one_line
-from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.output.conversing import EXCERPT, show_message
+from celery_ckpt.cli.output.screen import Screen
+from celery_ckpt.cli.output.text import as_json as written
+from celery_ckpt.cli.output.text import counted, one_line
 from celery_ckpt.messages import Message
 from celery_ckpt.views.diff import Change, Difference, Edit, difference
 from celery_ckpt.views.transcript import speaker

@@ -34,7 +34,7 @@ def bar(title: str, total: int | None = None, *, hidden: bool = False) -> Iterat
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from celery_ckpt.cli.safe import one_line
+    from celery_ckpt.cli.output.text import one_line
 
     columns = (
         TextColumn("{task.description}"),

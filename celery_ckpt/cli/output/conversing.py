@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from celery_ckpt.cli.safe import excerpt, visible
-from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.output.screen import Screen
+from celery_ckpt.cli.output.text import excerpt, visible
 from celery_ckpt.messages import Message
 from celery_ckpt.views.transcript import Kind, pieces, speaker
 

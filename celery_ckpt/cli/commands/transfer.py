@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 import click
 
 from celery_ckpt.cli.completing import agent_names
-from celery_ckpt.cli.exits import Code, Failure, Tally, code_of
+from celery_ckpt.cli.errors import Code, Failure, Tally, code_of
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
-from celery_ckpt.cli.progress import bar
-from celery_ckpt.cli.safe import bytes_of, counted, one_line, visible_json
+from celery_ckpt.cli.output.progress import bar
+from celery_ckpt.cli.output.text import bytes_of, counted, one_line, visible_json
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.runtime.agents.agents import Agents
 from celery_ckpt.stores.encrypted import SealedStore

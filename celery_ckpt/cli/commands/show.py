@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.cli import describing
 from celery_ckpt.cli.addresses import checkpoint_id_of
-from celery_ckpt.cli.conversing import EXCERPT
-from celery_ckpt.cli.exits import Code, Failure
+from celery_ckpt.cli.commands import describing
+from celery_ckpt.cli.errors import Code, Failure
 from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
-from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.output.conversing import EXCERPT
+from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.records import CheckpointInfo, RunRecord, Step
 from celery_ckpt.runtime.agents.agents import Agents, AgentStatus
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from celery_ckpt.cli.measuring import Bench, Timing
+from celery_ckpt.cli.commands.measuring import Bench, Timing
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
-from celery_ckpt.cli.progress import bar
-from celery_ckpt.cli.safe import bytes_of, counted
-from celery_ckpt.cli.tables import Column
+from celery_ckpt.cli.output.progress import bar
+from celery_ckpt.cli.output.tables import Column
+from celery_ckpt.cli.output.text import bytes_of, counted
 
 _COLUMNS = (
     Column("operation"),

@@ -9,12 +9,12 @@ import click
 
 from celery_ckpt.cli.addresses import checkpoint_id_at
 from celery_ckpt.cli.completing import agent_names
-from celery_ckpt.cli.exits import Code, Tally
+from celery_ckpt.cli.errors import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
-from celery_ckpt.cli.progress import bar
-from celery_ckpt.cli.safe import bytes_of, counted, one_line
-from celery_ckpt.cli.screen import Screen
-from celery_ckpt.cli.tables import Column
+from celery_ckpt.cli.output.progress import bar
+from celery_ckpt.cli.output.screen import Screen
+from celery_ckpt.cli.output.tables import Column
+from celery_ckpt.cli.output.text import bytes_of, counted, one_line
 from celery_ckpt.retention.report import Finding, Pruned, PruneReport
 
 _PRUNED = (

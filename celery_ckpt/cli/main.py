@@ -13,21 +13,21 @@ from click_didyoumean import DYMGroup
 
 #: Each command with the module it is in.
 COMMANDS = {
-    "list": "listing",
-    "show": "showing",
-    "tail": "tailing",
-    "diff": "diffing",
-    "resume": "acting",
-    "cancel": "acting",
-    "fork": "acting",
-    "pin": "tidying",
-    "prune": "tidying",
-    "delete": "acting",
-    "export": "transferring",
-    "import": "transferring",
-    "rekey": "rekeying",
-    "doctor": "tidying",
-    "bench": "benching",
+    "list": "list",
+    "show": "show",
+    "tail": "tail",
+    "diff": "diff",
+    "resume": "control",
+    "cancel": "control",
+    "fork": "control",
+    "pin": "retention",
+    "prune": "retention",
+    "delete": "control",
+    "export": "transfer",
+    "import": "transfer",
+    "rekey": "rekey",
+    "doctor": "retention",
+    "bench": "bench",
 }
 
 
@@ -42,13 +42,13 @@ class CkptGroup(DYMGroup):
         """A command by its name."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"celery_ckpt.cli.{COMMANDS[cmd_name]}")
+        module = import_module(f"celery_ckpt.cli.commands.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_")
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the group's own options; without any argument the help is shown."""
-        from celery_ckpt.cli.exits import one_line_errors
+        from celery_ckpt.cli.errors import one_line_errors
 
         _replace_closed_streams()
         if not args:
@@ -58,7 +58,7 @@ class CkptGroup(DYMGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what goes wrong is one line, see ``exits``."""
-        from celery_ckpt.cli.exits import one_line_errors
+        from celery_ckpt.cli.errors import one_line_errors
 
         with one_line_errors():
             return super().invoke(ctx)

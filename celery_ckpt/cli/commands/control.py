@@ -7,9 +7,9 @@ import sys
 import click
 
 from celery_ckpt.cli.addresses import checkpoint_id_at
-from celery_ckpt.cli.exits import Tally
+from celery_ckpt.cli.errors import Tally
 from celery_ckpt.cli.options import agents_argument, agents_of, json_option, screen_of
-from celery_ckpt.cli.safe import counted, one_line
+from celery_ckpt.cli.output.text import counted, one_line
 
 
 @click.command("resume")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.cli.conversing import show_messages
-from celery_ckpt.cli.safe import age, as_json, counted, one_line
-from celery_ckpt.cli.screen import Screen
-from celery_ckpt.cli.tables import Column
+from celery_ckpt.cli.output.conversing import show_messages
+from celery_ckpt.cli.output.screen import Screen
+from celery_ckpt.cli.output.tables import Column
+from celery_ckpt.cli.output.text import age, as_json, counted, one_line
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
 from celery_ckpt.runtime.agents.agents import AgentStatus
 from celery_ckpt.runtime.process.owner import host_and_pid

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from celery_ckpt.cli.conversing import EXCERPT, show_messages
-from celery_ckpt.cli.exits import Code
+from celery_ckpt.cli.errors import Code
 from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
-from celery_ckpt.cli.safe import one_line
-from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.output.conversing import EXCERPT, show_messages
+from celery_ckpt.cli.output.screen import Screen
+from celery_ckpt.cli.output.text import one_line
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.messages import Message
 from celery_ckpt.views.follower import Follower, Happening

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from celery_ckpt.cli.completing import agent_names
-from celery_ckpt.cli.exits import Tally, code_of
+from celery_ckpt.cli.errors import Tally, code_of
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
-from celery_ckpt.cli.progress import bar
-from celery_ckpt.cli.safe import counted, one_line
-from celery_ckpt.cli.screen import Screen
+from celery_ckpt.cli.output.progress import bar
+from celery_ckpt.cli.output.screen import Screen
+from celery_ckpt.cli.output.text import counted, one_line
 from celery_ckpt.runtime.agents.upkeep import RekeyedAgent
 
 

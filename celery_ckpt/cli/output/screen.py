@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_ckpt.cli.progress import aside
-from celery_ckpt.cli.safe import as_json, visible
-from celery_ckpt.cli.tables import STYLES, Column, plain_table, rich_table
+from celery_ckpt.cli.output.progress import aside
+from celery_ckpt.cli.output.tables import STYLES, Column, plain_table, rich_table
+from celery_ckpt.cli.output.text import as_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

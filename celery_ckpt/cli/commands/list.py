@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from celery_ckpt.cli.describing import IDLE, cost, standing, tokens
-from celery_ckpt.cli.exits import Code, Tally
+from celery_ckpt.cli.commands.describing import IDLE, cost, standing, tokens
+from celery_ckpt.cli.errors import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
-from celery_ckpt.cli.progress import counting
-from celery_ckpt.cli.safe import age, counted, one_line
-from celery_ckpt.cli.screen import Screen
-from celery_ckpt.cli.tables import Column
+from celery_ckpt.cli.output.progress import counting
+from celery_ckpt.cli.output.screen import Screen
+from celery_ckpt.cli.output.tables import Column
+from celery_ckpt.cli.output.text import age, counted, one_line
 from celery_ckpt.errors import AgentNotFound, EncryptionKeyMissing, StoreError, StoreUnavailable
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.agents.agents import Agents, AgentStatus

@@ -16,8 +16,8 @@ from enum import IntEnum
 import click
 
 from celery_ckpt import errors
-from celery_ckpt.cli.progress import aside
-from celery_ckpt.cli.safe import one_line
+from celery_ckpt.cli.output.progress import aside
+from celery_ckpt.cli.output.text import one_line
 
 
 class Code(IntEnum):
