@@ -9,27 +9,27 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "celery_ckpt.testing.contract_checkpoints",
-    "celery_ckpt.testing.contract_concurrency",
-    "celery_ckpt.testing.contract_damage",
-    "celery_ckpt.testing.contract_leases",
-    "celery_ckpt.testing.contract_ledger",
-    "celery_ckpt.testing.contract_names",
-    "celery_ckpt.testing.contract_old_runs",
-    "celery_ckpt.testing.contract_pins",
-    "celery_ckpt.testing.contract_pruning",
-    "celery_ckpt.testing.contract_rewriting",
-    "celery_ckpt.testing.contract_sweeping",
-    "celery_ckpt.testing.contract_turns",
-    "celery_ckpt.testing.contract_watching",
+    "celery_ckpt.testing.contract.checkpoints",
+    "celery_ckpt.testing.contract.concurrency",
+    "celery_ckpt.testing.contract.damage",
+    "celery_ckpt.testing.contract.leases",
+    "celery_ckpt.testing.contract.ledger",
+    "celery_ckpt.testing.contract.names",
+    "celery_ckpt.testing.contract.old_runs",
+    "celery_ckpt.testing.contract.pins",
+    "celery_ckpt.testing.contract.pruning",
+    "celery_ckpt.testing.contract.rewrite",
+    "celery_ckpt.testing.contract.sweep",
+    "celery_ckpt.testing.contract.turns",
+    "celery_ckpt.testing.contract.schedule",
     "celery_ckpt.testing.machine",
 )
 
 # ruff: noqa: E402  (what is to be rewritten must be named before it is imported)
 from celery_ckpt.testing.clock import FakeClock
-from celery_ckpt.testing.contract import StoreContract
-from celery_ckpt.testing.contract_damage import DamageContract
-from celery_ckpt.testing.crashing import CrashReport, crash_everywhere
+from celery_ckpt.testing.contract.damage import DamageContract
+from celery_ckpt.testing.contract.suite import StoreContract
+from celery_ckpt.testing.crash import CrashReport, crash_everywhere
 from celery_ckpt.testing.factories import (
     make_checkpoint,
     make_conversation,

@@ -27,10 +27,10 @@ from celery_ckpt.records import Lease, RunRecord, RunStatus
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL
+from celery_ckpt.testing.contract.fixtures import LONG_TTL
+from celery_ckpt.testing.contract.swept import SWEEP, sweep
 from celery_ckpt.testing.factories import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.machine_rewriting import AGENTS, NAMES, RewritingRules
-from celery_ckpt.testing.sweeping import SWEEP, sweep
 
 RUNS = st.sampled_from(("run", "other", "third"))
 ENDINGS = ("release", "update", "save", "settle")

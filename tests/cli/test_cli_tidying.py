@@ -14,7 +14,7 @@ from cli_kit import Commands, commands_for, tell
 
 from celery_ckpt import CheckpointStore, open_store
 from celery_ckpt.testing import make_checkpoint
-from celery_ckpt.testing.sweeping import settled
+from celery_ckpt.testing.contract.swept import settled
 
 
 def kept(store: CheckpointStore, agent_id: str = "user-42") -> list[str]:

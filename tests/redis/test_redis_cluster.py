@@ -11,7 +11,7 @@ from servers import LOOPBACK, Valkey, cluster
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.testing.sweeping import sweep
+from celery_ckpt.testing.contract.swept import sweep
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from servers import Valkey
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Rounds
-from celery_ckpt.testing.sweeping import sweep
+from celery_ckpt.testing.contract.swept import sweep
 
 
 def log_length(valkey: Valkey, agent_id: str) -> int:

@@ -13,7 +13,7 @@ from servers import Valkey
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.testing.sweeping import sweep
+from celery_ckpt.testing.contract.swept import sweep
 
 AGENT, LOG, RUNS = "ckpt:{agent}:agent", "ckpt:{agent}:log", "ckpt:{agent}:runs"
 

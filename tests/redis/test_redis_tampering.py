@@ -17,7 +17,7 @@ from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Rounds, Verdict
 from celery_ckpt.stores.redis import doctor
 from celery_ckpt.testing import make_checkpoint, make_message, make_step
-from celery_ckpt.testing.sweeping import judged, settled
+from celery_ckpt.testing.contract.swept import judged, settled
 
 AGENT, RUNS, STEPS = "ckpt:{agent}:agent", "ckpt:{agent}:runs", "ckpt:{agent}:steps"
 #: A name that is no text.

@@ -79,7 +79,7 @@ def delivered(
     context = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
     monkeypatch.setattr(start.AppContext, "of", lambda app: context)
     request = SimpleNamespace(id="r", headers={"ckpt_agent_id": "a"}, properties={}, ckpt_recorded=True)
-    task = SimpleNamespace(app=None, name="t", request=request, keep=None, max_age=None)
+    task = SimpleNamespace(app=None, name="t", request=request, retention_limits={})
     with pytest.raises(outcome):
         start.start(task)
 

@@ -16,11 +16,11 @@ from celery_ckpt.stores.encrypted import UnsealedStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.stores.wrapper import StoreAround
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
-from celery_ckpt.testing.contract_checkpoints import CheckpointContract
-from celery_ckpt.testing.contract_ledger import LedgerContract
-from celery_ckpt.testing.contract_pins import PinsContract
-from celery_ckpt.testing.contract_rewriting import RewritingContract
-from celery_ckpt.testing.contract_turns import TurnsContract
+from celery_ckpt.testing.contract.checkpoints import CheckpointContract
+from celery_ckpt.testing.contract.ledger import LedgerContract
+from celery_ckpt.testing.contract.pins import PinsContract
+from celery_ckpt.testing.contract.rewrite import RewritingContract
+from celery_ckpt.testing.contract.turns import TurnsContract
 from celery_ckpt.upkeep import Upkeep
 
 SETTINGS = settings(

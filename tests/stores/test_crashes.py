@@ -19,7 +19,7 @@ from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.file import filesystem, journal
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
-from celery_ckpt.testing.sweeping import settled, sweep
+from celery_ckpt.testing.contract.swept import settled, sweep
 
 KILLS = 25
 

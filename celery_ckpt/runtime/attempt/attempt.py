@@ -214,3 +214,8 @@ class Attempt:
         except LeaseError as error:
             self.hold.lose()
             raise Fenced from error
+
+
+def attempt_of(task: Any) -> Attempt | None:
+    """The attempt that a task is being executed for, if it is an agent's."""
+    return getattr(getattr(task, "request", None), "ckpt_attempt", None)

@@ -48,12 +48,11 @@ from celery_ckpt.runtime.attempt.results import (
     refuse_what_celery_cannot_keep,
 )
 from celery_ckpt.runtime.attempt.settlement import tell_outcome_again
-from celery_ckpt.runtime.attempt.start import LATER_SECONDS, UNREADABLE_HERE, start
+from celery_ckpt.runtime.attempt.start import LATER_SECONDS, UNREADABLE_HERE, refusal_of, start
 from celery_ckpt.runtime.attempt.time_limit import soft_time_limit
 from celery_ckpt.runtime.broker.envelope import send_later
 from celery_ckpt.runtime.broker.unacked import send
 from celery_ckpt.runtime.process.drain import drain
-from celery_ckpt.runtime.task.hooks import refusal_of
 from celery_ckpt.strategies import Never
 
 logger = logging.getLogger(__name__)

@@ -18,18 +18,13 @@ from celery.signals import task_failure, task_postrun, task_retry, task_success,
 from celery_ckpt.errors import LeaseError, StoreError
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime import phrases
-from celery_ckpt.runtime.attempt.attempt import Attempt
+from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
 from celery_ckpt.runtime.attempt.backend import keeps_result, tell_unless_told
 from celery_ckpt.runtime.broker.unacked import send
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.retry import patiently
 
 logger = logging.getLogger(__name__)
-
-
-def attempt_of(task: Any) -> Attempt | None:
-    """The attempt that a task is being executed for, if it is an agent's."""
-    return getattr(getattr(task, "request", None), "ckpt_attempt", None)
 
 
 def _on_announced(sender: Any, **_: Any) -> None:

@@ -36,7 +36,6 @@ from celery_ckpt.runtime.broker.envelope import (
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.lease_renewer import RENEWALS, Hold
 from celery_ckpt.runtime.process.owner import is_known_dead, is_process
-from celery_ckpt.runtime.task.options import limits_of
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +160,7 @@ def _delivered(task: Any) -> RunRecord:
         envelope={} if is_recorded else envelope_of_request(task),
         delivery=delivery_tag(request),
         created_at=system_clock.now(),
-        **limits_of(task),
+        **task.retention_limits,
     )
 
 
@@ -214,3 +213,9 @@ def _seal(attempt: Attempt) -> None:
     record = attempt.of_run.model_copy(update={"envelope": sealed})
     attempt.write(lambda: attempt.context.store.update_run(record, attempt.hold.lease))
     attempt.of_run = record
+
+
+def refusal_of(task: Any) -> Exception | None:
+    """Why a body must not start, if its ``before_start`` has raised."""
+    refusal: Exception | None = getattr(task.request, "ckpt_refusal", None)
+    return refusal

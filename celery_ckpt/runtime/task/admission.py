@@ -10,11 +10,9 @@ from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.run.control import Unrecorded
-from celery_ckpt.runtime.attempt.attempt import Attempt
-from celery_ckpt.runtime.attempt.settlement import attempt_of
+from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
 from celery_ckpt.runtime.broker.publisher import sending
 from celery_ckpt.runtime.process.context import AppContext
-from celery_ckpt.runtime.task.options import limits_of
 
 #: A run that was sent and that nobody has begun so much later is sent again.
 UNCLAIMED_SECONDS = 30.0
@@ -47,7 +45,7 @@ def _admit(task: Any, agent_id: str, task_id: str, envelope: dict[str, Any], del
         task=task.name,
         envelope=envelope,
         created_at=system_clock.now(),
-        **limits_of(task),
+        **task.retention_limits,
     )
     AppContext.of(task.app).store.add_run(run, unclaimed=delay + UNCLAIMED_SECONDS)
 

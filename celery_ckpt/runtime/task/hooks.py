@@ -15,7 +15,7 @@ from typing import Any
 from celery.app.task import Task
 from celery.exceptions import Retry
 
-from celery_ckpt.runtime.attempt.settlement import attempt_of
+from celery_ckpt.runtime.attempt.attempt import attempt_of
 
 Hook = Callable[..., Any]
 #: A hook that is cared for already: a subclass inherits it.
@@ -55,12 +55,6 @@ def _kept_for_the_attempt(hook: Hook) -> Hook:
             task.request.ckpt_refusal = error
 
     return before_start
-
-
-def refusal_of(task: Any) -> Exception | None:
-    """Why a body must not start, if its ``before_start`` has raised."""
-    refusal: Exception | None = getattr(task.request, "ckpt_refusal", None)
-    return refusal
 
 
 _AROUND: dict[str, Callable[[Hook], Hook]] = {

@@ -62,11 +62,6 @@ def _is_span(value: Any) -> bool:
     return value is None or (isinstance(seconds(value), int | float) and 0 < seconds(value) < inf)
 
 
-def limits_of(task: Any) -> dict[str, Any]:
-    """What a task wants kept of its agents, for the record of a run."""
-    return {"keep": task.keep, "max_age": seconds(task.max_age)}
-
-
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "on_changed": (lambda value: value in ("call", "fail"), "'call' or 'fail'"),
     "pending_calls": (lambda value: value in POLICIES, f"one of {', '.join(POLICIES)}"),

@@ -18,13 +18,13 @@ from celery_ckpt.errors import CheckpointTooLarge, ConfigurationError, NotJson, 
 from celery_ckpt.names import checked_name
 from celery_ckpt.run.current import current_request
 from celery_ckpt.run.repair import PendingCalls
+from celery_ckpt.runtime.attempt.attempt import attempt_of
 from celery_ckpt.runtime.attempt.execution import execute
-from celery_ckpt.runtime.attempt.settlement import attempt_of
 from celery_ckpt.runtime.attempt.time_limit import soft_time_limit
 from celery_ckpt.runtime.broker.envelope import AGENT_HEADER, RECORDED_HEADER
 from celery_ckpt.runtime.install import connect
 from celery_ckpt.runtime.process.loop import run_coroutine
-from celery_ckpt.runtime.settings import Settings
+from celery_ckpt.runtime.settings import Settings, seconds
 from celery_ckpt.runtime.task.admission import admitting
 from celery_ckpt.runtime.task.hooks import care_for_hooks
 from celery_ckpt.runtime.task.local import call_directly, run_locally
@@ -111,6 +111,11 @@ class AgentTask(Task, Generic[P, R]):
         """When to take a checkpoint."""
         strategy = parsed_strategy(self.strategy)
         return settings.strategy if strategy is None else strategy
+
+    @property
+    def retention_limits(self) -> dict[str, Any]:
+        """What this task wants kept of its agents, for the record of a run."""
+        return {"keep": self.keep, "max_age": seconds(self.max_age)}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Execute the body: for what was delivered or, called directly, here and now."""

@@ -19,7 +19,8 @@ from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime import phrases
-from celery_ckpt.runtime.attempt.settlement import attempt_of, send_next
+from celery_ckpt.runtime.attempt.attempt import attempt_of
+from celery_ckpt.runtime.attempt.settlement import send_next
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.process.context import AppContext
 

@@ -9,7 +9,7 @@ from celery_ckpt.errors import LeaseHeld, LeaseLost
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.report import Contents
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import (
     make_checkpoint,
     make_conversation,

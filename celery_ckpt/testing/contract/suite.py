@@ -14,18 +14,18 @@ was made with, if it takes one, so that no test has to wait for a lease to end.
 
 from __future__ import annotations
 
-from celery_ckpt.testing.contract_checkpoints import CheckpointContract
-from celery_ckpt.testing.contract_concurrency import ConcurrencyContract
-from celery_ckpt.testing.contract_leases import LeaseContract
-from celery_ckpt.testing.contract_ledger import LedgerContract
-from celery_ckpt.testing.contract_names import NamesContract
-from celery_ckpt.testing.contract_old_runs import OldRunsContract
-from celery_ckpt.testing.contract_pins import PinsContract
-from celery_ckpt.testing.contract_pruning import PruningContract
-from celery_ckpt.testing.contract_rewriting import RewritingContract
-from celery_ckpt.testing.contract_sweeping import SweepingContract
-from celery_ckpt.testing.contract_turns import TurnsContract
-from celery_ckpt.testing.contract_watching import WatchingContract
+from celery_ckpt.testing.contract.checkpoints import CheckpointContract
+from celery_ckpt.testing.contract.concurrency import ConcurrencyContract
+from celery_ckpt.testing.contract.leases import LeaseContract
+from celery_ckpt.testing.contract.ledger import LedgerContract
+from celery_ckpt.testing.contract.names import NamesContract
+from celery_ckpt.testing.contract.old_runs import OldRunsContract
+from celery_ckpt.testing.contract.pins import PinsContract
+from celery_ckpt.testing.contract.pruning import PruningContract
+from celery_ckpt.testing.contract.rewrite import RewritingContract
+from celery_ckpt.testing.contract.schedule import WatchingContract
+from celery_ckpt.testing.contract.sweep import SweepingContract
+from celery_ckpt.testing.contract.turns import TurnsContract
 
 
 class StoreContract(

@@ -13,7 +13,7 @@ from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import ContractFixtures
+from celery_ckpt.testing.contract.fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
 
 MESSAGES: list[dict[str, Any]] = [

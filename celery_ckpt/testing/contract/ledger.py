@@ -7,7 +7,7 @@ import pytest
 from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge, LeaseLost, RunNotFound
 from celery_ckpt.records import RunStatus
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import ContractFixtures
+from celery_ckpt.testing.contract.fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 from celery_ckpt.usage import Usage
 

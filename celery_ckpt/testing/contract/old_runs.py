@@ -11,9 +11,9 @@ from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Notes, Verdict
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.swept import SWEEP, judged, settled, sweep
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
-from celery_ckpt.testing.sweeping import SWEEP, judged, settled, sweep
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOMENT, SECOND, HOUR = timedelta(microseconds=1), timedelta(seconds=1), timedelta(hours=1)

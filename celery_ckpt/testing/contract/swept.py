@@ -11,7 +11,7 @@ from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.retention.policy import Rules, judge
 from celery_ckpt.retention.report import Rounds, Verdict
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL
+from celery_ckpt.testing.contract.fixtures import LONG_TTL
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 
 SWEEP = Rounds.SWEEP

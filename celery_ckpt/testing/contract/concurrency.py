@@ -8,7 +8,7 @@ from random import Random
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import LeaseHeld, LeaseLost
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
 
 _WRITERS = 4

@@ -8,7 +8,7 @@ from celery_ckpt.errors import LeaseHeld, LeaseLost
 from celery_ckpt.records import Lease
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.clock import FakeClock
-from celery_ckpt.testing.contract_fixtures import LONG_TTL, SHORT_TTL, ContractFixtures, pass_time
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, SHORT_TTL, ContractFixtures, pass_time
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 

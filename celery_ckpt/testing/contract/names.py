@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import ContractFixtures
+from celery_ckpt.testing.contract.fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint
 
 STRANGE_NAMES = [

@@ -9,9 +9,9 @@ from celery_ckpt.errors import InvalidName
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import Notes, Rounds
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.swept import judged, saved, sweep
 from celery_ckpt.testing.factories import make_checkpoint, make_run
-from celery_ckpt.testing.sweeping import judged, saved, sweep
 
 
 class PinsContract(ContractFixtures):

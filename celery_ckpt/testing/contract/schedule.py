@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 
 
 class WatchingContract(ContractFixtures):

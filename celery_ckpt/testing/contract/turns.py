@@ -10,7 +10,7 @@ from celery_ckpt.errors import CheckpointTooLarge, LeaseHeld, LeaseLost, RunNotF
 from celery_ckpt.records import Lease, RunRecord, RunStatus
 from celery_ckpt.retention.report import Rounds
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract_fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 
