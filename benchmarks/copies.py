@@ -13,7 +13,7 @@ from typing import Any
 
 from celery_ckpt import Checkpoint, Conversation, Message
 from celery_ckpt.names import locator
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import FIELD, Keys
 
@@ -47,7 +47,7 @@ def fill(store: CheckpointStore, client: Any, agents: int) -> None:
 def names_in_two_copies(agents: int) -> list[str]:
     """Spread over all of them, in the order in which a sweep is told of agents."""
     names = map(_name, range(0, agents, max(1, agents // _TWICE)))
-    return sorted(names, key=lambda name: (_KEYS.moments_of(name, Rounds.SWEEP), name))
+    return sorted(names, key=lambda name: (_KEYS.moments_of(name, Schedule.SWEEP), name))
 
 
 def _name(number: int) -> str:
@@ -56,7 +56,7 @@ def _name(number: int) -> str:
 
 def _list(pipeline: Any, name: str) -> None:
     pipeline.zadd(_KEYS.agents(locator(name)[0]), {f"{locator(name)}:{name}": 0})
-    pipeline.zadd(_KEYS.moments_of(name, Rounds.SWEEP), {name: 1})
+    pipeline.zadd(_KEYS.moments_of(name, Schedule.SWEEP), {name: 1})
 
 
 def _copy(pipeline: Any, keys: Keys, name: str, fields: Any, messages: list[bytes]) -> None:

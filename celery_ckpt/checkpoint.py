@@ -58,7 +58,7 @@ State = Annotated[dict[str, Any], kept_exactly("state")]
 Metadata = Annotated[dict[str, str], kept_exactly("metadata")]
 #: Counts fit into the 64 bits that every store and reader has.
 Count = Annotated[int, Field(ge=0, lt=2**62)]
-Moment = Annotated[AwareDatetime, AfterValidator(lambda moment: moment.astimezone(UTC))]
+Timestamp = Annotated[AwareDatetime, AfterValidator(lambda due_at: due_at.astimezone(UTC))]
 
 
 class _CopiedOut:
@@ -123,7 +123,7 @@ class Checkpoint(Value):
     conversation: Conversation
     iteration: Count
     metadata: Metadata = {}
-    created_at: Moment
+    created_at: Timestamp
     #: What the agent keeps besides its conversation: any JSON object.
     state: State = {}
     #: The event after which it was taken, if it was taken after one.

@@ -29,12 +29,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def microseconds(moment: datetime) -> int:
+def microseconds(due_at: datetime) -> int:
     """A point in time as what is stored has it: microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
+    return (due_at - _EPOCH) // _MICROSECOND
 
 
-def moment(microseconds: int) -> datetime:
+def from_microseconds(microseconds: int) -> datetime:
     """The point in time so many microseconds after 1970. Raises ``ValueError`` if it is no date."""
     try:
         return _EPOCH + microseconds * _MICROSECOND

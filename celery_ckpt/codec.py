@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from celery_ckpt.clock import microseconds, moment
+from celery_ckpt.clock import from_microseconds, microseconds
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.errors import NotACheckpoint, SchemaTooNew
 from celery_ckpt.json_values import decode, encode
@@ -148,7 +148,7 @@ def assemble(
     conversation = _over(own, count, fields)
     if entry is not None:
         fields["entry"] = _entry(spine, conversation, dict(entry))
-    fields["created_at"] = moment(fields["created_at"])
+    fields["created_at"] = from_microseconds(fields["created_at"])
     return cls(id=checkpoint_id, agent_id=agent_id, conversation=conversation, **fields)
 
 

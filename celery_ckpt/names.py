@@ -58,9 +58,9 @@ def file_name(name: str) -> str:
 def new_checkpoint_id(agent_id: str, now: datetime) -> str:
     """A new id: the agent's locator, the time in microseconds (so that ids sort) and chance."""
     milliseconds, rest = divmod(round(now.timestamp() * 1_000_000), 1000)
-    moment = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
+    due_at = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
     # The extended-hex alphabet of base 32 is the one whose characters sort like what they stand for.
-    own = base64.b32hexencode(moment + secrets.token_bytes(7)).decode().lower()
+    own = base64.b32hexencode(due_at + secrets.token_bytes(7)).decode().lower()
     return id_prefix(agent_id) + own
 
 

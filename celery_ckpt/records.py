@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -10,11 +12,12 @@ from pydantic import Field
 
 from celery_ckpt.checkpoint import (
     AgentId,
+    Checkpoint,
     CheckpointId,
     Count,
     Metadata,
-    Moment,
     RunId,
+    Timestamp,
     UsedSoFar,
     Value,
     hand_out_copies,
@@ -39,7 +42,7 @@ class Lease(Value):
     nonce: str
     owner: str
     #: By the store's clock. The end alone does not fence: only a newer lease does.
-    expires_at: Moment
+    expires_at: Timestamp
 
 
 class Step(Value):
@@ -64,7 +67,7 @@ class RunStatus(StrEnum):
     """Where a run stands."""
 
     QUEUED = "queued"
-    WAITING = "waiting"
+    BLOCKED = "blocked"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -99,9 +102,9 @@ class RunRecord(Value):
     envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = Field(default_factory=dict)
     result: Annotated[Any, kept_exactly("result")] = None
     error: str | None = None
-    created_at: Moment
+    created_at: Timestamp
     #: When its outcome was known; ``None``: it has none, or an earlier version wrote it.
-    ended_at: Moment | None = None
+    ended_at: Timestamp | None = None
     #: What its task wants kept of the agent, see ``AgentTask``; ``None``: as the settings say.
     keep: Annotated[int, Field(ge=1)] | None = None
     max_age: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -125,7 +128,7 @@ class RunRecord(Value):
         return self.status.is_final and self.delivered
 
 
-class Start(Value):
+class StartResult(Value):
     """What became of a delivery: the run as it is now and, if it may be worked on, a lease.
 
     Without a lease the run is settled, or it waits for its turn.
@@ -133,11 +136,11 @@ class Start(Value):
 
     run: RunRecord
     lease: Lease | None = None
-    #: When a watchdog will look at the agent, unless another moment is set (see ``unwatch``).
-    moment: int = 0
+    #: When a watchdog will look at the agent, unless another moment is set (see ``unschedule``).
+    due_at: int = 0
 
 
-class Standing(Value):
+class AgentActivity(Value):
     """Where an agent stands: what a watchdog has to know."""
 
     #: The run whose turn it is, from its first attempt until it is settled.
@@ -156,12 +159,52 @@ class CheckpointInfo(Value):
     #: The store's own order; it only grows within an agent.
     seq: int
     iteration: int
-    created_at: Moment
+    created_at: Timestamp
     event: CheckpointEvent | None = None
     run_id: RunId | None = None
     metadata: Metadata = Field(default_factory=dict)
     #: The label by which it is pinned: then no sweep drops it.
     pin: str | None = None
+
+
+class Schedule(StrEnum):
+    """What makes an agent due: the two schedules of a store. The values are stored."""
+
+    #: The watchdog requeues the runs of dead workers.
+    WATCHDOG = "due"
+    #: A sweep deletes what the retention policy no longer keeps.
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True)
+class AgentContents:
+    """Everything that an agent has, except its lease and its policy."""
+
+    #: Oldest first.
+    checkpoints: list[Checkpoint]
+    #: Of all runs, in the order in which they were recorded.
+    steps: list[Step]
+    #: In the order in which they were added.
+    runs: list[RunRecord]
+
+
+#: Returns the new contents of an agent, or ``None`` to leave the agent as it is.
+Change = Callable[[AgentContents], AgentContents | None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A leftover, a damage or a risk that ``doctor`` found in a store."""
+
+    #: ``risk``: the configuration can lose work; ``left over``: by a crash; ``not listed``: missing
+    #: from an index; ``damaged``.
+    kind: str
+    #: The agent, key or file.
+    subject: str
+    what: str
+    remedy: str
+    can_repair: bool = False
+    repaired: bool = False
 
 
 hand_out_copies(Step, "value")

@@ -1,46 +1,60 @@
-"""The store: what every one of them promises. Said here, and nowhere else (``upkeep.py`` has the part
-for those who look after it).
+"""The store protocol: what every store promises. It is stated here and nowhere else.
 
-A store keeps, for each agent, its checkpoints in the order in which they were saved, the recorded
-steps of its runs, the records of its runs, and who may write for it now.
+A store keeps, for each agent: its checkpoints in the order in which they were saved, the recorded
+steps of its runs, the records of its runs, its lease, its policy, and when it is due for the watchdog
+and for a sweep.
 
 1.  A save is atomic and complete when it returns. After any crash the latest checkpoint is whole.
-2.  Whatever was saved and not pruned loads back exactly, however many threads and processes save.
+2.  What was saved and not removed loads back exactly, for any number of threads and processes.
 3.  Order is the store's own sequence, never a clock's.
-4.  Every write may be repeated: an equal one again does nothing, a different one under the same id is
-    refused with ``AlreadyExists``. So a write whose reply was lost may simply be sent again.
-5.  With a lease, a write is refused (``LeaseLost``) unless that very lease is the newest one given and
-    not released; that it has expired does not matter until a newer one is given. Without a lease, a
-    write is refused (``LeaseHeld``) while somebody holds an unexpired one. A refused write changes
-    nothing.
-6.  An error is never answered as "nothing there".
-7.  Every method may be called from any thread, and after a fork.
+4.  Every write may be repeated. An equal write does nothing; a different one under the same id raises
+    ``AlreadyExists``. A caller that lost the reply to a write sends the write again.
+5.  A write with a lease raises ``LeaseLost`` unless that lease is the newest one given and was not
+    released. An expired lease stays valid until a newer one is given. A write without a lease raises
+    ``LeaseHeld`` while an unexpired lease exists. A refused write changes nothing.
+6.  An error is never reported as "not found".
+7.  Every method can be called from any thread, and after a fork.
 
-Every method that takes an ``agent_id`` raises ``InvalidName`` (a ``ValueError``) for one that is empty
-or over 512 characters, and any of them may raise ``StoreUnavailable``.
+Every method that takes an ``agent_id`` raises ``InvalidName`` (a ``ValueError``) for a name that is
+empty or longer than 512 characters. Every method may raise ``StoreUnavailable``.
+
+Agents are on two schedules, apart from their data: ``Schedule.WATCHDOG`` and ``Schedule.SWEEP``. A
+caller that claims an agent moves its due time forward in the same atomic step, so that each due agent
+is given to one caller.
 """
 
 from __future__ import annotations
 
 import builtins
-from abc import abstractmethod
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
-from celery_ckpt.upkeep import Upkeep
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import (
+    AgentActivity,
+    Change,
+    CheckpointInfo,
+    Finding,
+    Lease,
+    RunRecord,
+    Schedule,
+    StartResult,
+    Step,
+)
+from celery_ckpt.retention.report import PIN, AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.usage import Usage
 
-#: Checkpoints, steps and run records over this are refused, unless a store is told otherwise.
+#: Larger checkpoints, steps and run records are refused, unless the store was given another limit.
 DEFAULT_MAX_CHECKPOINT_BYTES = 64_000_000
 
-#: What a write waits for before it returns: as the store is set up, the disk, or another machine.
+#: What a write waits for before it returns: the store's own configuration, its disk, or a replica.
 Durability = Literal["default", "fsync", "replica"]
 
 
-class CheckpointStore(Upkeep):
+class CheckpointStore(ABC):
     """Keeps checkpoints, steps, run records and leases."""
 
     # -- checkpoints ---------------------------------------------------------------------------------
@@ -49,44 +63,52 @@ class CheckpointStore(Upkeep):
     def save(
         self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
     ) -> None:
-        """Keep a checkpoint; it is the agent's latest from now on.
+        """Save a checkpoint as the agent's latest.
 
-        With ``run``, that run's record is replaced in the same atomic step. If the checkpoint was
-        saved before, nothing is replaced: not the run either.
+        With ``run``, replace that run's record in the same atomic step. If this checkpoint was saved
+        before, nothing is replaced, the run included.
 
         Raises:
             RunNotFound: the run was never added.
-            AlreadyExists: its id was saved with another content.
+            AlreadyExists: a checkpoint with this id and another content exists.
             LeaseLost, LeaseHeld: see 5.
-            CheckpointTooLarge: it is over the limit.
+            CheckpointTooLarge: the checkpoint exceeds the limit.
         """
 
     @abstractmethod
     def load_latest(self, agent_id: str) -> Checkpoint | None:
-        """The agent's latest checkpoint; ``None`` only if it has none.
+        """Return the agent's latest checkpoint, or ``None`` if it has no checkpoint.
 
         Raises:
-            CheckpointDamaged: there is one, and it cannot be read.
+            CheckpointDamaged: the latest checkpoint cannot be read.
+        """
+
+    @abstractmethod
+    def load(self, checkpoint_id: str) -> Checkpoint | None:
+        """Return a checkpoint of any agent by its id.
+
+        Raises:
+            CheckpointDamaged: the checkpoint exists and cannot be read.
         """
 
     @abstractmethod
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
-        """The agent's checkpoints, newest first; at most ``limit`` of them.
+        """Return the agent's checkpoints, newest first, at most ``limit`` of them.
 
         Raises:
-            CheckpointDamaged: one of them cannot be read; ``readable`` of the error has the others.
+            CheckpointDamaged: one of them cannot be read; the error's ``readable`` has the others.
         """
 
     @abstractmethod
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        """The outlines of the agent's checkpoints, newest first, without reading any message."""
+        """Return the outlines of the agent's checkpoints, newest first. Reads no message."""
 
     @abstractmethod
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
-        """Drop these checkpoints and what only they needed; returns how many of them were there."""
+        """Remove these checkpoints and what only they needed. Return how many existed."""
 
     def prune(self, agent_id: str, keep: int) -> int:
-        """Drop all but the newest ``keep`` checkpoints; returns how many went. 0 keeps none."""
+        """Remove all but the newest ``keep`` checkpoints. Return how many were removed."""
         if keep < 0:
             raise ValueError(f"prune(keep={keep}): keep is 0 or more")
         return self.remove(agent_id, self._ids_newest_first(agent_id)[keep:])
@@ -96,11 +118,11 @@ class CheckpointStore(Upkeep):
 
     @abstractmethod
     def delete(self, agent_id: str) -> int:
-        """Forget the agent: checkpoints, steps, runs, lease. Returns how many checkpoints went."""
+        """Delete the agent with all it has. Return how many checkpoints were deleted."""
 
     @abstractmethod
     def agents(self) -> Iterator[str]:
-        """The names of all agents with anything stored, each once, read page by page, in no order."""
+        """Yield the name of every agent once, in no particular order. Reads page by page."""
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -108,25 +130,25 @@ class CheckpointStore(Upkeep):
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
         """Take the right to write for ``ttl`` seconds, with a token one larger than any before.
 
-        ``over`` names a lease that may be taken over although it has not expired, because its owner
-        is known to be dead; it is ignored if another one is held by now.
+        ``over`` is an unexpired lease that may be taken over because its owner is known to be dead.
+        It is ignored if another lease is held by now.
 
         Raises:
-            LeaseHeld: somebody holds an unexpired lease, be it the same owner.
+            LeaseHeld: an unexpired lease exists, even one of the same owner.
         """
 
     @abstractmethod
     def renew(self, lease: Lease, ttl: float) -> Lease:
-        """Hold the lease for ``ttl`` seconds from now. Raises ``LeaseLost`` if it is over."""
+        """Extend the lease to ``ttl`` seconds from now. Raises ``LeaseLost`` if it was lost."""
 
     @abstractmethod
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
-        """Give the lease up. False, and nothing changes, if it was over already.
+        """Release the lease. Return False, and change nothing, if it was lost or released before.
 
-        With ``run``, that run's record is replaced in the same atomic step. With ``unclaimed``, the
-        agent is watched first: ``due`` names it so many seconds from now.
+        With ``run``, replace that run's record in the same atomic step. With ``due_in``, first put the
+        agent on the watchdog's schedule in that many seconds.
 
         Raises:
             RunNotFound: the run was never added.
@@ -134,25 +156,25 @@ class CheckpointStore(Upkeep):
 
     @abstractmethod
     def holder(self, agent_id: str) -> Lease | None:
-        """The unexpired lease of the agent, if somebody holds one."""
+        """Return the agent's unexpired lease, if there is one."""
 
     # -- steps ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
-        """Keep a step's result.
+        """Record a step's result.
 
-        With ``paid``, the ``usage`` of its run is raised by that in the same atomic step, if the step
-        is recorded now and the run was added. No other method changes the usage of a known run.
+        With ``paid``, add it to the ``usage`` of the step's run in the same atomic step, if the step is
+        new and the run was added. No other method changes the usage of a run.
 
         Raises:
-            AlreadyExists: the run has a step of that key with another content.
+            AlreadyExists: the run has a step with this key and another content.
             LeaseLost, LeaseHeld: see 5.
         """
 
     @abstractmethod
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
-        """The run's recorded steps in the order in which they were recorded."""
+        """Return the run's recorded steps in the order in which they were recorded."""
 
     @abstractmethod
     def drop_steps(
@@ -169,12 +191,13 @@ class CheckpointStore(Upkeep):
     # -- runs ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
-        """Keep a run's record if there is none of that run yet; needs no lease.
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
+        """Add a run's record unless the run has one. Needs no lease.
 
-        With ``unclaimed``, the agent is watched first: ``due`` names it so many seconds from now.
+        With ``due_in``, first put the agent on the watchdog's schedule in that many seconds.
 
-        Returns whether the record is kept as given: False if another one was there.
+        Returns:
+            True if the stored record equals ``run``, False if another record exists.
         """
 
     @abstractmethod
@@ -188,38 +211,40 @@ class CheckpointStore(Upkeep):
 
     @abstractmethod
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
-        """A run's record."""
+        """Return a run's record, or ``None`` if the run was never added."""
 
     @abstractmethod
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
-        """The records of all runs of the agent, in the order in which they were added."""
+        """Return the records of all runs of the agent in the order in which they were added."""
 
-    # -- whose turn it is ----------------------------------------------------------------------------
+    # -- turns ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
-        """A run was delivered to a worker: begin an attempt, if it is the run's turn.
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
+        """Begin an attempt of a delivered run, if it is the run's turn.
 
-        A run that is not known is added as given. The first run to start is the agent's active one
-        until it is settled; another one waits (``WAITING``, no lease). An attempt takes the lease,
-        as ``acquire`` does, and is counted. Either way ``run.delivery`` is noted. A run that is
-        finished but not settled gets the lease and is not changed, so that its outcome can be
-        delivered.
+        An unknown run is added as given. The first run to start is the agent's active run until it is
+        settled; any other run becomes ``BLOCKED`` and gets no lease. An attempt takes the lease as
+        ``acquire`` does, and is counted. In every case ``run.delivery`` is stored. A run that has ended
+        but is not settled gets the lease and is not changed, so that its outcome can be delivered.
 
-        The agent is watched first, whatever comes of it: ``due`` names it ``ttl`` seconds from now.
+        Before anything else the agent is put on the watchdog's schedule, ``ttl`` seconds from now.
 
         Raises:
-            LeaseHeld: somebody works for the agent now.
+            LeaseHeld: an unexpired lease exists.
         """
 
     @abstractmethod
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
-        """Celery has the run's outcome: mark that and give up the lease.
+        """Record that Celery has the run's outcome, and release the lease.
 
-        The steps of a run that succeeded are dropped; one that failed may be resumed by hand.
+        Drops the steps of a run that succeeded. A failed run keeps them, because it can be resumed.
 
-        Returns the agent's next run, which is to be sent: the first of those that wait; it is the
-        active one from now on. Needs no lease for a run that is not the active one.
+        Returns:
+            The agent's next run, which is now the active one and must be published: the first
+            ``BLOCKED`` run. A run that is not the active one needs no lease.
 
         Raises:
             RunNotFound: the run was never added.
@@ -228,33 +253,129 @@ class CheckpointStore(Upkeep):
 
     @abstractmethod
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
-        """Put an end to a run that has none yet; whoever works on it is fenced off.
+        """Cancel a run that has not ended, and fence off the attempt that works on it.
 
-        Returns a lease with which to settle it; ``None`` if another run is the active one, or none.
+        Returns:
+            A lease to settle the run with, or ``None`` if the run is not the active one.
 
         Raises:
             RunNotFound: the run was never added.
-            RunOver: it has ended.
+            RunOver: the run has ended.
         """
 
     @abstractmethod
-    def standing(self, agent_id: str) -> Standing:
-        """The agent's open runs, the active one, and who holds the lease."""
+    def activity(self, agent_id: str) -> AgentActivity:
+        """Return the agent's open runs, its active run and its lease."""
 
-    # -- the end -------------------------------------------------------------------------------------
+    # -- schedules: when the watchdog or a sweep looks at an agent -----------------------------------
 
-    def risks(self) -> builtins.list[str]:
-        """Why this store, as it is set up, can lose what was saved, or lets others change it; for a
-        person to read.
+    @abstractmethod
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        """Make the agent due ``after`` seconds from now. Return its due time, an opaque number."""
+
+    @abstractmethod
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
+        """Take agents off the schedule unless their due time has changed. Return how many."""
+
+    @abstractmethod
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        """Claim up to ``limit`` due agents. Return each with its new due time, ``hold`` seconds ahead.
+
+        Each agent is given to one caller. It is due again after ``hold`` seconds unless it is scheduled
+        otherwise. On ``Schedule.SWEEP``, every agent is due that was saved, settled or given a policy
+        since a sweep finished with it (``apply``).
+        """
+
+    @abstractmethod
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
+        """Return the number of due agents."""
+
+    # -- policies and pruning ------------------------------------------------------------------------
+
+    @abstractmethod
+    def policy(self, agent_id: str) -> AgentPolicy:
+        """Return the agent's policy: its pins and its own limits."""
+
+    @abstractmethod
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
+        """Replace the agent's policy if it still equals ``before``.
+
+        Returns:
+            False, and nothing changes, if the policy is another one or the agent does not exist.
+        """
+
+    def pin(self, checkpoint_id: str, label: str | None) -> bool:
+        """Pin a checkpoint of any agent under a label; ``None`` removes the pin.
+
+        Returns:
+            True if the checkpoint exists.
 
         Raises:
-            ConfigurationError: it cannot be as durable as it is to be.
-            StoreUnavailable: it does not answer.
+            InvalidName: the label is empty or too long.
+        """
+        label = None if label is None else checked_name(label, "A pin's label")
+        while (checkpoint := self.load(checkpoint_id)) is not None:
+            before = self.policy(checkpoint.agent_id)
+            after = before.labelled(checkpoint_id, label, checkpoint.metadata.get(PIN))
+            if before == after or self.set_policy(checkpoint.agent_id, before, after):
+                # A sweep may have removed it before the pin was stored; later ones cannot.
+                return self.load(checkpoint_id) is not None
+        return False
+
+    @abstractmethod
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
+        """Return what a sweep needs to know of each of these agents, in this order."""
+
+    @abstractmethod
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
+        """Apply the plans of a sweep, agent by agent. Return what was deleted of each.
+
+        Nothing of an agent is deleted if its policy has changed since the snapshot. An agent is deleted
+        as a whole, or loses its latest checkpoint, only if nothing about it has changed. Old runs
+        (``retention.policy.old_runs``) are identified in the same atomic step that deletes them.
+        An agent that has changed is due again after ``plan.retry`` seconds, any other after
+        ``plan.again`` seconds or when it changes.
+        """
+
+    # -- maintenance ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        """Replace everything an agent has by what ``change`` returns, in one atomic step.
+
+        ``change`` returns ``None`` to leave the agent as it is. The lease, the policy and the order are
+        kept. Checkpoints and runs keep their ids. Steps may be left out; the others keep their runs and
+        have distinct keys within a run. This is the only method that alters saved data. Rekeying
+        uses it.
+
+        Returns:
+            False, and nothing has changed, if another write changed the agent at the same time.
+
+        Raises:
+            CheckpointDamaged: one of the checkpoints cannot be read.
+            LeaseLost, LeaseHeld: as for any write, if there is something to write.
+        """
+
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
+        """Yield leftovers and damage; with ``repair``, repair what can be repaired.
+
+        Reads the whole store. Does not touch what is being written.
+        """
+        return iter(())
+
+    def risks(self) -> builtins.list[str]:
+        """Return why this store, as configured, can lose saved data or lets others change it.
+
+        Raises:
+            ConfigurationError: the store cannot be as durable as it was asked to be.
+            StoreUnavailable: the store does not answer.
         """
         return []
 
-    def close(self) -> None:
-        """Give up connections and files. The store must not be used afterwards."""
+    def close(self) -> None:  # noqa: B027  (a store may have nothing to close)
+        """Close connections and files. The store must not be used afterwards."""
 
     def __enter__(self) -> Self:
         return self

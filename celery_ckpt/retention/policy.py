@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.retention.report import Sight, Verdict
+from celery_ckpt.retention.report import AgentSnapshot, PrunePlan
 
 #: An agent that could not be looked at is looked at again after so many seconds.
 _DAMAGED_AGAIN = 86_400.0
@@ -103,31 +103,35 @@ class Rules:
     #: forgotten.
     forget_after: float | None = None
 
-    def policy_of(self, sight: Sight) -> RetentionPolicy:
+    def policy_of(self, snapshot: AgentSnapshot) -> RetentionPolicy:
         """The limits of one agent: its own, else those of its last run's task, else these."""
-        run, notes = sight.last_run, sight.notes
-        keep = notes.keep or (run.keep if run else None) or self.keep
-        max_age = notes.max_age or (run.max_age if run else None) or self.max_age
+        run, policy = snapshot.last_run, snapshot.policy
+        keep = policy.keep or (run.keep if run else None) or self.keep
+        max_age = policy.max_age or (run.max_age if run else None) or self.max_age
         return RetentionPolicy(keep, None if max_age is None else _span(max_age))
 
-    def forget_at(self, sight: Sight) -> datetime | None:
+    def forget_at(self, snapshot: AgentSnapshot) -> datetime | None:
         """When the agent goes as a whole, if nothing changes; ``None``: never."""
-        after = sight.notes.forget_after or (self.forget_after if sight.is_named_by_task else None)
-        if after is None or not _has_ended(sight) or any(mark.pin for mark in sight.marks):
+        after = snapshot.policy.forget_after or (
+            self.forget_after if snapshot.is_named_by_task else None
+        )
+        if after is None or not _has_ended(snapshot) or any(mark.pin for mark in snapshot.marks):
             return None
-        return _later(_end_of(sight), _span(after))
+        return _later(_end_of(snapshot), _span(after))
 
-    def judge_runs(self, sight: Sight, now: datetime) -> tuple[datetime | None, datetime | None]:
+    def judge_runs(
+        self, snapshot: AgentSnapshot, now: datetime
+    ) -> tuple[datetime | None, datetime | None]:
         """The runs go that ended by when, and when to look for others; ``None``: none do, never."""
-        after = sight.notes.forget_after or self.forget_after
-        if after is None or sight.oldest_end is None:
+        after = snapshot.policy.forget_after or self.forget_after
+        if after is None or snapshot.oldest_end is None:
             return None, None
-        first = _later(sight.oldest_end, _span(after))
+        first = _later(snapshot.oldest_end, _span(after))
         if first > now:
             return None, first
         # Which will be the first then is not known yet; but hardly one ends after the last.
-        is_over = sight.last_run is not None and sight.last_run.is_settled
-        last = _later(_end_of(sight), _span(after)) if is_over else now
+        is_over = snapshot.last_run is not None and snapshot.last_run.is_settled
+        last = _later(_end_of(snapshot), _span(after)) if is_over else now
         return now - _span(after), last if last > now else None
 
 
@@ -148,52 +152,56 @@ def oldest_end(agent_id: str, runs: Sequence[RunRecord]) -> datetime | None:
 
 
 def judge(
-    sight: Sight, rules: Rules, now: datetime, moment: int | None = None, retry: float = 150.0
-) -> Verdict:
+    snapshot: AgentSnapshot,
+    rules: Rules,
+    now: datetime,
+    due_at: int | None = None,
+    retry: float = 150.0,
+) -> PrunePlan:
     """What is to be done about an agent that a sweep has seen."""
-    if sight.damage:
-        return Verdict(sight, moment, again=_DAMAGED_AGAIN, retry=retry)
-    forget_at = rules.forget_at(sight)
+    if snapshot.damage:
+        return PrunePlan(snapshot, due_at, again=_DAMAGED_AGAIN, retry=retry)
+    forget_at = rules.forget_at(snapshot)
     if forget_at is not None and forget_at <= now:
-        return Verdict(sight, moment, forget=True, retry=retry)
-    policy, live = rules.policy_of(sight), is_live(sight)
-    drop = [mark.id for mark in policy.expired(sight.marks, now, live=live)]
+        return PrunePlan(snapshot, due_at, forget=True, retry=retry)
+    policy, live = rules.policy_of(snapshot), is_live(snapshot)
+    drop = [mark.id for mark in policy.expired(snapshot.marks, now, live=live)]
     gone = set(drop)
-    staying = [mark for mark in sight.marks if mark.id not in gone]
-    runs_before, next_run = rules.judge_runs(sight, now)
+    staying = [mark for mark in snapshot.marks if mark.id not in gone]
+    runs_before, next_run = rules.judge_runs(snapshot, now)
     coming = forget_at, policy.next_expiry(staying, live=live), next_run
     moments = [at for at in coming if at is not None]
     wait = (min(moments) - now).total_seconds() if moments else None
     again = None if wait is None else max(_SOONEST, min(wait, _LATEST))
-    return Verdict(sight, moment, drop, runs_before=runs_before, again=again, retry=retry)
+    return PrunePlan(snapshot, due_at, drop, runs_before=runs_before, again=again, retry=retry)
 
 
-def is_live(sight: Sight) -> bool:
+def is_live(snapshot: AgentSnapshot) -> bool:
     """May somebody go on with the agent, so that its latest checkpoint is needed?
 
     Only a task's own agent is ever through: when that has succeeded or was cancelled. One that failed
     may be resumed by hand, and a named one gets its next task whenever it pleases.
     """
-    run = sight.last_run
-    is_over = _has_ended(sight) and run is not None and run.status is not RunStatus.FAILED
-    return not (is_over and sight.is_named_by_task)
+    run = snapshot.last_run
+    is_over = _has_ended(snapshot) and run is not None and run.status is not RunStatus.FAILED
+    return not (is_over and snapshot.is_named_by_task)
 
 
-def _has_ended(sight: Sight) -> bool:
-    return not sight.is_busy and sight.last_run is not None and sight.last_run.is_settled
+def _has_ended(snapshot: AgentSnapshot) -> bool:
+    return not snapshot.is_busy and snapshot.last_run is not None and snapshot.last_run.is_settled
 
 
-def _end_of(sight: Sight) -> datetime:
-    run = sight.last_run
+def _end_of(snapshot: AgentSnapshot) -> datetime:
+    run = snapshot.last_run
     assert run is not None
     # Records of earlier versions do not say when their run ended.
-    return run.ended_at or max([run.created_at, *(mark.created_at for mark in sight.marks)])
+    return run.ended_at or max([run.created_at, *(mark.created_at for mark in snapshot.marks)])
 
 
-def _later(moment: datetime, after: timedelta) -> datetime:
+def _later(due_at: datetime, after: timedelta) -> datetime:
     """So much later, or at the end of time: that is also when a record was made that cannot be read."""
     try:
-        return moment + after
+        return due_at + after
     except OverflowError:
         return _END_OF_TIME
 

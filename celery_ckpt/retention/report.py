@@ -1,23 +1,23 @@
-"""What those who tidy up a store need to know, and what they say: a sweep, and a doctor.
+"""What a sweep reads, plans and reports.
 
-A sweep claims agents that have changed or are due (``CheckpointStore.due``). It reads each of them
-(``Sight``), ``policy`` decides what may be deleted, and the store carries that out (``Verdict``).
+A sweep claims agents that have changed or are due (``CheckpointStore.claim_due``). It reads an
+``AgentSnapshot`` of each, ``retention.policy`` turns it into a ``PrunePlan``, and the store applies
+the plan and returns a ``PruneResult``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from celery_ckpt.checkpoint import Checkpoint, Value
-from celery_ckpt.clock import moment
+from celery_ckpt.checkpoint import Value
+from celery_ckpt.clock import from_microseconds
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.records import RunRecord, RunStatus, Step
+from celery_ckpt.records import RunRecord, RunStatus
 
 #: The metadata by which a checkpoint is pinned as it is taken.
 PIN = "pin"
@@ -30,16 +30,7 @@ def without_pin(metadata: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if key != PIN}
 
 
-class Rounds(StrEnum):
-    """Who looks at agents when their moments have come."""
-
-    #: Brings back the runs of the dead.
-    WATCHDOG = "due"
-    #: Drops what is not kept any longer.
-    SWEEP = "sweep"
-
-
-class Mark(NamedTuple):
+class CheckpointSummary(NamedTuple):
     """As much of a checkpoint as it takes to judge it."""
 
     id: str
@@ -56,10 +47,10 @@ class Mark(NamedTuple):
     @property
     def created_at(self) -> datetime:
         """When it was taken."""
-        return moment(self.taken)
+        return from_microseconds(self.taken)
 
 
-class Notes(Value):
+class AgentPolicy(Value):
     """What was decided about one agent, beside its history."""
 
     #: Checkpoint ids and their labels; an empty one takes back a pin that came with the checkpoint.
@@ -73,14 +64,14 @@ class Notes(Value):
         """The label of a checkpoint that was given one, or none, as it was taken."""
         return self.pins.get(checkpoint_id, given) or None
 
-    def labelled(self, checkpoint_id: str, label: str | None, given: str | None) -> Notes:
+    def labelled(self, checkpoint_id: str, label: str | None, given: str | None) -> AgentPolicy:
         """The same with another label for a checkpoint, or with none."""
         others = self.without([checkpoint_id])
         if label == (given or None):
             return others
         return others.model_copy(update={"pins": {**others.pins, checkpoint_id: label or ""}})
 
-    def without(self, checkpoint_ids: Iterable[str]) -> Notes:
+    def without(self, checkpoint_ids: Iterable[str]) -> AgentPolicy:
         """The same without a word on these checkpoints."""
         gone = self.pins.keys() & set(checkpoint_ids)
         if not gone:
@@ -95,28 +86,12 @@ class Notes(Value):
         return encode(self.model_dump(exclude_defaults=True))
 
     @classmethod
-    def from_bytes(cls, stored: bytes) -> Notes:
+    def from_bytes(cls, stored: bytes) -> AgentPolicy:
         """Read what ``to_bytes`` wrote. Raises ``ValueError``."""
         return cls.model_validate(decode(stored)) if stored else cls()
 
 
-@dataclass(frozen=True)
-class Contents:
-    """Everything that an agent has, but its lease and its notes."""
-
-    #: Oldest first.
-    checkpoints: list[Checkpoint]
-    #: Of all its runs, in the order in which they were recorded.
-    steps: list[Step]
-    #: In the order in which they were added.
-    runs: list[RunRecord]
-
-
-#: Says what is to stand in the place of an agent's contents; ``None``: it may stay.
-Change = Callable[[Contents], Contents | None]
-
-
-class LastRun(NamedTuple):
+class RunSummary(NamedTuple):
     """As much of a run as it takes to judge its agent."""
 
     run_id: str
@@ -128,7 +103,7 @@ class LastRun(NamedTuple):
     max_age: float | None = None
 
     @classmethod
-    def of(cls, run: RunRecord | None) -> LastRun | None:
+    def of(cls, run: RunRecord | None) -> RunSummary | None:
         """The same of a whole record."""
         if run is None:
             return None
@@ -137,21 +112,21 @@ class LastRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sight:
+class AgentSnapshot:
     """An agent as a sweep saw it."""
 
     agent_id: str
     #: Changes whenever the agent does; empty if there is no such agent.
     seen: str = ""
     #: Its checkpoints, newest first.
-    marks: list[Mark] = field(default_factory=list)
-    notes: Notes = field(default_factory=Notes)
+    marks: list[CheckpointSummary] = field(default_factory=list)
+    policy: AgentPolicy = field(default_factory=AgentPolicy)
     #: Is a run open, or does somebody hold the lease?
     is_busy: bool = False
     #: Is one of its runs the task that it is named after?
     is_named_by_task: bool = False
     #: The run that was added last.
-    last_run: LastRun | None = None
+    last_run: RunSummary | None = None
     #: No run that may go, see ``retention.old_runs``, ended before this; ``None``: there is none.
     oldest_end: datetime | None = None
     #: Where the log begins, and the sequence that the checkpoints stand at, in Redis.
@@ -162,12 +137,12 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PrunePlan:
     """What a sweep decided about an agent."""
 
-    sight: Sight
+    snapshot: AgentSnapshot
     #: The moment under which the sweep was told of it; ``None``: it was not told.
-    moment: int | None = None
+    due_at: int | None = None
     #: The ids of the checkpoints that go.
     drop: list[str] = field(default_factory=list)
     #: The records of runs go that ended by then (see ``retention.old_runs``); ``None``: none do.
@@ -180,7 +155,7 @@ class Verdict:
     retry: float = 150.0
 
 
-class Pruned(NamedTuple):
+class PruneResult(NamedTuple):
     """What became of one agent that a sweep looked at."""
 
     agent_id: str
@@ -195,9 +170,9 @@ class Pruned(NamedTuple):
     #: How many records of old runs went, or would go, of an agent that stays.
     runs: int = 0
 
-    def and_then(self, other: Pruned) -> Pruned:
+    def and_then(self, other: PruneResult) -> PruneResult:
         """This, and what went of the same agent when it was looked at again."""
-        return Pruned(
+        return PruneResult(
             self.agent_id,
             self.checkpoints + other.checkpoints,
             self.bytes + other.bytes,
@@ -229,7 +204,7 @@ class PruneReport:
     #: Is that only what would go?
     dry_run: bool = False
 
-    def add(self, one: Pruned) -> None:
+    def add(self, one: PruneResult) -> None:
         """Count one agent."""
         self.agents += 1
         self.pruned += one.is_any
@@ -254,18 +229,3 @@ class PruneReport:
             f"agents as a whole, {self.runs:,} old runs, {self.bytes:,} bytes; "
             f"{self.agents:,} agents were looked at"
         )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that a doctor found in a store."""
-
-    #: ``risk``: of losing work, by how the store is set up; ``left over``: by a crash; ``not listed``:
-    #: nobody would ever look at it; ``damaged``.
-    kind: str
-    #: The agent, key or file.
-    subject: str
-    what: str
-    remedy: str
-    can_repair: bool = False
-    repaired: bool = False

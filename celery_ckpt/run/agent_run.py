@@ -55,7 +55,7 @@ class HasOutput(Protocol):
 
 
 #: What a model's client returns. Not ``Any``: to type checkers a coroutine would be one too.
-Answer: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
+ModelReply: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
 
 
 class AgentRun:
@@ -179,7 +179,7 @@ class AgentRun:
         self, fn: Callable[P, list[Any] | HasOutput], *args: P.args, **kwargs: P.kwargs
     ) -> list[Message]: ...
     @overload
-    def llm(self, fn: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Message: ...
+    def llm(self, fn: Callable[P, ModelReply], *args: P.args, **kwargs: P.kwargs) -> Message: ...
     def llm(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a model, record its message and append it to the conversation; emits LLM_RESPONSE.
 
@@ -368,7 +368,7 @@ class AgentRun:
         own = self._redaction.json(self.metadata, "metadata")
         given = self._redaction.json({**own, **metadata}, "metadata") if metadata else own
         at = self._at.of_snapshot(event)
-        of_run = own if at.get("entry") is None else self._at.metadata
+        run_record = own if at.get("entry") is None else self._at.metadata
         return Checkpoint.new(
             self.agent_id,
             conversation,
@@ -376,7 +376,7 @@ class AgentRun:
             run_id=self.run_id,
             state=state,
             metadata=given,
-            run_metadata=None if of_run == without_pin(given) else of_run,
+            run_metadata=None if run_record == without_pin(given) else run_record,
             usage=self._at.usage_kept,
             # Only an exact one holds what steps of its iteration have used: a replay adds no more.
             counted=self._calls.counted if at.get("entry") is None and not self._at.ended else None,

@@ -30,7 +30,7 @@ from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_wa
 from celery_ckpt.run.replies import Reply, recorded_reply, usage_of
 from celery_ckpt.run.results import declared, dumped, loaded
 from celery_ckpt.run.steps import BY_HAND, StepBook, name_of
-from celery_ckpt.run.tool_results import Answers
+from celery_ckpt.run.tool_results import ToolResults
 from celery_ckpt.run.toolbox import Errors, Failure, Toolbox, calls_of
 from celery_ckpt.usage import Usage
 
@@ -63,7 +63,7 @@ class Calls:
         self.counted = counted
         self._counted = book.up_to(counted, 1 if position.is_past else 0)
         self._recognition = Recognition(run, position, book)
-        self._answers = Answers()
+        self._answers = ToolResults()
         self._lock = threading.Lock()
         #: Has the body ended?
         self._is_over = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from celery_ckpt.conversation import Conversation
-from celery_ckpt.run.tool_results import Answers
+from celery_ckpt.run.tool_results import ToolResults
 
 PendingCalls = Literal["leave", "answer", "take_back"]
 POLICIES: tuple[str, ...] = get_args(PendingCalls)
@@ -34,7 +34,7 @@ def repaired(conversation: Conversation, policy: PendingCalls) -> Conversation:
         asking = (i for i, m in enumerate(messages) if names & {call.id for call in m.tool_calls})
         whole.replace(messages[: next(asking)])
         return whole
-    answers = Answers()
+    answers = ToolResults()
     for call in open_calls:
         answers.add(whole, call, INTERRUPTED)
     answers.flush(whole)

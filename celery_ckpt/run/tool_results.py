@@ -58,7 +58,7 @@ class _Held:
         return self.call_id, self.asking
 
 
-class Answers:
+class ToolResults:
     """Holds results until it is their turn, then appends them. Thread-safe.
 
     A call that the conversation has an answer to already is never answered again.

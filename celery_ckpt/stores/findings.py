@@ -12,25 +12,25 @@ from celery_ckpt.errors import (
     StoreError,
     StoreUnavailable,
 )
-from celery_ckpt.retention.report import Finding, Rounds
+from celery_ckpt.records import Finding, Schedule
 from celery_ckpt.store import CheckpointStore
 
 #: Who writes an index entry writes what belongs to it within this time, in seconds.
 PATIENCE = 1.0
 
 
-def moment_for_nobody(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
+def moment_for_nobody(agent_id: str, on: Schedule, repaired: bool) -> Finding:
     """A moment was given to an agent that is not there."""
-    what = f"the {rounds.name.lower()} is to look at it, and there is no such agent"
+    what = f"the {on.name.lower()} is to look at it, and there is no such agent"
     return Finding("left over", agent_id, what, "Its entry can go.", True, repaired)
 
 
-def overlooked(agent_id: str, rounds: Rounds, repaired: bool) -> Finding:
+def overlooked(agent_id: str, on: Schedule, repaired: bool) -> Finding:
     """An agent has something to be looked at, and no moment."""
     what = {
-        Rounds.WATCHDOG: "a run of it is open, and no watchdog will look at it",
-        Rounds.SWEEP: "it was saved, and no sweep will look at it",
-    }[rounds]
+        Schedule.WATCHDOG: "a run of it is open, and no watchdog will look at it",
+        Schedule.SWEEP: "it was saved, and no sweep will look at it",
+    }[on]
     return Finding("not listed", agent_id, what, "Have one look at it.", True, repaired)
 
 

@@ -54,7 +54,7 @@ def open_store(
     store = _opened(url, durability, options)
     # An empty text is a variable that was not set: no reason to write everything as it is.
     is_sealed = encryption_keys or isinstance(encryption_keys, str)
-    return _store("encrypted", "SealedStore")(store, encryption_keys) if is_sealed else store
+    return _store("encrypted", "EncryptedStore")(store, encryption_keys) if is_sealed else store
 
 
 def without_password(url: str) -> str:

@@ -8,13 +8,24 @@ from contextlib import suppress
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import StoreError
-from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, RunStatus, Standing, Start, Step
-from celery_ckpt.retention.report import Change, Finding, Notes, Pruned, Rounds, Sight, Verdict
+from celery_ckpt.records import (
+    AgentActivity,
+    Change,
+    CheckpointInfo,
+    Finding,
+    Lease,
+    RunRecord,
+    RunStatus,
+    Schedule,
+    StartResult,
+    Step,
+)
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
 from celery_ckpt.usage import Usage
 
 
-class StoreAround(CheckpointStore):
+class WrapperStore(CheckpointStore):
     """Passes everything on to the store that it is around. See ``CheckpointStore`` for each method."""
 
     def __init__(self, inner: CheckpointStore) -> None:
@@ -83,10 +94,10 @@ class StoreAround(CheckpointStore):
         return self.inner.renew(lease, ttl)
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
         """Passed on."""
-        return self.inner.release(lease, run=run, unclaimed=unclaimed)
+        return self.inner.release(lease, run=run, due_in=due_in)
 
     def holder(self, agent_id: str) -> Lease | None:
         """Passed on."""
@@ -116,9 +127,9 @@ class StoreAround(CheckpointStore):
 
     # -- runs ----------------------------------------------------------------------------------------
 
-    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         """Passed on."""
-        return self.inner.add_run(run, unclaimed=unclaimed)
+        return self.inner.add_run(run, due_in=due_in)
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """Passed on."""
@@ -132,7 +143,9 @@ class StoreAround(CheckpointStore):
         """Passed on."""
         return self.inner.runs(agent_id)
 
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
         """Passed on."""
         return self.inner.start_run(run, owner, ttl, over=over)
 
@@ -144,57 +157,57 @@ class StoreAround(CheckpointStore):
         """Passed on."""
         return self.inner.cancel_run(agent_id, run_id, owner, ttl)
 
-    def standing(self, agent_id: str) -> Standing:
+    def activity(self, agent_id: str) -> AgentActivity:
         """Passed on."""
-        return self.inner.standing(agent_id)
+        return self.inner.activity(agent_id)
 
     # -- upkeep --------------------------------------------------------------------------------------
 
-    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         """Passed on."""
-        return self.inner.watch(agent_id, after, rounds)
+        return self.inner.schedule(agent_id, after, on)
 
-    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         """Passed on."""
-        return self.inner.unwatch(moments, rounds)
+        return self.inner.unschedule(due_times, on)
 
-    def due(
-        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         """Passed on."""
-        return self.inner.due(limit, hold, rounds)
+        return self.inner.claim_due(limit, hold, on)
 
-    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """Passed on."""
-        return self.inner.count_due(rounds)
+        return self.inner.count_due(on)
 
-    def notes(self, agent_id: str) -> Notes:
+    def policy(self, agent_id: str) -> AgentPolicy:
         """Passed on."""
-        return self.inner.notes(agent_id)
+        return self.inner.policy(agent_id)
 
-    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
         """Passed on."""
-        return self.inner.set_notes(agent_id, before, after)
+        return self.inner.set_policy(agent_id, before, after)
 
     def pin(self, checkpoint_id: str, label: str | None) -> bool:
         """Passed on."""
         return self.inner.pin(checkpoint_id, label)
 
-    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
         """Passed on."""
-        return self.inner.sights(agent_ids)
+        return self.inner.snapshots(agent_ids)
 
-    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
         """Passed on."""
-        return self.inner.carry_out(verdicts)
+        return self.inner.apply(plans)
 
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
         """Passed on."""
         return self.inner.rewrite(agent_id, change, lease)
 
-    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
         """Passed on."""
-        return self.inner.ailments(repair)
+        return self.inner.findings(repair)
 
     def risks(self) -> builtins.list[str]:
         """Passed on."""
@@ -205,7 +218,7 @@ class StoreAround(CheckpointStore):
         self.inner.close()
 
 
-def give_back(store: CheckpointStore, start: Start) -> None:
+def give_back(store: CheckpointStore, start: StartResult) -> None:
     """An attempt cannot begin here after all: let another worker begin it. It is no stalled one."""
     if start.lease is not None:
         queued = start.run.model_copy(update={"status": RunStatus.QUEUED})

@@ -32,12 +32,12 @@ WRITES = frozenset(
         "start_run",
         "settle_run",
         "cancel_run",
-        "watch",
-        "unwatch",
-        "due",
-        "set_notes",
+        "schedule",
+        "unschedule",
+        "claim_due",
+        "set_policy",
         "pin",
-        "carry_out",
+        "apply",
     }
 )
 

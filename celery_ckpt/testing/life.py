@@ -19,7 +19,7 @@ from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.execution import work
 from celery_ckpt.runtime.process.context import AppContext
-from celery_ckpt.runtime.process.lease_renewer import Hold
+from celery_ckpt.runtime.process.lease_renewer import HeldLease
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.strategies import Never
 from celery_ckpt.testing.faults import Fault, FaultyStore
@@ -129,10 +129,10 @@ class _Attempt(Attempt):
             self._life.where = "after every iteration"
             raise self._stopped("crash_everywhere")
 
-    def release(self, record: RunRecord, unclaimed: float, *, patience: float | None = None) -> None:
+    def release(self, record: RunRecord, due_in: float, *, patience: float | None = None) -> None:
         """Give up the lease. Nothing is sent: the life makes the next attempt."""
         if not self._store.is_dead:
-            super().release(record, unclaimed, patience=patience)
+            super().release(record, due_in, patience=patience)
             raise _HandedOff
 
 
@@ -247,7 +247,7 @@ class Life:
         context = AppContext(task.app, store=store)
         run = RunRecord(agent_id=_AGENT, run_id=_RUN, created_at=system_clock.now())
         begun = store.start_run(run, context.owner, _TTL, over=self.store.holder(_AGENT))
-        attempt = _Attempt(self, store, context, task, begun.run, Hold(begun.lease), begun.moment)
+        attempt = _Attempt(self, store, context, task, begun.run, HeldLease(begun.lease), begun.due_at)
         body: Callable[..., Any] = getattr(task, "_orig_run", task.run)
         return work(attempt, lambda: body(*args, **kwargs))
 

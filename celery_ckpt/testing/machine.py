@@ -135,7 +135,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
         """Let a sweep look at all that it is told of; at everything, if runs are to be forgotten."""
         for store in (self.model, self.store):
             for agent_id in NAMES if after else ():
-                store.watch(agent_id, 0, SWEEP)
+                store.schedule(agent_id, 0, SWEEP)
             sweep(store, Rules(keep=3, forget_after=after))
 
     @rule(pick=st.integers(0, 50), label=st.sampled_from(["x", "y"]) | st.none())
@@ -295,6 +295,6 @@ def _pins(store: CheckpointStore, agent_id: str) -> Any:
 
 def _runs(store: CheckpointStore, agent_id: str) -> Any:
     """All about an agent's runs but the text by which each store tells progress."""
-    standing = store.standing(agent_id)
+    standing = store.activity(agent_id)
     everything = [*store.runs(agent_id), *standing.open]
     return standing.active, [run.model_copy(update={"progress": ""}) for run in everything]

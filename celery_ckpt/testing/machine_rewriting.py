@@ -11,8 +11,7 @@ from hypothesis.stateful import rule
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.messages import Message
-from celery_ckpt.records import Lease
-from celery_ckpt.retention.report import Contents
+from celery_ckpt.records import AgentContents, Lease
 from celery_ckpt.store import CheckpointStore
 
 NAMES = ("a", "b", "{a}")
@@ -36,7 +35,7 @@ class RewritingRules:
         """Put others in the place of all that an agent has, or look and leave it."""
         model_lease, store_lease = self._lease(hold)
 
-        def change(contents: Contents) -> Contents | None:
+        def change(contents: AgentContents) -> AgentContents | None:
             return emphasized(contents) if is_any else None
 
         results = self._both(
@@ -46,9 +45,9 @@ class RewritingRules:
         assert results in (None, (True, True))
 
 
-def emphasized(contents: Contents) -> Contents:
+def emphasized(contents: AgentContents) -> AgentContents:
     """The same contents, each said a bit louder."""
-    return Contents(
+    return AgentContents(
         [_louder(checkpoint) for checkpoint in contents.checkpoints],
         [step.model_copy(update={"value": [step.value]}) for step in contents.steps],
         [run.model_copy(update={"envelope": {"was": run.envelope}}) for run in contents.runs],

@@ -15,7 +15,7 @@ from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.messages import Message
 from celery_ckpt.records import RunRecord, Step
-from celery_ckpt.retention.report import Notes
+from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.transfer.format import FORMAT_VERSION, Sealer
@@ -58,9 +58,9 @@ class _Export:
         self.runs = store.runs(agent_id)
         self.steps = [step for run in self.runs for step in store.steps(agent_id, run.run_id)]
         self.checkpoints = self._checkpoints(store, skip_damaged)
-        notes = store.notes(agent_id)
-        self.notes = notes.without(
-            notes.pins.keys() - {checkpoint.id for checkpoint in self.checkpoints}
+        policy = store.policy(agent_id)
+        self.policy = policy.without(
+            policy.pins.keys() - {checkpoint.id for checkpoint in self.checkpoints}
         )
 
     def _checkpoints(self, store: CheckpointStore, skip_damaged: bool) -> list[Checkpoint]:
@@ -81,8 +81,8 @@ class _Export:
         yield "agent", {"agent_id": self.agent_id}
         for checkpoint in self.checkpoints:
             yield from _of_checkpoint(checkpoint, places)
-        if self.notes != Notes():
-            yield "notes", self.notes.model_dump(mode="json", exclude_defaults=True)
+        if self.policy != AgentPolicy():
+            yield "notes", self.policy.model_dump(mode="json", exclude_defaults=True)
         for step in self.steps:
             yield "step", _dump(step)
         for run in self.runs:

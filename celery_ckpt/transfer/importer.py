@@ -112,7 +112,7 @@ def _write(store: CheckpointStore, section: Section, skip: int) -> tuple[int, Ch
         for checkpoint in islice(section.checkpoints(), skip, None):
             store.save(checkpoint, lease)
             done += 1
-        store.set_notes(section.agent_id, store.notes(section.agent_id), section.notes)
+        store.set_policy(section.agent_id, store.policy(section.agent_id), section.policy)
         for step in section.steps:
             store.record_step(step, lease)
         # Last: they say that all the rest is there.

@@ -13,7 +13,7 @@ from celery_ckpt.errors import NotAnExport, SchemaTooNew
 from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunRecord, Step
-from celery_ckpt.retention.report import Notes
+from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.reader import SharedSpine
 from celery_ckpt.transfer.format import FORMAT_VERSION, unsealed
@@ -30,7 +30,7 @@ class Section:
     agent_id: str
     #: The numbers and fields of its lines.
     messages_and_checkpoints: list[Line] = field(default_factory=list)
-    notes: Notes = field(default_factory=Notes)
+    policy: AgentPolicy = field(default_factory=AgentPolicy)
     steps: list[Step] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
     #: The ids of its checkpoints, oldest first.
@@ -117,9 +117,9 @@ def _take_checkpoint(section: Section, line: Line) -> None:
     section.messages_and_checkpoints.append(line)
 
 
-def _take_notes(section: Section, line: Line) -> None:
-    section.notes = Notes(**line[2])
-    if not section.notes.pins.keys() <= section.ids.keys():
+def _take_policy(section: Section, line: Line) -> None:
+    section.policy = AgentPolicy(**line[2])
+    if not section.policy.pins.keys() <= section.ids.keys():
         raise ValueError("it pins a checkpoint that is missing")
 
 
@@ -150,7 +150,7 @@ def _check_message(run: RunRecord) -> None:
 _TAKE: dict[str, Callable[[Section, Line], None]] = {
     "message": _take_message,
     "checkpoint": _take_checkpoint,
-    "notes": _take_notes,
+    "notes": _take_policy,
     "step": lambda section, line: section.steps.append(Step(agent_id=section.agent_id, **line[2])),
     "run": _take_run,
 }

@@ -91,7 +91,7 @@ def _wait_until_nothing_is_left(fleet: Fleet) -> None:
     assert_nothing_left(fleet.broker.left, _CLEAN)
     store = _store()
     for result in fleet.results:
-        until(lambda run=result.id: not store.standing(run).open, _CLEAN, f"{result.id} is settled")
+        until(lambda run=result.id: not store.activity(run).open, _CLEAN, f"{result.id} is settled")
 
 
 def _judge_run(

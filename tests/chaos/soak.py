@@ -111,7 +111,7 @@ def _round(made: Fleet, size: int) -> int:
 def _sweep(made: Fleet) -> None:
     """Have everything forgotten that has ended."""
     agents = Agents(current_app)
-    until(lambda: not agents.store.standing(_NAMED).open, _END, "all runs are settled")
+    until(lambda: not agents.store.activity(_NAMED).open, _END, "all runs are settled")
     agents.delete(_NAMED)
 
     def is_empty() -> bool:

@@ -45,8 +45,8 @@ def test_tail_follows_a_run_to_its_end(site: Site, live: Process, agents: Agents
     messages = [line.split(maxsplit=2)[1:] for line in told if " thought " in line]
     numbers = [int(text.split()[1]) for _, text in messages]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    of_run = [line for line in told if f" run {result.id} " in line]
-    assert [line.split()[3] for line in of_run] == ["running,", "cancelled,"]
+    run_record = [line for line in told if f" run {result.id} " in line]
+    assert [line.split()[3] for line in run_record] == ["running,", "cancelled,"]
     assert " step think recorded, iteration " in "".join(told)
     assert f" checkpoint {agents.history('followed')[0].id}, iteration " in "".join(told)
 

@@ -120,9 +120,9 @@ def test_list_reads_only_the_agents_that_a_prefix_names(
 ) -> None:
     for name in ("user-1", "job-1"):
         tell(commands.store, name)
-    read, standing = list[str](), commands.store.standing
+    read, standing = list[str](), commands.store.activity
     monkeypatch.setattr(
-        commands.store, "standing", lambda agent_id: read.append(agent_id) or standing(agent_id)
+        commands.store, "activity", lambda agent_id: read.append(agent_id) or standing(agent_id)
     )
     commands("list", "--prefix", "user-")
     assert read == ["user-1"]

@@ -9,17 +9,17 @@ from pathlib import Path
 from cli_kit import Commands, Process, commands_for, tell
 
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore, open_store
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 
 OLD, NEW = (f"{name}:{base64.b64encode(name.encode() * 8).decode()}" for name in ("oldk", "newk"))
 
 
 def with_keys(store: CheckpointStore, *keys: str) -> Commands:
-    return commands_for(SealedStore(store, keys))
+    return commands_for(EncryptedStore(store, keys))
 
 
 def test_everything_gets_the_first_key(any_store: CheckpointStore) -> None:
-    before = SealedStore(any_store, [OLD])
+    before = EncryptedStore(any_store, [OLD])
     for name in ("one", "two"):
         tell(before, name)
     commands = with_keys(any_store, NEW, OLD)
@@ -31,12 +31,12 @@ def test_everything_gets_the_first_key(any_store: CheckpointStore) -> None:
     assert "Checked 2 agents, 1 changed." in commands("rekey").stdout
     assert commands("rekey").stdout == "Checked 2 agents, 0 changed.\n"
 
-    assert len(SealedStore(any_store, [NEW]).list("two")) == 3
+    assert len(EncryptedStore(any_store, [NEW]).list("two")) == 3
 
 
 def test_programs_are_told_of_each_agent() -> None:
     inner = MemoryCheckpointStore()
-    tell(SealedStore(inner, [OLD]))
+    tell(EncryptedStore(inner, [OLD]))
     [line] = with_keys(inner, NEW, OLD)("rekey", "--json").stdout.splitlines()
     counts = {"checkpoints": 3, "steps": 3, "runs": 1}
     assert json.loads(line) == {"agent_id": "user-42", **counts, "error": None}
@@ -57,7 +57,7 @@ def test_plain_text_is_encrypted_only_if_that_is_asked_for() -> None:
 def test_an_agent_at_work_is_named_and_does_not_keep_the_others() -> None:
     inner = MemoryCheckpointStore()
     for name in ("busy", "idle"):
-        tell(SealedStore(inner, [OLD]), name)
+        tell(EncryptedStore(inner, [OLD]), name)
     lease = inner.acquire("busy", "a worker", 60)
     commands = with_keys(inner, NEW, OLD)
     result = commands("rekey", code=75)
@@ -69,7 +69,7 @@ def test_an_agent_at_work_is_named_and_does_not_keep_the_others() -> None:
 
 def test_without_the_old_key_it_is_said_which_one_is_missing() -> None:
     inner = MemoryCheckpointStore()
-    tell(SealedStore(inner, [OLD]))
+    tell(EncryptedStore(inner, [OLD]))
     for command in (["rekey"], ["show", "user-42"], ["list"]):
         assert "with the key 'oldk'" in with_keys(inner, NEW)(*command, code=78).stderr
 
@@ -95,14 +95,14 @@ def test_what_is_encrypted_and_has_no_key_here_is_not_shown(tmp_path: Path) -> N
 
 def test_an_export_says_that_it_is_plain_and_an_import_encrypts(tmp_path: Path) -> None:
     store, file = MemoryCheckpointStore(), tmp_path / "exported"
-    tell(SealedStore(store, [OLD]))
+    tell(EncryptedStore(store, [OLD]))
     told = with_keys(store, OLD)("export", "-o", str(file)).stderr
     assert told.startswith("Note: the store is encrypted, but the export is not.")
     assert "Why is the sky blue?" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     other = MemoryCheckpointStore()
     with_keys(other, NEW)("import", str(file))
-    assert SealedStore(other, [NEW]).list("user-42") == SealedStore(store, [OLD]).list("user-42")
+    assert EncryptedStore(other, [NEW]).list("user-42") == EncryptedStore(store, [OLD]).list("user-42")
 
 
 def test_a_terminal_shows_how_far_it_is(

@@ -105,7 +105,7 @@ def test_a_store_that_is_well_is_said_to_be_well(tmp_path: Path) -> None:
 def test_what_a_crash_left_behind_is_named_and_then_removed(tmp_path: Path) -> None:
     with open_store(f"file://{tmp_path}/files") as store:
         tell(store)
-        store.watch("an agent that was deleted", 600)
+        store.schedule("an agent that was deleted", 600)
         commands = commands_for(store)
         told = commands("doctor", code=1).stdout
         assert "an agent that was deleted" in told

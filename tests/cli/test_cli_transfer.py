@@ -23,7 +23,7 @@ from celery_ckpt import (
     open_store,
 )
 from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
-from celery_ckpt.retention.report import Verdict
+from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.runtime.broker.envelope import AGENT_HEADER
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.testing import Fault, FaultyStore
@@ -52,7 +52,7 @@ def everything(store: CheckpointStore) -> dict[str, object]:
             [checkpoint.to_bytes() for checkpoint in store.list(agent_id)],
             store.runs(agent_id),
             [store.steps(agent_id, run.run_id) for run in store.runs(agent_id)],
-            store.notes(agent_id),
+            store.policy(agent_id),
         )
         for agent_id in sorted(store.agents())
     }
@@ -379,8 +379,8 @@ def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
     for run_id in ("old", "last"):
         settled(commands.store, "user-7", run_id, noon)
     commands("export", "-o", str(tmp_path / "file"))
-    [sight] = commands.store.sights(["user-7"])
-    commands.store.carry_out([Verdict(sight, runs_before=noon)])
+    [snapshot] = commands.store.snapshots(["user-7"])
+    commands.store.apply([PrunePlan(snapshot, runs_before=noon)])
 
     line = commands.fails("import", str(tmp_path / "file"), code=1)
     assert "Agent 'user-7' already has a different history" in line

@@ -13,7 +13,7 @@ from celery_ckpt.checkpoint import Entry
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import CheckpointError, NotACheckpoint, NotJson
 from celery_ckpt.records import RunRecord, RunStatus, Step
-from celery_ckpt.retention.report import Notes
+from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.run.repair import repaired
 from celery_ckpt.stores.encoding import decoded_run, decoded_step, encoded
 from celery_ckpt.stores.log.draft import Basis, Parts
@@ -108,12 +108,12 @@ def _check_stored(chance: Random, decoded: Callable[..., Any], valid: bytes) -> 
 
 def check_notes(chance: Random) -> None:
     """Notes are read, or a ValueError that every store names as damage."""
-    valid = Notes(pins={"an id": "a label"}, keep=3, max_age=2.5).to_bytes()
+    valid = AgentPolicy(pins={"an id": "a label"}, keep=3, max_age=2.5).to_bytes()
     try:
-        notes = Notes.from_bytes(mangled(chance, valid))
+        policy = AgentPolicy.from_bytes(mangled(chance, valid))
     except ValueError:
         return
-    assert Notes.from_bytes(notes.to_bytes()) == notes
+    assert AgentPolicy.from_bytes(policy.to_bytes()) == policy
 
 
 def check_conversation(chance: Random) -> None:

@@ -16,7 +16,7 @@ from mangling import any_text, mangled_bytes
 
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore, open_store
 from celery_ckpt.errors import CheckpointError, InvalidName
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 from celery_ckpt.testing import FakeClock, make_checkpoint
 
 READS: tuple[Callable[[CheckpointStore], Any], ...] = (
@@ -26,16 +26,16 @@ READS: tuple[Callable[[CheckpointStore], Any], ...] = (
     lambda store: store.history("first"),
     lambda store: store.runs("first"),
     lambda store: store.steps("first", "run of first"),
-    lambda store: store.standing("first"),
+    lambda store: store.activity("first"),
     lambda store: store.holder("first"),
-    lambda store: store.notes("first"),
-    lambda store: store.sights(["first"]),
+    lambda store: store.policy("first"),
+    lambda store: store.snapshots(["first"]),
     lambda store: list(store.agents()),
-    lambda store: store.count_due(Rounds.SWEEP),
-    lambda store: list(store.ailments()),
+    lambda store: store.count_due(Schedule.SWEEP),
+    lambda store: list(store.findings()),
     lambda store: store.prune("first", 1),
     lambda store: store.save(make_checkpoint("first")),
-    lambda store: list(store.ailments(repair=True)),
+    lambda store: list(store.findings(repair=True)),
     lambda store: store.delete("first"),
 )
 

@@ -24,9 +24,8 @@ from servers import Valkey
 
 from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, CheckpointError
-from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
-from celery_ckpt.retention.report import Rounds
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Schedule, Step
+from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.redis import doctor
 from celery_ckpt.testing import make_checkpoint, make_run, make_step
 
@@ -125,7 +124,7 @@ def _check_sealed(store: CheckpointStore, saved: Saved) -> None:
         assert step in saved.steps
     runs = [
         *(_read(lambda: store.runs(AGENT)) or ()),
-        *(_read(lambda: store.standing(AGENT).open) or ()),
+        *(_read(lambda: store.activity(AGENT).open) or ()),
         *filter(None, [_read(lambda: store.run(AGENT, RUN)), _read(lambda: store.run(AGENT, WAITING))]),
     ]
     for run in runs:
@@ -146,21 +145,21 @@ def _check_the_rest(store: CheckpointStore) -> None:
     for name in (RUN, WAITING):
         run = _read(lambda name=name: store.run(AGENT, name))  # type: ignore[misc]
         assert run is None or (run.agent_id, run.run_id) == (AGENT, name)
-    standing = _read(lambda: store.standing(AGENT))
+    standing = _read(lambda: store.activity(AGENT))
     assert standing is None or all(run.agent_id == AGENT for run in standing.open)
     holder = _read(lambda: store.holder(AGENT))
     assert holder is None or holder.agent_id == AGENT
-    _read(lambda: store.notes(AGENT))
-    [sight] = store.sights([AGENT])
-    assert sight.agent_id == AGENT
-    for rounds in Rounds:
-        assert (_read(lambda rounds=rounds: store.count_due(rounds)) or 0) >= 0  # type: ignore[misc]
+    _read(lambda: store.policy(AGENT))
+    [snapshot] = store.snapshots([AGENT])
+    assert snapshot.agent_id == AGENT
+    for rounds in Schedule:
+        assert (_read(lambda on=rounds: store.count_due(on)) or 0) >= 0  # type: ignore[misc]
 
 
 def _check_doctor(store: CheckpointStore) -> None:
     assert "" not in (_read(lambda: list(store.agents())) or ())
     for repair in (False, True):
-        findings = _read(lambda repair=repair: list(store.ailments(repair))) or ()  # type: ignore[misc]
+        findings = _read(lambda repair=repair: list(store.findings(repair))) or ()  # type: ignore[misc]
         assert all(finding.what for finding in findings)
 
 
@@ -180,7 +179,7 @@ def _write(store: CheckpointStore) -> None:
         lambda: store.rewrite(AGENT, lambda contents: contents),
         lambda: store.prune(AGENT, 2),
         lambda: store.save(make_checkpoint(AGENT)),
-        lambda: store.due(10, 1),
+        lambda: store.claim_due(10, 1),
         lambda: store.delete(AGENT),
     )
     for write in writes:
@@ -301,7 +300,7 @@ def _client() -> Redis:
 
 def _store(client: Redis, is_sealed: bool) -> CheckpointStore:
     store = RedisCheckpointStore(client)
-    return SealedStore(store, _KEY) if is_sealed else store
+    return EncryptedStore(store, _KEY) if is_sealed else store
 
 
 def _restore(client: Redis, keys: dict[bytes, bytes]) -> None:
@@ -320,7 +319,7 @@ def _saved(is_sealed: bool, is_held: bool) -> Saved:
     for agent_id in (AGENT, BYSTANDER):
         fill(store, agent_id, says=f"I am {agent_id}", metadata={"of": agent_id})
     store.add_run(make_run(AGENT, WAITING, envelope={"text": "[]", "headers": {}}, result=[1]))
-    store.watch(AGENT, 60)
+    store.schedule(AGENT, 60)
     if is_held:
         store.acquire(AGENT, "me", 3600)
     return Saved(

@@ -135,8 +135,8 @@ class NoKeeper:
     def is_keeping(self, agent_id: str) -> bool:
         return False
 
-    def unwatch(self, agent_id: str, moment: int) -> None:
-        self._store.unwatch({agent_id: moment})
+    def unschedule(self, agent_id: str, moment: int) -> None:
+        self._store.unschedule({agent_id: moment})
 
 
 class AtOnce:

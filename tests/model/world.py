@@ -16,8 +16,7 @@ from celery.states import READY_STATES, SUCCESS
 from greenlet import getcurrent
 
 from celery_ckpt import MemoryCheckpointStore
-from celery_ckpt.records import RunRecord
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import RunRecord, Schedule
 from celery_ckpt.testing import FakeClock
 
 #: How long a lease lasts, in seconds.
@@ -215,7 +214,7 @@ class World:
 
     def moments(self) -> list[float]:
         """When the watchdog is to look at some agent, in seconds since 1970."""
-        return [moment / 1e6 for moment in self.store._moments[Rounds.WATCHDOG].values()]
+        return [moment / 1e6 for moment in self.store._moments[Schedule.WATCHDOG].values()]
 
     def etas(self) -> list[float]:
         """When messages that are not to be begun yet are."""
@@ -227,7 +226,7 @@ class World:
 
     def open_runs(self) -> list[RunRecord]:
         """The runs that are not settled, and can be."""
-        return [run for run in self.store.standing(AGENT).open if not self.is_beyond_help(run)]
+        return [run for run in self.store.activity(AGENT).open if not self.is_beyond_help(run)]
 
     def is_beyond_help(self, run: RunRecord) -> bool:
         """Its agent was deleted. Whoever made its record anew died before the message was in it, and

@@ -22,7 +22,7 @@ from celery_ckpt.runtime.process.context import AppContext
 
 
 def _send_before_it_is_released(attempt: Any, run: Any, reason: str) -> BaseException:
-    released = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
+    released = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
     send(attempt.context.app, released.envelope, has_begun=True, instead_of=attempt.hold.tag)
     attempt.release(released, 5.0)
     return Ignore("handed off")
@@ -46,14 +46,14 @@ def _publish_before_it_is_sealed(
 
 def _count_in_the_message_alone(attempt: Any, envelope: Any, retries: int, delay: float) -> None:
     changes = {"status": RunStatus.QUEUED, "envelope": envelope}
-    attempt.release(attempt.of_run.model_copy(update=changes), delay + 30)
+    attempt.release(attempt.run_record.model_copy(update=changes), delay + 30)
 
 
 def _settle_and_watch_no_more(attempt: Any) -> None:
-    context, record = attempt.context, attempt.of_run
+    context, record = attempt.context, attempt.run_record
     following = context.store.settle_run(record, attempt.hold.lease)
     if following is None:
-        context.keeper.unwatch(record.agent_id, attempt.moment)
+        context.keeper.unschedule(record.agent_id, attempt.due_at)
     send_next(context, following)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from celery_ckpt import Checkpoint, Conversation, Message
 from celery_ckpt.clock import system_clock
 from celery_ckpt.records import RunRecord, Step
-from celery_ckpt.retention.report import Verdict
+from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.store import CheckpointStore
 
 
@@ -69,8 +69,8 @@ def every_verb(store: CheckpointStore, agent_id: str) -> None:
     assert store.runs(agent_id) == [changed]
     assert store.release(lease)
     every_turn(store, agent_id)
-    [sight] = store.sights([agent_id])
-    [pruned] = store.carry_out([Verdict(sight, runs_before=system_clock.now())])
+    [snapshot] = store.snapshots([agent_id])
+    [pruned] = store.apply([PrunePlan(snapshot, runs_before=system_clock.now())])
     assert (pruned.runs, store.run(agent_id, "run-2")) == (1, None)
     assert agent_id in store.agents()
     assert store.remove(agent_id, [first.id]) == 1
@@ -83,14 +83,14 @@ def every_turn(store: CheckpointStore, agent_id: str) -> None:
     """Let two runs have their turns, and a watchdog look."""
     start = store.start_run(run(agent_id, "run-2"), "me", 30)
     assert store.start_run(run(agent_id, "run-3"), "me", 30).lease is None
-    assert store.standing(agent_id).active == "run-2"
+    assert store.activity(agent_id).active == "run-2"
     lease = store.cancel_run(agent_id, "run-2", "me", 30)
     cancelled = store.run(agent_id, "run-2")
     assert (lease.token, cancelled.status) == (start.lease.token + 1, "cancelled")
     assert store.settle_run(cancelled, lease).run_id == "run-3"
     start = store.start_run(run(agent_id, "run-3"), "me", 30)
     assert store.release(start.lease, run=start.run)
-    moment = store.watch(agent_id, 0)
-    [(name, later)] = store.due(1, 30)
+    moment = store.schedule(agent_id, 0)
+    [(name, later)] = store.claim_due(1, 30)
     assert (name, later > moment) == (agent_id, True)
-    assert store.unwatch({agent_id: later})
+    assert store.unschedule({agent_id: later})

@@ -14,7 +14,7 @@ from servers import Valkey, is_before
 
 from celery_ckpt import CheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 
 USERS = """
 user app on >pw ~myapp:* &* +@all -@dangerous
@@ -79,8 +79,8 @@ READS: dict[str, Callable[[CheckpointStore], Any]] = {
     "runs": lambda store: store.runs("agent"),
     "run": lambda store: store.run("agent", "run-1"),
     "steps": lambda store: store.steps("agent", "run-1"),
-    "standing": lambda store: store.standing("agent").open,
-    "notes": lambda store: store.notes("agent").pins,
+    "activity": lambda store: store.activity("agent").open,
+    "policy": lambda store: store.policy("agent").pins,
 }
 WRITES: dict[str, Callable[[CheckpointStore], Any]] = {
     "save": lambda store: store.save(checkpoint("agent", 9)),
@@ -92,8 +92,8 @@ WRITES: dict[str, Callable[[CheckpointStore], Any]] = {
     "cancel": lambda store: store.cancel_run("agent", "run-1", "me", 30),
     "prune": lambda store: store.prune("agent", 1),
     "pin": lambda store: store.pin(store.history("agent")[0].id, "name"),
-    "watch": lambda store: store.watch("agent", 0),
-    "due": lambda store: store.due(1, 30, Rounds.SWEEP),
+    "schedule": lambda store: store.schedule("agent", 0),
+    "claim_due": lambda store: store.claim_due(1, 30, Schedule.SWEEP),
     "delete": lambda store: store.delete("agent"),
 }
 
@@ -105,7 +105,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
         with as_role(server, "worker") as store:
             work(store, "agent", 3)
             store.record_step(step("agent"))
-            store.add_run(run("agent"), unclaimed=1000)
+            store.add_run(run("agent"), due_in=1000)
         yield server
 
 
@@ -117,7 +117,7 @@ def test_the_rules_of_a_worker_suffice_for_every_verb(strict: Valkey) -> None:
     with as_role(strict, "worker") as store:
         every_verb(store, "another {agent}")
         assert all("append-only" in risk for risk in store.risks())
-        assert list(store.ailments()) == []
+        assert list(store.findings()) == []
     lacked = {what for user, kind, what in refusals(strict) if (user, kind) == ("worker", "command")}
     # Redis 6 has one right for all of CLIENT, a dangerous one; the driver can do without its name.
     assert lacked <= ({"client"} if is_before(7, 0) else set())

@@ -9,8 +9,8 @@ from redis_kit import every_verb, work
 from servers import LOOPBACK, Valkey, cluster
 
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
+from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds
 from celery_ckpt.testing.contract.swept import sweep
 
 
@@ -112,6 +112,6 @@ def test_a_sweep_works_on_a_cluster(clustered: CheckpointStore, masters: list[Va
     assert sweep(clustered, Rules(keep=1)) == sorted(latest)
     assert sweep(clustered, Rules(keep=1)) == []
     assert {name: clustered.list(name) for name in latest} == {n: [c] for n, c in latest.items()}
-    clustered.watch("nobody", 60, Rounds.SWEEP)
-    assert [found.subject for found in clustered.ailments(repair=True)] == ["nobody"]
-    assert list(clustered.ailments()) == []
+    clustered.schedule("nobody", 60, Schedule.SWEEP)
+    assert [found.subject for found in clustered.findings(repair=True)] == ["nobody"]
+    assert list(clustered.findings()) == []

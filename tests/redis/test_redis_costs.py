@@ -10,8 +10,8 @@ from redis_kit import checkpoint, line, talk, work
 from servers import Valkey
 
 from celery_ckpt import Checkpoint, RedisCheckpointStore
+from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds
 from celery_ckpt.testing.contract.swept import sweep
 
 
@@ -139,7 +139,7 @@ def test_only_the_first_save_since_a_sweep_writes_an_index(far_store, wire: Prox
 
 def test_a_sweep_with_nothing_to_do_is_one_round_trip(far_store, wire: Proxy, saved) -> None:
     sweep(far_store)
-    assert trips_of(wire, lambda: far_store.due(100, 60, Rounds.SWEEP)) == 1
+    assert trips_of(wire, lambda: far_store.claim_due(100, 60, Schedule.SWEEP)) == 1
 
 
 def test_a_sweep_takes_as_many_round_trips_for_ten_agents_as_for_one(far_store, wire: Proxy) -> None:

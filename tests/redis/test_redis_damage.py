@@ -176,8 +176,8 @@ def test_a_damaged_checkpoint_is_pruned_before_any_that_can_be_read(
 def test_a_sweep_leaves_an_agent_alone_that_a_newer_version_has_written(store, server, saved) -> None:
     field = f"c:{saved[1].id}"
     server.hset(AGENT, field, b"2" + server.hget(AGENT, field)[1:])
-    [sight] = store.sights(["agent"])
-    assert "format version 2" in sight.damage
+    [snapshot] = store.snapshots(["agent"])
+    assert "format version 2" in snapshot.damage
     before = server.hgetall(AGENT)
     sweep(store, Rules(keep=1))
     assert server.hgetall(AGENT) == before
@@ -188,7 +188,7 @@ def test_a_pin_holds_although_its_checkpoint_is_damaged(store, server, saved, si
     store.pin(saved[1].id, "evidence")
     server.hset(AGENT, f"c:{saved[1].id}", "?" * size)
     sweep(store, Rules(keep=1))
-    [latest, pinned] = store.sights(["agent"])[0].marks
+    [latest, pinned] = store.snapshots(["agent"])[0].marks
     assert (latest.id, pinned.id, pinned.pin) == (saved[-1].id, saved[1].id, "evidence")
 
 
@@ -274,4 +274,4 @@ def test_a_run_that_somebody_took_away_is_passed_over_when_another_is_settled(st
     server.hdel(RUNS, "run-2")
     following = store.settle_run(start.run.model_copy(update={"status": "failed"}), start.lease)
     assert following.run_id == "run-3"
-    assert [each.run_id for each in store.standing("agent").open] == ["run-3"]
+    assert [each.run_id for each in store.activity("agent").open] == ["run-3"]

@@ -13,9 +13,8 @@ from redis import Redis
 
 from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.clock import system_clock
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis.server import Call, Server
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_run, make_step
 from celery_ckpt.testing.contract.swept import judged, settled
@@ -96,8 +95,8 @@ def fill(store: CheckpointStore) -> list[Checkpoint]:
 
 
 def sweep_away(store: CheckpointStore, mortal: CheckpointStore) -> None:
-    verdicts = judged(store, Rules(keep=1, forget_after=1), later=timedelta(minutes=1))
-    mortal.carry_out([one for one in verdicts if one.sight.agent_id != "stays"])
+    plans = judged(store, Rules(keep=1, forget_after=1), later=timedelta(minutes=1))
+    mortal.apply([one for one in plans if one.snapshot.agent_id != "stays"])
 
 
 def delete(_: CheckpointStore, store: CheckpointStore) -> None:
@@ -116,7 +115,7 @@ def test_after_a_death_at_any_command_a_doctor_leaves_what_a_clean_store_has(
         deaths = 0
         while True:
             client.flushdb()
-            store.count_due(Rounds.SWEEP)
+            store.count_due(Schedule.SWEEP)
             [_, pruned, stays] = fill(store)
             staying = content(client)
             with dying(redis_url, deaths + 1) as mortal:
@@ -125,14 +124,14 @@ def test_after_a_death_at_any_command_a_doctor_leaves_what_a_clean_store_has(
                     break
                 except Died:
                     deaths += 1
-            list(store.ailments(repair=True))
-            assert list(store.ailments()) == []
+            list(store.findings(repair=True))
+            assert list(store.findings()) == []
             _assert_as_before_or_after(store, content(client), staying)
             # Whoever comes next does what was not done, and then it is as if nobody had died.
             for name in list(store.agents()):
-                store.watch(name, 0, Rounds.SWEEP)
+                store.schedule(name, 0, Schedule.SWEEP)
             act(store, store)
-            list(store.ailments(repair=True))
+            list(store.findings(repair=True))
             assert sorted(store.agents()) == ["pruned", "stays"]
             assert [one.id for one in store.list("pruned")][:1] == [pruned.id]
             assert store.load_latest("stays") == stays
@@ -164,11 +163,14 @@ def test_a_lost_index_is_made_again(store: RedisCheckpointStore, redis_url: str)
     with Redis.from_url(redis_url) as client:
         for index in ("agents", "sweep", "due"):
             client.delete(*client.keys(f"ckpt:{index}:*"))
-    found = [(one.kind, one.subject) for one in store.ailments(repair=True)]
+    found = [(one.kind, one.subject) for one in store.findings(repair=True)]
 
     assert ("not listed", "a{b}%c 🎈") in found
     assert ("not listed", "running") in found
     assert sorted(store.agents()) == ["a{b}%c 🎈", "running"]
-    assert [name for name, _ in store.due(10, 60)] == ["running"]
-    assert sorted(name for name, _ in store.due(10, 60, Rounds.SWEEP)) == ["a{b}%c 🎈", "running"]
-    assert list(store.ailments()) == []
+    assert [name for name, _ in store.claim_due(10, 60)] == ["running"]
+    assert sorted(name for name, _ in store.claim_due(10, 60, Schedule.SWEEP)) == [
+        "a{b}%c 🎈",
+        "running",
+    ]
+    assert list(store.findings()) == []

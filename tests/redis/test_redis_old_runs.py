@@ -10,9 +10,9 @@ import pytest
 from redis import Redis
 
 from celery_ckpt import RedisCheckpointStore
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds, Verdict
+from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.stores.redis.run_lines import run_line
 from celery_ckpt.stores.redis.server import Call
 from celery_ckpt.testing import make_run, make_step
@@ -63,14 +63,14 @@ def test_thousands_of_runs_go_a_part_at_a_time(
     settled(store, "agent", "last", NOON)
     fill(client, 5000)
     replies = parts(store, monkeypatch)
-    [pruned] = store.carry_out(judged(store, Rules(keep=None, forget_after=1)))
+    [pruned] = store.apply(judged(store, Rules(keep=None, forget_after=1)))
 
     assert (pruned.runs, client.hlen(RUNS)) == (5000, 1)
     assert pruned.bytes > 5000 * 100
     assert max(count for _, count, *_ in replies) <= RUNS_AT_ONCE
     assert len(replies) >= 5000 / RUNS_AT_ONCE
     assert [run.run_id for run in store.runs("agent")] == ["last"]
-    assert list(store.ailments()) == []
+    assert list(store.findings()) == []
 
 
 def test_fewer_at_a_time_if_they_are_long(
@@ -79,7 +79,7 @@ def test_fewer_at_a_time_if_they_are_long(
     settled(store, "agent", "last", NOON)
     fill(client, 100, result="x" * 50_000)
     replies = parts(store, monkeypatch)
-    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+    store.apply([PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)])
 
     assert client.hlen(RUNS) == 1
     # The first page that is over the limit is the last one of its part.
@@ -104,7 +104,7 @@ def test_no_run_goes_before_all_its_steps(
         client.hdel("ckpt:{agent}:steps", f"{len(run_id)}:{run_id}:template")
         client.zrem("ckpt:{agent}:stepidx", f"{len(run_id)}:{run_id}:template")
     replies = parts(store, monkeypatch)
-    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+    store.apply([PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)])
 
     assert [count for _, count, *_ in replies][-1] == 2
     assert [count for _, count, *_ in replies][:-1] == [0] * (len(replies) - 1)
@@ -128,9 +128,9 @@ def test_runs_are_read_again_only_when_one_of_them_has_come_of_age(
         sweep(store, rules)
     assert len(replies) == 1, "only before it was known when they had ended"
 
-    store.watch("agent", 0, Rounds.SWEEP)
-    [verdict] = judged(store, rules, later=HOUR * 0.45)
-    assert [one.runs for one in store.carry_out([verdict])] == [1]
+    store.schedule("agent", 0, Schedule.SWEEP)
+    [plan] = judged(store, rules, later=HOUR * 0.45)
+    assert [one.runs for one in store.apply([plan])] == [1]
     assert len(replies) == 2
     assert [run.run_id for run in store.runs("agent")] == ["young", "younger", "last"]
 
@@ -147,7 +147,7 @@ def test_a_line_that_cannot_be_read_stays_and_does_no_harm(
         b'9 - failed 1 1 0 - - {"task":1,"created_at":3}',
     ]
     client.hset(RUNS, mapping={f"strange {n}": line for n, line in enumerate(strange)})
-    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+    store.apply([PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)])
 
     assert sorted(client.hkeys(RUNS)) == [b"last", *(f"strange {n}".encode() for n in range(4))]
 
@@ -158,6 +158,6 @@ def test_an_agent_that_does_not_say_which_run_was_added_last_loses_none(
     for run_id in ("old", "last"):
         settled(store, "agent", run_id, NOON)
     client.hdel(AGENT, "last")
-    store.carry_out([Verdict(store.sights(["agent"])[0], runs_before=NOON)])
+    store.apply([PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)])
 
     assert client.hlen(RUNS) == 2

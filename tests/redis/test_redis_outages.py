@@ -227,7 +227,7 @@ def test_a_start_whose_reply_was_lost_is_one_attempt(far_store, wire: Proxy) -> 
     start = far_store.start_run(run("agent"), "me", 30)
     assert wire.lost_replies == 1
     assert (start.run.attempts, start.lease.token) == (1, 1)
-    assert far_store.standing("agent").open == [start.run]
+    assert far_store.activity("agent").open == [start.run]
 
 
 def test_a_waiting_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy) -> None:
@@ -235,7 +235,7 @@ def test_a_waiting_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy
     wire.lose_reply()
     assert far_store.start_run(run("agent", "run-2"), "me", 30).lease is None
     assert wire.lost_replies == 1
-    assert [each.run_id for each in far_store.standing("agent").open] == ["run-1", "run-2"]
+    assert [each.run_id for each in far_store.activity("agent").open] == ["run-1", "run-2"]
 
 
 def test_a_settling_whose_reply_was_lost_names_the_next_run(far_store, wire: Proxy) -> None:
@@ -262,7 +262,7 @@ def test_a_settling_whose_reply_was_lost_names_no_run_whose_turn_it_was_before(
     wire.lose_reply()
     assert far_store.settle_run(start.run, start.lease) is None
     assert wire.lost_replies == 1
-    assert far_store.standing("agent").active == "run-1"
+    assert far_store.activity("agent").active == "run-1"
 
 
 def test_a_cancellation_whose_reply_was_lost_gives_one_lease(far_store, wire: Proxy) -> None:
@@ -276,14 +276,14 @@ def test_a_cancellation_whose_reply_was_lost_gives_one_lease(far_store, wire: Pr
 
 def test_a_moment_whose_reply_was_lost_can_be_taken_away(far_store, wire: Proxy) -> None:
     wire.lose_reply()
-    moment = far_store.watch("agent", 0)
+    moment = far_store.schedule("agent", 0)
     assert wire.lost_replies == 1
-    assert far_store.unwatch({"agent": moment}) == 1
+    assert far_store.unschedule({"agent": moment}) == 1
 
 
 def test_an_agent_whose_naming_was_lost_comes_again_after_the_hold(far_store, wire: Proxy) -> None:
-    far_store.watch("agent", 0)
+    far_store.schedule("agent", 0)
     wire.lose_reply()
-    found = far_store.due(10, 0.05)
+    found = far_store.claim_due(10, 0.05)
     assert wire.lost_replies == 1
-    wait_until("it is named", lambda: found or far_store.due(10, 30))
+    wait_until("it is named", lambda: found or far_store.claim_due(10, 30))

@@ -10,9 +10,8 @@ from datetime import timedelta
 import pytest
 
 from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis.reading import Lines
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.contract.swept import judged, sweep
@@ -58,8 +57,8 @@ def sweep_until(url: str, is_over: Callable[[], bool]) -> int:
     swept = 0
     with RedisCheckpointStore.from_url(url) as store:
         while not is_over():
-            verdicts = judged(store, RULES, retry=0)
-            swept += sum(one.checkpoints for one in store.carry_out(verdicts))
+            plans = judged(store, RULES, retry=0)
+            swept += sum(one.checkpoints for one in store.apply(plans))
     return swept
 
 
@@ -77,7 +76,7 @@ def test_nothing_that_a_live_agent_needs_is_ever_missing(
         swept = sum(future.result(60) for future in sweeping)
     assert swept > 0
     for name in names:  # whoever was still held by a sweep
-        store.watch(name, 0, Rounds.SWEEP)
+        store.schedule(name, 0, Schedule.SWEEP)
     sweep(store, RULES)
 
     for name, (latest, pinned) in left.items():
@@ -89,7 +88,7 @@ def test_nothing_that_a_live_agent_needs_is_ever_missing(
         [last] = store.runs(name)
         assert last.run_id == f"run {SAVES - 3}"
         assert len(store.steps(name, last.run_id)) == (last.status is RunStatus.FAILED)
-    assert list(store.ailments()) == []
+    assert list(store.findings()) == []
 
 
 def with_a_trimmed_log(store: RedisCheckpointStore) -> list[Checkpoint]:
@@ -104,13 +103,13 @@ def with_a_trimmed_log(store: RedisCheckpointStore) -> list[Checkpoint]:
 
 def test_what_was_written_anew_since_a_sweep_looked_stays_whole(store: RedisCheckpointStore) -> None:
     _, *staying = with_a_trimmed_log(store)
-    verdicts = judged(store, Rules(keep=2), retry=0)
+    plans = judged(store, Rules(keep=2), retry=0)
     assert store.rewrite("agent", lambda contents: contents)
-    assert [one.checkpoints for one in store.carry_out(verdicts)] == [1]
+    assert [one.checkpoints for one in store.apply(plans)] == [1]
     assert store.list("agent") == staying[::-1]
     sweep(store, Rules(keep=2))
     assert store.list("agent") == staying[::-1]
-    assert store.sights(["agent"])[0].first == 2, "the next sweep trims the log"
+    assert store.snapshots(["agent"])[0].first == 2, "the next sweep trims the log"
 
 
 def test_what_was_written_anew_while_it_was_pruned_stays_whole(
@@ -145,7 +144,7 @@ def test_no_agent_that_changes_is_lost_from_the_index(
             future.result(60)
     store.save(Checkpoint.new("agent", Conversation(), 1000))
     store.save(Checkpoint.new("agent", Conversation(), 1001))
-    moment = store.due(10, -1, Rounds.SWEEP)
+    moment = store.claim_due(10, -1, Schedule.SWEEP)
 
     assert [name for name, _ in moment] == ["agent"]
-    assert list(store.ailments()) == []
+    assert list(store.findings()) == []

@@ -13,8 +13,9 @@ from servers import Valkey
 
 from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, StoreError
+from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds, Verdict
+from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.stores.redis import doctor
 from celery_ckpt.testing import make_checkpoint, make_message, make_step
 from celery_ckpt.testing.contract.swept import judged, settled
@@ -44,19 +45,19 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [NO_TEXT, b"", LONGEST])
-@pytest.mark.parametrize("rounds", Rounds)
+@pytest.mark.parametrize("rounds", Schedule)
 def test_a_moment_for_what_can_be_no_agent_keeps_no_others_from_theirs(
-    store, server, saved, rounds: Rounds, name: bytes
+    store, server, saved, rounds: Schedule, name: bytes
 ) -> None:
-    store.watch("agent", 0, rounds)
+    store.schedule("agent", 0, rounds)
     for key in store._keys.moments(rounds):
         server.zadd(key, {name: 0})
 
-    assert "agent" in [agent_id for agent_id, _ in store.due(100, 10, rounds)]
-    assert all(agent_id for agent_id, _ in store.due(100, 10, rounds))
-    [*found] = (one for one in store.ailments(repair=True) if "no agent's name" in one.what)
+    assert "agent" in [agent_id for agent_id, _ in store.claim_due(100, 10, rounds)]
+    assert all(agent_id for agent_id, _ in store.claim_due(100, 10, rounds))
+    [*found] = (one for one in store.findings(repair=True) if "no agent's name" in one.what)
     assert len(found) == len(store._keys.moments(rounds))
-    assert not any("no agent's name" in one.what for one in store.ailments())
+    assert not any("no agent's name" in one.what for one in store.findings())
 
 
 def test_an_index_with_what_is_no_name_lists_the_others(store, server, saved) -> None:
@@ -69,8 +70,8 @@ def test_an_id_that_somebody_gave_to_nobody_is_not_found_and_goes(store, server,
     for shard in "abcdefghijklmnopqrstuvwxyz234567":
         server.hset(f"ckpt:ids:{shard}", "foreign", NO_TEXT)
     assert store.load("foreign") is None
-    assert [one for one in store.ailments(repair=True) if "foreign" in one.what]
-    assert list(store.ailments()) == []
+    assert [one for one in store.findings(repair=True) if "foreign" in one.what]
+    assert list(store.findings()) == []
 
 
 @pytest.mark.parametrize("field", [NO_TEXT, b":", b"x:y:z", b"9" * 30])
@@ -101,7 +102,7 @@ def test_names_that_are_no_text_are_shown_escaped(store, server, saved) -> None:
     server.hset(AGENT, "active", NO_TEXT)
     assert {one.run_id for one in store.runs("agent")} == {"run-1", r"\xff\xfe"}
     assert r"\xff\xfe" in {info.id for info in store.history("agent")}
-    assert store.standing("agent").active == r"\xff\xfe"
+    assert store.activity("agent").active == r"\xff\xfe"
     assert store.load_latest("agent") == saved[-1]
 
 
@@ -129,11 +130,11 @@ def test_a_sweep_is_told_of_a_damaged_agent_and_sees_the_others(store, server, s
     store.acquire("agent", "me", 60)
     DAMAGE[how](server)
 
-    damaged, neighbour = store.sights(["agent", "neighbour"])
+    damaged, neighbour = store.snapshots(["agent", "neighbour"])
 
     assert damaged.damage
     assert len(neighbour.marks) == 2
-    assert "agent" in [one.subject for one in store.ailments() if one.kind == "damaged"]
+    assert "agent" in [one.subject for one in store.findings() if one.kind == "damaged"]
 
 
 def test_a_lease_of_which_parts_are_missing_is_an_error_of_the_store(store, server, saved) -> None:
@@ -148,7 +149,7 @@ def test_a_lease_of_which_parts_are_missing_is_an_error_of_the_store(store, serv
 def test_what_the_server_cannot_do_with_a_key_is_said_with_its_name(store, server, saved) -> None:
     server.delete(AGENT)
     server.set(AGENT, "x")
-    for read in (store.load_latest, store.history, store.holder, store.standing, store.notes):
+    for read in (store.load_latest, store.history, store.holder, store.activity, store.policy):
         with pytest.raises(StoreError, match=r"answered about ckpt:\{agent\}:agent: .*WRONGTYPE"):
             read("agent")
 
@@ -183,13 +184,13 @@ def test_an_agent_that_cannot_be_pruned_keeps_no_other_from_it(
             store.save(history[-1])
     spoil(server)
     rules = Rules(keep=1, forget_after=60)
-    pruned = {one.agent_id: one for one in store.carry_out(judged(store, rules))}
+    pruned = {one.agent_id: one for one in store.apply(judged(store, rules))}
 
     assert (told in caplog.text, "Agent 'agent' is not pruned" in caplog.text) == (True, True)
     for name in ("neighbour", "other neighbour"):
         assert (pruned[name].checkpoints, pruned[name].runs) == (2, 1)
         assert store.list(name) == histories[name][-1:]
-    [sight] = store.sights(["agent"])
+    [snapshot] = store.snapshots(["agent"])
     drop = [one.id for one in histories["agent"][:2]]
     with pytest.raises(StoreError, match=told):
-        store.carry_out([Verdict(sight, drop=drop, runs_before=NOON)])
+        store.apply([PrunePlan(snapshot, drop=drop, runs_before=NOON)])

@@ -68,7 +68,7 @@ def begin(store: CheckpointStore) -> dict[str, str]:
         ends_at.isoformat(): end.isoformat(),
         f"{_microseconds(ends_at)}": f"{_microseconds(end)}",
         f"{_microseconds(ends_at) // 1000}": f"{_microseconds(end) // 1000}",
-        f"{store.watch(AGENT, 30)}": f"{_microseconds(_NOON + timedelta(seconds=30))}",
+        f"{store.schedule(AGENT, 30)}": f"{_microseconds(_NOON + timedelta(seconds=30))}",
     }
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Entry
 from celery_ckpt.records import RunStatus
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.usage import Usage
@@ -51,12 +51,12 @@ def digest(messages: list[Any]) -> str:
 
 
 @pytest.fixture
-def stores() -> tuple[MemoryCheckpointStore, SealedStore]:
+def stores() -> tuple[MemoryCheckpointStore, EncryptedStore]:
     inner = MemoryCheckpointStore()
-    return inner, SealedStore(inner, base64.b64encode(SECRET).decode())
+    return inner, EncryptedStore(inner, base64.b64encode(SECRET).decode())
 
 
-def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedStore]) -> None:
+def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, EncryptedStore]) -> None:
     inner, store = stores
     conversation = Conversation(7000, [make_message("grüß"), make_message("two")])
     entered = Conversation(messages=[conversation.messages[0], make_message("other")])
@@ -104,7 +104,7 @@ def microseconds(checkpoint: Checkpoint) -> int:
     return int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
 
 
-def test_steps_and_runs_can_be_opened(stores: tuple[MemoryCheckpointStore, SealedStore]) -> None:
+def test_steps_and_runs_can_be_opened(stores: tuple[MemoryCheckpointStore, EncryptedStore]) -> None:
     inner, store = stores
     said = {"name": "name", "value": {"v": 1}, "iteration": 2, "usage": USED}
     store.record_step(make_step(AGENT, "run", "the key", **said))
@@ -133,7 +133,7 @@ SEALED_HELLO = (
 
 def test_what_was_sealed_by_an_earlier_version_opens_for_ever() -> None:
     inner = MemoryCheckpointStore()
-    store = SealedStore(inner, base64.b64encode(SECRET).decode())
+    store = EncryptedStore(inner, base64.b64encode(SECRET).decode())
     store.save(make_checkpoint("agent", Conversation(messages=[make_message("hello")])))
     latest = inner.load_latest("agent")
     assert latest is not None

@@ -23,8 +23,7 @@ import celery_ckpt
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message, open_store
 from celery_ckpt.checkpoint import Entry
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.records import Lease, RunRecord, RunStatus, Step
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Lease, RunRecord, RunStatus, Schedule, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import ROUNDS_SHARDS, SHARDS, Keys
 from celery_ckpt.stores.redis.run_lines import IN_FRONT
@@ -465,7 +464,7 @@ def _ended(run: RunRecord, **changes: Any) -> RunRecord:
 
 
 def _as_stored(store: CheckpointStore, agent_id: str, moments: dict[str, int]) -> Turns:
-    standing = store.standing(agent_id)
+    standing = store.activity(agent_id)
     runs = [(run.run_id, _fields(run)) for run in store.runs(agent_id)]
     return Turns(standing.active or "", [run.run_id for run in standing.open], runs, moments)
 
@@ -486,7 +485,7 @@ def test_runs_turns_and_moments_are_found_by_the_rules_of_the_page(
     store.add_run(third)
     start = store.start_run(first.model_copy(update={"delivery": "-"}), "w", 60)
     store.start_run(second, "w", 60)
-    moments = {name: store.watch(name, 60) for name in (agent_id, "some body|else", "c")}
+    moments = {name: store.schedule(name, 60) for name in (agent_id, "some body|else", "c")}
     agree(active=first.run_id, open=[run.run_id for run in (third, first, second)])
     store.save(make_checkpoint(agent_id), start.lease, run=_ended(start.run, result="ö"))
     agree(active=first.run_id)
@@ -496,8 +495,8 @@ def test_runs_turns_and_moments_are_found_by_the_rules_of_the_page(
     store.release(start.lease, run=start.run.model_copy(update={"delivery": "% -\n"}))
     start = store.start_run(second, "w", 60)
     store.settle_run(_ended(start.run), start.lease)
-    moments[agent_id] = start.moment
-    assert store.unwatch({"c": moments.pop("c")}) == 1
+    moments[agent_id] = start.due_at
+    assert store.unschedule({"c": moments.pop("c")}) == 1
     agree(active="", open=[third.run_id])
 
 
@@ -516,7 +515,7 @@ def test_the_end_of_a_run_that_a_crash_left_counts_if_its_checkpoint_is_there(
     lease.with_name("end").write_text(json.dumps(end))
 
     found = turns("agent")
-    assert found == _as_stored(store, "agent", {"agent": start.moment})
+    assert found == _as_stored(store, "agent", {"agent": start.due_at})
     assert found.runs[0][1]["status"] == ("succeeded" if is_saved else "running")
 
 
@@ -588,13 +587,13 @@ def test_the_page_names_every_key_of_redis() -> None:
     names += [keys.agents("S"), re.sub(r".$", "S", keys.foreign_ids("any"))]
     names += [
         re.sub(r"[0-9]+$", letter, keys.moments_of("any", rounds).decode())
-        for rounds, letter in ((Rounds.WATCHDOG, "N"), (Rounds.SWEEP, "M"))
+        for rounds, letter in ((Schedule.WATCHDOG, "N"), (Schedule.SWEEP, "M"))
     ]
     names.append(keys.adopted())
     assert [name for name in names if f"| `{name}` |" not in section] == []
     assert f"`{SHARDS}`" in section
-    assert f"modulo {ROUNDS_SHARDS[Rounds.WATCHDOG]}." in section
-    assert ROUNDS_SHARDS[Rounds.SWEEP] == len(SHARDS)
+    assert f"modulo {ROUNDS_SHARDS[Schedule.WATCHDOG]}." in section
+    assert ROUNDS_SHARDS[Schedule.SWEEP] == len(SHARDS)
 
 
 def test_the_page_names_every_field_of_a_runs_line() -> None:

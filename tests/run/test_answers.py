@@ -9,7 +9,7 @@ import pytest
 from agents import SHAPES
 
 from celery_ckpt import Conversation, Message, ToolCall
-from celery_ckpt.run.tool_results import Answers, answer
+from celery_ckpt.run.tool_results import ToolResults, answer
 
 IDS = ["a", "b", "c"]
 
@@ -39,7 +39,7 @@ def expected(shape: str, ids: list[str] = IDS) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("order", list(permutations(IDS)), ids="".join)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_results_are_appended_in_the_order_of_the_calls(shape: str, order: tuple[str, ...]) -> None:
-    conversation, answers = asked(shape), Answers()
+    conversation, answers = asked(shape), ToolResults()
     before = len(conversation)
     for call_id in order:
         answers.add(conversation, call(call_id), f"result {call_id}")
@@ -49,7 +49,7 @@ def test_results_are_appended_in_the_order_of_the_calls(shape: str, order: tuple
 
 @pytest.mark.parametrize("shape", ["chat", "responses"])
 def test_openai_gets_what_is_there_up_to_the_first_gap(shape: str) -> None:
-    conversation, answers = asked(shape), Answers()
+    conversation, answers = asked(shape), ToolResults()
     before = len(conversation)
     answers.add(conversation, call("c"), "result c")
     assert added(conversation, before) == []
@@ -58,7 +58,7 @@ def test_openai_gets_what_is_there_up_to_the_first_gap(shape: str) -> None:
 
 
 def test_anthropic_gets_all_at_once() -> None:
-    conversation, answers = asked("anthropic"), Answers()
+    conversation, answers = asked("anthropic"), ToolResults()
     for call_id in "ab":
         answers.add(conversation, call(call_id), f"result {call_id}")
         assert len(conversation) == 1
@@ -68,7 +68,7 @@ def test_anthropic_gets_all_at_once() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_flush_leaves_nothing_behind(shape: str) -> None:
-    conversation, answers = asked(shape), Answers()
+    conversation, answers = asked(shape), ToolResults()
     before = len(conversation)
     for call_id in "cb":
         answers.add(conversation, call(call_id), f"result {call_id}")
@@ -80,7 +80,7 @@ def test_a_flush_leaves_nothing_behind(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_call_is_answered_once(shape: str) -> None:
-    conversation, answers = asked(shape), Answers()
+    conversation, answers = asked(shape), ToolResults()
     before = len(conversation)
     for call_id in [*"cca", *"abc", *"abc"]:
         answers.add(conversation, call(call_id), f"result {call_id}")
@@ -89,7 +89,7 @@ def test_a_call_is_answered_once(shape: str) -> None:
 
 
 def test_what_was_answered_by_hand_meanwhile_is_dropped() -> None:
-    conversation, answers = asked("chat"), Answers()
+    conversation, answers = asked("chat"), ToolResults()
     answers.add(conversation, call("b"), "held")
     for call_id in IDS:
         conversation.append(Message.tool("by hand", call_id))
@@ -98,7 +98,7 @@ def test_what_was_answered_by_hand_meanwhile_is_dropped() -> None:
 
 
 def test_a_call_nobody_asked_for_is_answered_in_the_chat_shape_once() -> None:
-    conversation, answers = Conversation(), Answers()
+    conversation, answers = Conversation(), ToolResults()
     for _ in range(2):
         answers.add(conversation, call("x"), "found")
     assert added(conversation, 0) == [{"role": "tool", "tool_call_id": "x", "content": "found"}]
@@ -106,7 +106,7 @@ def test_a_call_nobody_asked_for_is_answered_in_the_chat_shape_once() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_answer_whose_question_was_compacted_away_is_kept(shape: str) -> None:
-    conversation, answers = asked(shape), Answers()
+    conversation, answers = asked(shape), ToolResults()
     answers.add(conversation, call("b"), "result b")
     conversation.replace([Message.user("summary")])
     answers.flush(conversation)
@@ -115,7 +115,7 @@ def test_an_answer_whose_question_was_compacted_away_is_kept(shape: str) -> None
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ids_that_begin_anew_are_answered_anew(shape: str) -> None:
-    conversation, answers = asked(shape), Answers()
+    conversation, answers = asked(shape), ToolResults()
     for call_id in IDS:
         answers.add(conversation, call(call_id), f"result {call_id}")
     for message in asked(shape):
@@ -128,7 +128,7 @@ def test_ids_that_begin_anew_are_answered_anew(shape: str) -> None:
 
 def test_an_answer_goes_to_the_message_that_asked() -> None:
     first, second = (SHAPES["chat"](text, [("a", "{}")]) for text in ("one", "two"))
-    conversation, answers = Conversation(messages=[first]), Answers()
+    conversation, answers = Conversation(messages=[first]), ToolResults()
     answers.add(conversation, call("a"), "1", Message.of(first))
     conversation.append(second)
     answers.add(conversation, call("a"), "1", Message.of(first))
@@ -140,13 +140,13 @@ def test_an_answer_goes_to_the_message_that_asked() -> None:
 def test_the_answer_to_a_later_question_is_none_to_an_earlier_one() -> None:
     first, second = (SHAPES["chat"](text, [("a", "{}")]) for text in ("one", "two"))
     messages = [first, Message.user("well?"), second, Message.tool("2", "a")]
-    conversation, answers = Conversation(messages=messages), Answers()
+    conversation, answers = Conversation(messages=messages), ToolResults()
     answers.add(conversation, call("a"), "1", Message.of(first))
     assert conversation.messages[-1].text == "1"
 
 
 def test_an_id_that_one_message_uses_twice_is_answered_twice() -> None:
-    conversation, answers = asked("chat", ["", ""]), Answers()
+    conversation, answers = asked("chat", ["", ""]), ToolResults()
     for text in ("1", "2", "3"):
         answers.add(conversation, call(""), text)
     assert [message.text for message in conversation.messages[1:]] == ["1", "2"]

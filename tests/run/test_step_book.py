@@ -168,8 +168,8 @@ def test_keys_say_what_they_are() -> None:
 
 
 def step(key: str, iteration: int = 1, name: str = "f", place: int | None = None) -> Step:
-    of_run = {"agent_id": "a", "run_id": "r"}
-    return Step(**of_run, iteration=iteration, key=key, name=name, place=place, value=key)
+    run_record = {"agent_id": "a", "run_id": "r"}
+    return Step(**run_record, iteration=iteration, key=key, name=name, place=place, value=key)
 
 
 def test_equal_calls_are_counted() -> None:

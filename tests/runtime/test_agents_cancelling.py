@@ -107,7 +107,7 @@ def test_all_runs_of_an_agent_are_cancelled_also_those_that_wait(
     active = endless.apply_async(agent_id="busy")
     ledger.wait_for_call("think 2", 10)
     waiting = [remember.apply_async((word,), agent_id="busy") for word in ("one", "two")]
-    until(lambda: agents.status("busy").waiting == 2, 10, "both wait")
+    until(lambda: agents.status("busy").blocked == 2, 10, "both wait")
 
     assert agents.cancel("busy")
 
@@ -162,7 +162,7 @@ def test_a_cancellation_that_was_cut_short_is_finished_by_a_worker(
     start_worker(pool="threads")
 
     until(lambda: state_of(result) == "REVOKED", 10, "whoever waits hears of it")
-    until(lambda: not store.standing("half cancelled").open, 10, "it is settled")
+    until(lambda: not store.activity("half cancelled").open, 10, "it is settled")
     assert agents.runs("half cancelled")[0].ended_at is not None
     assert ledger.bodies(result.id) == []
 

@@ -38,7 +38,7 @@ def test_a_running_agent_is_described(agents: Agents, site: Site) -> None:
     status = agents.status("described")
     assert (status.agent_id, status.run_id, status.status) == ("described", result.id, "running")
     assert (status.task, status.attempts, status.retries) == (endless.name, 1, 0)
-    assert (status.waiting, status.error) == (0, None)
+    assert (status.blocked, status.error) == (0, None)
     assert status.owner is not None
     assert f"/{site.worker.pid}/" in status.owner
     until(lambda: agents.status("described").checkpoints >= 2, 5, "two iterations are saved")
@@ -205,7 +205,7 @@ def test_deleting_an_agent_leaves_nothing_of_it(agents: Agents, site: Site, is_r
     else:
         has_status(agents, name, "succeeded")
         # Settled later, it would be listed for the next sweep, which drops that.
-        until(lambda: not AppContext.of(site.app).store.standing(name).open, 10, "it is settled")
+        until(lambda: not AppContext.of(site.app).store.activity(name).open, 10, "it is settled")
     assert traces(site, name) != []
 
     assert agents.delete(name) >= 1

@@ -9,12 +9,12 @@ from celery import Celery
 from celery.signals import worker_process_shutdown
 
 from celery_ckpt.runtime.attempt import settlement
-from celery_ckpt.runtime.process.background import Aside
+from celery_ckpt.runtime.process.background import BackgroundThread
 from celery_ckpt.runtime.process.context import AppContext
 
 
 def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() -> None:
-    aside, done = Aside(), list[tuple[int, int]]()
+    aside, done = BackgroundThread(), list[tuple[int, int]]()
     for number in range(5):
         aside.do(lambda number=number: done.append((number, threading.get_ident())))
 
@@ -26,7 +26,7 @@ def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() ->
 
 
 def test_what_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptureFixture) -> None:
-    aside, done = Aside(), threading.Event()
+    aside, done = BackgroundThread(), threading.Event()
     aside.do(lambda: 1 / 0)
     aside.do(done.set)
 
@@ -36,7 +36,7 @@ def test_what_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptureFixt
 
 
 def test_the_end_is_not_waited_for_longer_than_told() -> None:
-    aside, hold = Aside(), threading.Event()
+    aside, hold = BackgroundThread(), threading.Event()
     aside.do(hold.wait)
 
     assert not aside.finish(0.01)
@@ -46,7 +46,7 @@ def test_the_end_is_not_waited_for_longer_than_told() -> None:
 
 
 def test_nothing_asked_for_is_done_at_once() -> None:
-    assert Aside().finish(0)
+    assert BackgroundThread().finish(0)
 
 
 def test_a_process_that_shuts_down_waits_for_what_is_done_aside() -> None:

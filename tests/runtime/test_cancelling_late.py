@@ -52,7 +52,7 @@ def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdo
     """Also of a run that waits: the one whose turn it is ends, and leaves nothing to be watched."""
     active = store.start_run(make_run("agent", "agent"), "worker", TTL)
     store.start_run(make_run("agent", "waits"), "worker", TTL)
-    moment = store.start_run(make_run("agent", "waits"), "worker", TTL).moment
+    moment = store.start_run(make_run("agent", "waits"), "worker", TTL).due_at
 
     def die(app: Any, run: Any) -> None:
         raise KeyboardInterrupt
@@ -63,11 +63,11 @@ def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdo
         cancellation.cancel_runs(context_of(store), "agent")
     ended = active.run.model_copy(update={"status": RunStatus.SUCCEEDED})
     assert store.settle_run(ended, active.lease) is None
-    store.unwatch({"agent": moment})
+    store.unschedule({"agent": moment})
 
     clock.advance(TTL + 1)
-    assert [run.run_id for run in store.standing("agent").open] == ["waits"]
-    assert [agent_id for agent_id, _ in store.due(10, 1)] == ["agent"]
+    assert [run.run_id for run in store.activity("agent").open] == ["waits"]
+    assert [agent_id for agent_id, _ in store.claim_due(10, 1)] == ["agent"]
 
 
 def test_the_old_result_of_a_run_is_forgotten_before_it_can_have_a_new_one(

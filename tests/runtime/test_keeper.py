@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_ckpt import MemoryCheckpointStore
-from celery_ckpt.runtime.process.lease_renewer import Hold, Keeper
+from celery_ckpt.runtime.process.lease_renewer import HeldLease, LeaseRenewer
 
 
 class CountedLease:
@@ -26,19 +26,19 @@ class CountedLease:
 
 
 @pytest.fixture
-def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
+def keeper(monkeypatch: pytest.MonkeyPatch) -> LeaseRenewer:
     app = Celery("keeping", broker="memory://", set_as_current=False)
-    keeper = Keeper(app, MemoryCheckpointStore(), 30)
+    keeper = LeaseRenewer(app, MemoryCheckpointStore(), 30)
     monkeypatch.setattr(keeper, "_is_working", True)  # its threads are not needed
     return keeper
 
 
 def hold_of(agent_id: str) -> Any:
     lease: Any = CountedLease(agent_id)
-    return Hold(lease)
+    return HeldLease(lease)
 
 
-def test_whether_an_agent_is_kept_is_known_without_looking_at_the_others(keeper: Keeper) -> None:
+def test_whether_an_agent_is_kept_is_known_without_looking_at_the_others(keeper: LeaseRenewer) -> None:
     for number in range(100):
         keeper.keep(hold_of(f"agent {number}"))
     CountedLease.reads = 0
@@ -48,7 +48,7 @@ def test_whether_an_agent_is_kept_is_known_without_looking_at_the_others(keeper:
     assert CountedLease.reads == 0
 
 
-def test_an_agent_is_kept_until_the_last_of_its_leases_is_let_go(keeper: Keeper) -> None:
+def test_an_agent_is_kept_until_the_last_of_its_leases_is_let_go(keeper: LeaseRenewer) -> None:
     """An attempt that lost its lease may still be at work when the next one begins."""
     lost, new = hold_of("agent"), hold_of("agent")
     keeper.keep(lost)

@@ -33,7 +33,7 @@ def an_attempt(app: Celery, status: RunStatus, **fields: Any) -> Any:
     task = SimpleNamespace(app=app, request=request, ignore_result=False, tracks_start=True)
     keeper = SimpleNamespace(let_go=lambda hold: None)
     context = SimpleNamespace(app=app, store=store, keeper=keeper, sends_events=False)
-    return SimpleNamespace(context=context, task=task, hold=None, of_run=make_run("agent", "run"))
+    return SimpleNamespace(context=context, task=task, hold=None, run_record=make_run("agent", "run"))
 
 
 TOLD = {"delivered": True}

@@ -12,9 +12,9 @@ from celery import Celery
 from celery_ckpt import AgentRun, Agents, AgentTask, agent_task, signals
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import AgentNotFound, CheckpointNotFound, StoreError
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import judge
-from celery_ckpt.retention.report import PruneReport, Rounds
+from celery_ckpt.retention.report import PruneReport
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.pruning import tasks
 from celery_ckpt.runtime.pruning.sweep import rules_of
@@ -95,8 +95,8 @@ def test_a_sweep_drops_what_is_too_old_and_comes_again_when_more_is(
     sweep(app)
 
     assert left(store, "agent") == ids[2:]
-    [sight] = store.sights(["agent"])
-    again = judge(sight, rules_of(AppContext.of(app).settings), system_clock.now()).again
+    [snapshot] = store.snapshots(["agent"])
+    again = judge(snapshot, rules_of(AppContext.of(app).settings), system_clock.now()).again
     assert again is not None
     assert 55 < again <= 60
 
@@ -306,11 +306,11 @@ def test_a_dry_run_says_what_would_go_and_nothing_goes(
     assert (dry.agents, dry.pruned, dry.forgotten, dry.checkpoints, dry.dry_run) == (3, 2, 1, 3, True)
     assert {one.agent_id: set(one.ids) for one in told}["agent"] == set(ids[:2])
     assert [store.list(agent_id) for agent_id in ("agent", "small", "old")] == before
-    assert store.count_due(Rounds.SWEEP) == 3
+    assert store.count_due(Schedule.SWEEP) == 3
     wet = agents.prune_all()
     assert (wet.agents, wet.pruned, wet.forgotten, wet.checkpoints) == (3, 2, 1, 3)
     assert left(store, "agent") == ids[2:]
-    assert store.count_due(Rounds.SWEEP) == 0
+    assert store.count_due(Schedule.SWEEP) == 0
 
 
 def test_pruning_all_also_looks_at_agents_that_no_sweep_would(
@@ -373,7 +373,7 @@ def test_a_large_sweep_is_split_into_parts_that_go_on(
     while sent:
         name, args, _ = sent.pop(0)
         app.tasks[name](*args)
-    assert store.count_due(Rounds.SWEEP) == 0
+    assert store.count_due(Schedule.SWEEP) == 0
 
 
 def test_the_bytes_that_went_are_in_the_signals_the_totals_and_the_log(
@@ -417,7 +417,7 @@ def test_a_sweep_that_is_switched_off_does_nothing(app: Celery, store: Checkpoin
 def test_the_doctor_tells_risks_and_repairs(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
-    store.watch("nobody", 60, Rounds.SWEEP)
+    store.schedule("nobody", 60, Schedule.SWEEP)
     kinds = [(found.kind, found.subject, found.repaired) for found in agents.doctor()]
     assert kinds == [("risk", "the store", False), ("left over", "nobody", False)]
 

@@ -57,7 +57,7 @@ def test_pruning_all_drops_what_a_dry_run_said(app: Celery, store: CheckpointSto
     assert (would.checkpoints, would.agents, would.pruned) == (23, 2, 2)
     for name, newest_first in histories.items():
         assert left(store, name) == newest_first[:3]
-    assert list(store.ailments()) == []
+    assert list(store.findings()) == []
 
 
 def test_pruning_ends_although_somebody_has_spoilt_the_name_of_a_checkpoint(

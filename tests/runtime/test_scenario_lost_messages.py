@@ -28,11 +28,11 @@ def test_a_lost_message_is_sent_again_but_not_one_that_waits_in_a_long_queue(
         broker.server.client(db=broker.db) as client,
         open_store(celery_app.conf.ckpt_store_url) as store,
     ):
-        store.watch(waiting.id, 0)
+        store.schedule(waiting.id, 0)
         # The second time, the watchdog has certainly looked at the other one too.
         for _ in range(2):
             assert client.delete("empty") == 1
-            store.watch(lost.id, 0)
+            store.schedule(lost.id, 0)
             until(lambda: broker.queue_length("empty"), 10, "the lost message is sent again")
 
     assert (broker.queue_length("empty"), broker.queue_length("long")) == (1, 1)
@@ -47,7 +47,7 @@ def test_a_run_whose_message_was_lost_ends_right(
         open_store(celery_app.conf.ckpt_store_url) as store,
     ):
         assert client.delete("celery") == 1
-        store.watch(result.id, 0)
+        store.schedule(result.id, 0)
 
     start_worker()
 

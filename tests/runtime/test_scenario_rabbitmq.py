@@ -269,5 +269,5 @@ def test_a_second_run_waits_for_the_first_across_its_retry_and_its_hand_offs(
     assert first.get(timeout=60) == ["first 1", "first 2"]
     assert names(ledger.calls(run_id=AGENT)) == ["first 1", "first 2", "second 1"]
     ledger.never_two_bodies_at_once(AGENT)
-    assert Agents(celery_app).status(AGENT).waiting == 0
+    assert Agents(celery_app).status(AGENT).blocked == 0
     rabbit.assert_clean(10)

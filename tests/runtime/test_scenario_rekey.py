@@ -26,8 +26,8 @@ from scenario_kit import LEASE, LONG_LEASE, assert_all_right, scenario, uninterr
 from celery_ckpt import open_store
 from celery_ckpt.cli import ckpt
 from celery_ckpt.errors import EncryptionKeyMissing
-from celery_ckpt.retention.report import Contents
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.records import AgentContents
+from celery_ckpt.stores.encrypted import EncryptedStore
 
 OLD, NEW = (f"{name}:{base64.b64encode(name.encode() * 8).decode()}" for name in ("oldk", "newk"))
 TURNS = 5
@@ -69,7 +69,7 @@ def assert_only_the_new_key_is_needed(broker: Broker, agents: int) -> None:
     with open_store(broker.url(STORE_DB)) as store:
         names = list(store.agents())
         assert len(names) == agents
-        new, old = SealedStore(store, [NEW]), SealedStore(store, [OLD])
+        new, old = EncryptedStore(store, [NEW]), EncryptedStore(store, [OLD])
         for name in names:
             assert [one.id for one in new.list(name)] == [one.id for one in new.history(name)]
             assert [run.is_settled for run in new.runs(name)] == [True]
@@ -124,12 +124,12 @@ def test_a_run_that_comes_just_when_its_agent_is_rekeyed_begins_soon_after(
 ) -> None:
     worker = start_worker(**POOL)
     with open_store(broker.url(STORE_DB), encryption_keys=[OLD, NEW]) as store:
-        assert isinstance(store, SealedStore)
+        assert isinstance(store, EncryptedStore)
         count.apply_async((1, 0), agent_id="user-42").get(timeout=60)
-        until(lambda: not store.standing("user-42").open, 10, "it is settled")
+        until(lambda: not store.activity("user-42").open, 10, "it is settled")
         sealed, sent = store._rekeying.sealed, []
 
-        def amid(plain: Contents) -> Contents:
+        def amid(plain: AgentContents) -> AgentContents:
             if not sent:
                 sent.append(count.apply_async((2, 0), agent_id="user-42"))
                 until(lambda: f"{sent[0].id}] ignored" in worker.log(), 10, "it is refused")

@@ -64,7 +64,7 @@ def test_runs_of_one_agent_go_first_in_first_out(
     assert [len(run.get(timeout=60)) for run in runs] == [2, 4, 6]
     assert names(ledger.calls(run_id=AGENT)) == history
     ledger.never_two_bodies_at_once(AGENT)
-    assert Agents(celery_app).status(AGENT).waiting == 0
+    assert Agents(celery_app).status(AGENT).blocked == 0
     broker.assert_clean(10)
 
 
@@ -77,7 +77,7 @@ def test_a_run_that_waits_is_not_lost_with_the_worker_of_the_first(
     first = count.apply_async((4,), agent_id=AGENT)
     ledger.wait_for_call("llm 2", 10)
     second = _sent("second", 1)
-    until(lambda: Agents(celery_app).status(AGENT).waiting == 1, 10, "the second run waits")
+    until(lambda: Agents(celery_app).status(AGENT).blocked == 1, 10, "the second run waits")
 
     doomed.kill_tree()
     ledger.let_go()
@@ -98,7 +98,7 @@ def test_a_run_that_was_sent_by_name_alone_waits_and_is_sent_when_its_turn_has_c
     first = _sent("first", 3)
     ledger.wait_for_call("first 1", 10)
     second = celery_app.send_task(talk.name, ("second", 1), headers={"ckpt_agent_id": AGENT})
-    until(lambda: Agents(celery_app).status(AGENT).waiting == 1, 10, "the second run waits")
+    until(lambda: Agents(celery_app).status(AGENT).blocked == 1, 10, "the second run waits")
     ledger.let_go()
 
     assert second.get(timeout=60) == _said(("first", 3), ("second", 1))

@@ -68,7 +68,7 @@ def test_arguments_results_and_errors_are_sealed_in_the_store(
         failed.get(timeout=60)
 
     agents = Agents(celery_app)
-    until(lambda: not agents.store.standing(failed.id).open, 10, "it is settled")
+    until(lambda: not agents.store.activity(failed.id).open, 10, "it is settled")
     assert agents.runs(told.id)[0].result == SECRET
     [run] = agents.runs(failed.id)
     assert (run.status, run.error) == (RunStatus.FAILED, f"RuntimeError: {SECRET}")

@@ -29,21 +29,21 @@ def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
     """An attempt whose run has just ended."""
     start = store.start_run(make_run(agent_id, run_id, envelope={"text": "[]"}), "me", TTL)
     record = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
-    keeper = SimpleNamespace(unwatch=lambda agent, moment: store.unwatch({agent: moment}))
+    keeper = SimpleNamespace(unschedule=lambda agent, moment: store.unschedule({agent: moment}))
     settings = SimpleNamespace(lease_ttl=TTL)
     context = SimpleNamespace(store=store, keeper=keeper, settings=settings)
     hold = SimpleNamespace(lease=start.lease)
-    return SimpleNamespace(context=context, of_run=record, hold=hold, moment=start.moment)
+    return SimpleNamespace(context=context, run_record=record, hold=hold, moment=start.due_at)
 
 
 def test_a_run_that_was_recorded_and_never_sent_is_watched_when_another_one_ends(
     store: MemoryCheckpointStore, clock: FakeClock
 ) -> None:
-    store.add_run(make_run("named", "unsent", envelope={"text": "[]"}), unclaimed=30)
+    store.add_run(make_run("named", "unsent", envelope={"text": "[]"}), due_in=30)
     settle(worked_on(store, "named", "sent"))
 
     clock.advance(31)
-    assert [agent_id for agent_id, _ in store.due(10, 1)] == ["named"]
+    assert [agent_id for agent_id, _ in store.claim_due(10, 1)] == ["named"]
 
 
 def test_an_agent_named_by_its_only_run_is_not_watched_any_more(
@@ -52,4 +52,4 @@ def test_an_agent_named_by_its_only_run_is_not_watched_any_more(
     settle(worked_on(store, "task", "task"))
 
     clock.advance(31)
-    assert store.due(10, 1) == []
+    assert store.claim_due(10, 1) == []

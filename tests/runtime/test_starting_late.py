@@ -12,9 +12,9 @@ from kombu.exceptions import OperationalError
 
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore
 from celery_ckpt.errors import StoreUnavailable
-from celery_ckpt.records import RunRecord, Start
+from celery_ckpt.records import RunRecord, StartResult
 from celery_ckpt.runtime.attempt import start
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.testing import FakeClock, make_run
 
 TTL = 30.0
@@ -27,7 +27,7 @@ class LateStore(MemoryCheckpointStore):
         super().__init__(clock=clock)
         self._wait = lambda: clock.advance(seconds)
 
-    def start_run(self, *args: Any, **kwargs: Any) -> Start:
+    def start_run(self, *args: Any, **kwargs: Any) -> StartResult:
         start = super().start_run(*args, **kwargs)
         self._wait()
         return start
@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return clock
 
 
-def begun(store: MemoryCheckpointStore, clock: FakeClock) -> Start:
+def begun(store: MemoryCheckpointStore, clock: FakeClock) -> StartResult:
     context: Any = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
     return start._begun(context, RunRecord(agent_id="a", run_id="r", created_at=clock.now()))
 
@@ -55,7 +55,7 @@ def test_a_lease_of_which_little_is_left_is_renewed_before_the_body_begins(clock
 
 def test_an_attempt_whose_lease_was_taken_meanwhile_does_not_begin(clock: FakeClock) -> None:
     class Overtaken(LateStore):
-        def start_run(self, *args: Any, **kwargs: Any) -> Start:
+        def start_run(self, *args: Any, **kwargs: Any) -> StartResult:
             start = super().start_run(*args, **kwargs)
             self.acquire("a", "another", 30)
             return start
@@ -133,11 +133,11 @@ def test_a_copy_of_a_message_whose_run_has_ended_and_was_deleted_is_not_executed
     state: str, status: str, monkeypatch
 ) -> None:
     settled: list[str] = []
-    monkeypatch.setattr(start, "settle", lambda attempt: settled.append(attempt.of_run.status))
+    monkeypatch.setattr(start, "settle", lambda attempt: settled.append(attempt.run_record.status))
     backend = SimpleNamespace(get_state=lambda task_id: state)
     task = SimpleNamespace(backend=backend, request=SimpleNamespace(id="r"))
     context = SimpleNamespace(keeper=SimpleNamespace(let_go=lambda hold: None))
-    attempt: Any = SimpleNamespace(task=task, context=context, hold=None, of_run=make_run("a", "r"))
+    attempt: Any = SimpleNamespace(task=task, context=context, hold=None, run_record=make_run("a", "r"))
     with pytest.raises(Ignore):
         start._seal_or_end(attempt)
     assert settled == [status]
@@ -149,7 +149,7 @@ def test_a_delivery_that_cannot_even_be_read_while_its_agent_is_busy_comes_back(
     store = MemoryCheckpointStore()
     store.add_run(make_run("a", "r", envelope={"text": "plain"}))
     store.acquire("a", SOMEBODY, TTL)
-    delivered(SealedStore(store, base64.b64encode(bytes(32)).decode()), monkeypatch)
+    delivered(EncryptedStore(store, base64.b64encode(bytes(32)).decode()), monkeypatch)
     assert sent_later == [5.0]
 
 
@@ -159,7 +159,7 @@ def test_a_delivery_that_can_neither_begin_nor_be_sent_again_goes_back_to_its_qu
     """A failure, which it was, would have reached whoever waits, although the run goes on later."""
 
     class Away(MemoryCheckpointStore):
-        def start_run(self, *args: Any, **kwargs: Any) -> Start:
+        def start_run(self, *args: Any, **kwargs: Any) -> StartResult:
             raise StoreUnavailable(where="there", reason="gone")
 
     def send_later(task: Any, seconds: float) -> None:

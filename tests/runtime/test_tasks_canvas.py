@@ -145,4 +145,4 @@ def settled(site: Site, result: AsyncResult, agent_id: str | None = None) -> Non
     from celery_ckpt.runtime.process.context import AppContext
 
     store = AppContext.of(site.app).store
-    until(lambda: not store.standing(agent_id or result.id).open, 10, "the run is settled")
+    until(lambda: not store.activity(agent_id or result.id).open, 10, "the run is settled")

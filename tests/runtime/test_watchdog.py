@@ -14,11 +14,10 @@ from celery_workers.scenarios import MODULE, count
 
 from celery_ckpt import CheckpointStore
 from celery_ckpt.clock import system_clock
-from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import RunRecord, RunStatus, Schedule
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.process.context import AppContext
-from celery_ckpt.runtime.process.lease_renewer import Hold
+from celery_ckpt.runtime.process.lease_renewer import HeldLease
 from celery_ckpt.runtime.worker import watchdog
 from celery_ckpt.runtime.worker.watchdog import Watchdog
 from celery_ckpt.testing import make_run
@@ -36,7 +35,7 @@ def ended(store: CheckpointStore) -> None:
     """An agent whose only run has ended, and whose attempt's moment has come."""
     begun = store.start_run(RunRecord(agent_id="a", run_id="a", created_at=system_clock.now()), "me", 9)
     store.settle_run(begun.run.model_copy(update={"status": RunStatus.SUCCEEDED}), begun.lease)
-    store.watch("a", 0)
+    store.schedule("a", 0)
 
 
 def look(app: Celery) -> None:
@@ -49,12 +48,12 @@ def test_a_sweep_is_told_of_an_agent_whose_last_run_was_settled_by_a_worker_that
 ) -> None:
     store = AppContext.of(app).store
     ended(store)
-    told = store.due(1, 0, Rounds.SWEEP)
-    store.unwatch(dict(told), Rounds.SWEEP)  # as if it had died before it told anybody
+    told = store.claim_due(1, 0, Schedule.SWEEP)
+    store.unschedule(dict(told), Schedule.SWEEP)  # as if it had died before it told anybody
 
     look(app)
 
-    assert [agent_id for agent_id, _ in store.due(1, 0, Rounds.SWEEP)] == ["a"]
+    assert [agent_id for agent_id, _ in store.claim_due(1, 0, Schedule.SWEEP)] == ["a"]
     assert store.count_due() == 0, "nothing is left to watch"
 
 
@@ -65,7 +64,7 @@ def test_no_sweep_is_told_of_an_agent_that_was_deleted(app: Celery) -> None:
 
     look(app)
 
-    assert (store.count_due(), store.count_due(Rounds.SWEEP)) == (0, 0)
+    assert (store.count_due(), store.count_due(Schedule.SWEEP)) == (0, 0)
 
 
 @pytest.mark.configured(include=(MODULE,))
@@ -74,11 +73,11 @@ def test_an_agent_whose_message_was_forged_does_not_keep_it_from_the_others(
     celery_app: Celery, broker: Broker, forged: dict[str, Any]
 ) -> None:
     store = AppContext.of(celery_app).store
-    store.add_run(make_run("forged", "forged", envelope=forged), unclaimed=0)
+    store.add_run(make_run("forged", "forged", envelope=forged), due_in=0)
     count.apply_async((1,), agent_id="other")
     with broker.server.client(db=broker.db) as client:
         client.delete("celery")  # it got lost
-    store.watch("other", 0)
+    store.schedule("other", 0)
 
     look(celery_app)
 
@@ -135,15 +134,15 @@ def test_an_agent_that_this_process_works_for_is_not_read(
     run = RunRecord(agent_id="mine", run_id="mine", created_at=system_clock.now())
     lease = context.store.start_run(run, "me", 30).lease
     assert lease is not None
-    context.keeper.keep(Hold(lease))
-    context.store.watch("mine", 0)
-    for name in ("standing", "watch", "acquire", "release", "sights", "unwatch"):
+    context.keeper.keep(HeldLease(lease))
+    context.store.schedule("mine", 0)
+    for name in ("activity", "schedule", "acquire", "release", "snapshots", "unschedule"):
         counted(monkeypatch, context.store, name, calls)
 
     look(app)
 
-    assert calls == {"watch": 1}
-    assert context.store.due(1, 0) == [], "it is looked at again when its lease could have ended"
+    assert calls == {"schedule": 1}
+    assert context.store.claim_due(1, 0) == [], "it is looked at again when its lease could have ended"
 
 
 def counted(

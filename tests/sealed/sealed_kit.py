@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 
 
 def key(number: int, name: str = "") -> str:
@@ -17,5 +17,5 @@ def key(number: int, name: str = "") -> str:
 OLD, NEW, OTHER = key(1, "old"), key(2, "new"), key(3, "other")
 
 
-def sealed(store: CheckpointStore, *keys: str) -> SealedStore:
-    return SealedStore(store, keys or (OLD,))
+def sealed(store: CheckpointStore, *keys: str) -> EncryptedStore:
+    return EncryptedStore(store, keys or (OLD,))

@@ -40,7 +40,7 @@ def work(store: CheckpointStore, agent_id: str = "agent") -> None:
     conversation = Conversation(messages=[make_message(f"{told} {n}") for n in range(5)])
     entry = Entry(conversation=conversation, state={"e": told})
     run = make_run(agent_id, "run", envelope={"args": [told]}, task="task")
-    store.add_run(run, unclaimed=30)
+    store.add_run(run, due_in=30)
     start = store.start_run(run, "worker", 30)
     given: dict[str, Any] = {"state": {told: told}, "metadata": {"m": told}, "run_id": "run"}
     store.record_step(make_step(agent_id, "run", told, name=told, value=[told]), start.lease)
@@ -82,7 +82,7 @@ def test_a_deleted_agent_is_in_no_key_and_no_file(opened: tuple[CheckpointStore,
     assert places(look) == []
     assert places(look, "who stays") != []
     # When to look at it was noted too: whoever does finds nobody, and takes the name away.
-    assert store.unwatch({"harriet-7": store.watch("harriet-7", 0)}) == 1
+    assert store.unschedule({"harriet-7": store.schedule("harriet-7", 0)}) == 1
     assert store.delete("other") == 1
     assert places(look, "harriet-7") == []
 

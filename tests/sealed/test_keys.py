@@ -15,7 +15,7 @@ from celery_ckpt import open_store
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.settings import Settings
-from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore, UnsealedStore
 from celery_ckpt.stores.encrypted.keys import parse_keys
 
 SECRET = bytes(range(200, 232))
@@ -57,7 +57,7 @@ def test_keys_may_have_names_and_stand_in_one_text() -> None:
 )
 def test_what_is_no_key_is_named_and_not_shown(keys: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as refused:
-        SealedStore(open_store("memory://"), keys)
+        EncryptedStore(open_store("memory://"), keys)
     assert STANDARD[:12] not in str(refused.value)
 
 
@@ -70,7 +70,7 @@ def app_with(**conf: Any) -> Celery:
 @pytest.mark.parametrize("keys", [[NEW, OLD], (NEW, OLD), f"{NEW}, {OLD}"])
 def test_an_app_with_keys_has_a_sealed_store(keys: Any) -> None:
     app = app_with(ckpt_encryption_keys=keys)
-    assert isinstance(AppContext.of(app).store, SealedStore)
+    assert isinstance(AppContext.of(app).store, EncryptedStore)
 
 
 @pytest.mark.parametrize("keys", [None, (), []])

@@ -25,7 +25,7 @@ def fill(store: CheckpointStore) -> None:
 
 
 def everything(store: CheckpointStore) -> list[Any]:
-    records = [*store.steps("agent", "run"), *store.runs("agent"), *store.standing("agent").open]
+    records = [*store.steps("agent", "run"), *store.runs("agent"), *store.activity("agent").open]
     return [store.load_latest("agent"), *store.list("agent"), *records]
 
 

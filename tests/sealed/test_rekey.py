@@ -21,8 +21,7 @@ from celery_ckpt.errors import (
     NotEncrypted,
     StoreError,
 )
-from celery_ckpt.records import RunStatus
-from celery_ckpt.retention.report import Contents
+from celery_ckpt.records import AgentContents, RunStatus
 from celery_ckpt.stores.encrypted.rekey import Rekeyed
 from celery_ckpt.stores.file import directory, filesystem, journal, tables
 from celery_ckpt.stores.memory import MemoryCheckpointStore
@@ -198,7 +197,7 @@ def test_in_redis_nothing_is_written_over_what_others_change_meanwhile(
     with open_store(redis_url) as store, open_store(redis_url) as other:
         work(store)
 
-        def interrupted(contents: Contents) -> Contents:
+        def interrupted(contents: AgentContents) -> AgentContents:
             CHANGES[how](other)
             return emphasized(contents)
 

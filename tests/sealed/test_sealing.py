@@ -20,7 +20,7 @@ from celery_ckpt.errors import (
     StoreError,
 )
 from celery_ckpt.records import RunRecord, RunStatus, Step
-from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore, UnsealedStore
 from celery_ckpt.stores.encrypted.cipher import MARK
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
@@ -273,7 +273,7 @@ def test_plain_text_in_a_run_is_refused(how: str) -> None:
     store.add_run(ended())
     inner.update_run(inner.runs("agent")[0].model_copy(update=RUNS[how]))
 
-    for read in (lambda: store.run("agent", "run"), lambda: store.standing("agent")):
+    for read in (lambda: store.run("agent", "run"), lambda: store.activity("agent")):
         with pytest.raises(NotEncrypted, match="The record of run 'run' of agent 'agent' is not enc"):
             read()
 
@@ -378,7 +378,7 @@ def everything(store: CheckpointStore) -> Iterator[Callable[[], Any]]:
     yield lambda: store.steps("agent", "run")
     yield lambda: store.runs("agent")
     yield lambda: store.run("agent", "run")
-    yield lambda: store.standing("agent")
+    yield lambda: store.activity("agent")
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
@@ -413,7 +413,7 @@ def test_a_key_of_the_same_name_and_another_content_opens_nothing() -> None:
     inner = MemoryCheckpointStore()
     sealed(inner, OLD).save(full())
     with pytest.raises(CheckpointDamaged):
-        SealedStore(inner, [OTHER.replace("other:", "old:")]).load_latest("agent")
+        EncryptedStore(inner, [OTHER.replace("other:", "old:")]).load_latest("agent")
 
 
 def test_after_a_rotation_what_is_equal_is_equal(inner: CheckpointStore) -> None:

@@ -14,9 +14,8 @@ import pytest
 from crashing import assert_nothing_is_missing, killed_while_saving, started
 
 from celery_ckpt import Checkpoint, Conversation, FileCheckpointStore, open_store
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.file import filesystem, journal
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
 from celery_ckpt.testing.contract.swept import settled, sweep
@@ -162,7 +161,7 @@ def test_a_file_store_killed_at_any_write_lets_the_runs_go_on(tmp_path: Path, to
         directory = tmp_path / str(at)
         said = _what_was_said(take_turns_until_killed, str(directory), at, torn)
         store = FileCheckpointStore(directory)
-        standing = store.standing("agent")
+        standing = store.activity("agent")
         runs = {run.run_id: run for run in store.runs("agent")}
 
         assert standing.active is None or standing.active in {run.run_id for run in standing.open}
@@ -177,7 +176,7 @@ def test_a_file_store_killed_at_any_write_lets_the_runs_go_on(tmp_path: Path, to
         if "saved" in said:
             assert runs["second"].result == "r"
         _finish_all(store)
-        assert (store.standing("agent").open, store.steps("agent", "first")) == ([], [])
+        assert (store.activity("agent").open, store.steps("agent", "first")) == ([], [])
         if "end" in said:
             break
     assert "end" in said
@@ -186,8 +185,8 @@ def test_a_file_store_killed_at_any_write_lets_the_runs_go_on(tmp_path: Path, to
 
 def _finish_all(store: FileCheckpointStore) -> None:
     """Work on what is left, as somebody would who comes later; the one whose turn it is first."""
-    active = store.standing("agent").active
-    for run in sorted(store.standing("agent").open, key=lambda run: run.run_id != active):
+    active = store.activity("agent").active
+    for run in sorted(store.activity("agent").open, key=lambda run: run.run_id != active):
         start = store.start_run(run, "next", 60, over=store.holder("agent"))
         assert start.lease is not None
         store.settle_run(start.run.model_copy(update={"status": RunStatus.SUCCEEDED}), start.lease)
@@ -242,7 +241,7 @@ class Dying:
 def dropped(store: FileCheckpointStore) -> None:
     """Sweep one agent and delete the other."""
     for name in list(store.agents()):
-        store.watch(name, 0, Rounds.SWEEP)
+        store.schedule(name, 0, Schedule.SWEEP)
     sweep(store, Rules(keep=1, forget_after=1))
     store.delete("deleted")
 
@@ -277,8 +276,8 @@ def test_a_doctor_leaves_what_a_clean_file_store_has(
         for path in directory.rglob("*"):
             os.utime(path, (0, 0))  # whoever was at work has been gone for long
         store = FileCheckpointStore(directory)
-        found += len(list(store.ailments(repair=True)))
-        assert list(store.ailments()) == []
+        found += len(list(store.findings(repair=True)))
+        assert list(store.findings()) == []
         assert store.load_latest("pruned") is not None
         assert store.run("pruned", "old") or not store.steps("pruned", "old"), (
             "no step outlives its run"

@@ -225,7 +225,7 @@ def test_a_name_that_cannot_be_read_keeps_nobody_from_looking_after_the_others(
     assert sweep(store, Rules(keep=1)) == names
     assert [len(store.list(name)) for name in others] == [1, 1, 1, 1]
     assert sweep(store, Rules(keep=1)) == [], "not before tomorrow"
-    assert list(store.ailments()) == []
+    assert list(store.findings()) == []
     [finding] = damage_in(store)
     assert (finding.kind, "/name cannot be read" in finding.what) == ("damaged", True)
 

@@ -82,7 +82,7 @@ def test_wherever_the_room_ends_a_save_is_there_or_not(kind: str, tmp_path: Path
     assert refusals > 5
     with open_store(url_of(kind, tmp_path)) as store:
         assert store.list("agent") == [after, *reversed(acknowledged)]
-        assert list(store.ailments()) == []
+        assert list(store.findings()) == []
 
 
 @KINDS
@@ -114,7 +114,7 @@ def test_every_verb_that_finds_no_room_can_be_repeated_later(kind: str, tmp_path
 
     with open_store(url_of(kind, tmp_path)) as store:
         run = make_run("agent", "run-1")
-        assert insist(lambda: store.add_run(run, unclaimed=TTL))
+        assert insist(lambda: store.add_run(run, due_in=TTL))
         start = insist(lambda: store.start_run(run, "me", TTL))
         lease = insist(lambda: store.renew(start.lease, TTL))
         insist(lambda: store.record_step(make_step("agent", "run-1"), lease))
@@ -130,9 +130,9 @@ def test_every_verb_that_finds_no_room_can_be_repeated_later(kind: str, tmp_path
         assert store.list("agent") == [last, checkpoint]
         found = store.run("agent", "run-1")
         assert (found.status, found.result, found.delivered) == (RunStatus.SUCCEEDED, 7, True)
-        assert (store.standing("agent").open, store.holder("agent")) == ([], None)
+        assert (store.activity("agent").open, store.holder("agent")) == ([], None)
         assert insist(lambda: store.prune("agent", 1)) == 1
-        assert insist(lambda: store.unwatch({"agent": start.moment})) == 1
+        assert insist(lambda: store.unschedule({"agent": start.due_at})) == 1
         assert insist(lambda: store.delete("agent")) == 1
         assert list(store.agents()) == []
-        assert list(store.ailments()) == []
+        assert list(store.findings()) == []

@@ -12,7 +12,7 @@ import pytest
 from celery_ckpt import Checkpoint, SqliteCheckpointStore
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import new_checkpoint_id
-from celery_ckpt.retention.report import Contents
+from celery_ckpt.records import AgentContents
 from celery_ckpt.testing import make_checkpoint, make_conversation
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -108,7 +108,7 @@ def test_an_id_is_free_again_when_its_checkpoint_is_gone(store: SqliteCheckpoint
 def test_a_rewritten_agent_knows_its_ids(store: SqliteCheckpointStore, path: Path) -> None:
     checkpoints = [made_at(1), made_at(2)]
     save_all(store, *checkpoints)
-    store.rewrite("agent", lambda contents: Contents(contents.checkpoints, [], []))
+    store.rewrite("agent", lambda contents: AgentContents(contents.checkpoints, [], []))
     save_all(store, *checkpoints, made_at(3), made_at(4))
     assert len(store.list("agent")) == 4
     assert indexed(path) == {checkpoint.id for checkpoint in checkpoints}

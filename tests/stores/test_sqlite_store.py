@@ -291,4 +291,4 @@ def test_a_value_that_cannot_be_is_damage(
     connection.commit()
     connection.close()
     with SqliteCheckpointStore.open(path) as other, pytest.raises(kind):
-        assert other.load_latest("agent") == other.standing("agent")
+        assert other.load_latest("agent") == other.activity("agent")

@@ -13,8 +13,8 @@ from redis import Redis
 
 from celery_ckpt import Checkpoint, CheckpointStore, Conversation, FileCheckpointStore, open_store
 from celery_ckpt.clock import system_clock
+from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Rounds
 from celery_ckpt.stores.redis import pruning
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
 from celery_ckpt.testing.contract.swept import judged, saved, settled, sweep
@@ -30,12 +30,12 @@ def filled(url: str) -> None:
 
 def assert_all_are_swept(url: str) -> None:
     with open_store(url) as store:
-        assert store.count_due(Rounds.SWEEP) == len(NAMES)
+        assert store.count_due(Schedule.SWEEP) == len(NAMES)
         assert sweep(store, Rules(keep=1)) == sorted(NAMES)
         assert [len(store.list(name)) for name in NAMES] == [1] * len(NAMES)
         saved(store, NAMES[0], 3)
         assert sweep(store, Rules(keep=1)) == NAMES[:1]
-        assert list(store.ailments()) == []
+        assert list(store.findings()) == []
 
 
 def test_agents_from_before_there_were_sweeps_are_swept_in_redis(redis_url: str) -> None:
@@ -77,13 +77,13 @@ def test_what_is_read_of_a_record_tells_its_facts_but_not_its_state(redis_url: s
         for metadata in pins:
             store.save(make_checkpoint("agent", make_conversation(2), metadata=metadata, state=state))
         before = client.info("stats")["total_net_output_bytes"]
-        [sight] = store.sights(["agent"])
+        [snapshot] = store.snapshots(["agent"])
         assert client.info("stats")["total_net_output_bytes"] - before < 20_000
-        facts = [(mark.id, mark.seq, mark.created_at, mark.pin) for mark in sight.marks]
+        facts = [(mark.id, mark.seq, mark.created_at, mark.pin) for mark in snapshot.marks]
         history = store.history("agent")
         assert facts == [(info.id, info.seq, info.created_at, info.pin) for info in history]
-        lengths = [client.hstrlen("ckpt:{agent}:agent", f"c:{mark.id}") for mark in sight.marks]
-        assert [mark.size for mark in sight.marks] == lengths
+        lengths = [client.hstrlen("ckpt:{agent}:agent", f"c:{mark.id}") for mark in snapshot.marks]
+        assert [mark.size for mark in snapshot.marks] == lengths
 
 
 def test_no_script_of_a_sweep_reads_all_of_an_agent_with_long_states(redis_url: str) -> None:
@@ -92,8 +92,8 @@ def test_no_script_of_a_sweep_reads_all_of_an_agent_with_long_states(redis_url: 
             state = {"number": number, "text": "x" * 100_000}
             store.save(make_checkpoint("agent", make_conversation(1), state=state))
         client.config_resetstat()
-        [verdict] = judged(store, Rules(keep=20))
-        store.carry_out([verdict])
+        [plan] = judged(store, Rules(keep=20))
+        store.apply([plan])
         commands = client.info("commandstats")
         assert "cmdstat_hgetall" not in commands
         scripts = sum(commands[name]["calls"] for name in commands if name.startswith("cmdstat_eval"))
@@ -120,14 +120,14 @@ def test_a_long_history_is_read_and_dropped_a_part_at_a_time(redis_url: str) -> 
         rounds = 0
         while len(store.history("agent")) > 10:
             sweep(store, Rules(keep=10))
-            store.watch("agent", 0, Rounds.SWEEP)
+            store.schedule("agent", 0, Schedule.SWEEP)
             rounds += 1
         assert rounds == 3
         sweep(store, Rules(keep=10))
         assert store.list("agent") == history[:-11:-1]
         # All that the ten need, and nothing else.
         assert client.llen("ckpt:{agent}:log") == 101
-        assert list(store.ailments()) == []
+        assert list(store.findings()) == []
 
 
 @pytest.mark.parametrize("is_swept", [True, False])
@@ -142,7 +142,7 @@ def test_no_script_names_all_of_a_long_history_that_goes(redis_url: str, is_swep
         settled(store, "agent", "agent", system_clock.now() - timedelta(days=1))
         client.config_resetstat()
         if is_swept:
-            [gone] = store.carry_out(judged(store, Rules(forget_after=60)))
+            [gone] = store.apply(judged(store, Rules(forget_after=60)))
             assert (gone.forgotten, gone.checkpoints, len(set(gone.ids))) == (True, 1100, 1100)
         else:
             assert store.delete("agent") == 1100
@@ -170,7 +170,7 @@ def test_who_has_more_to_lose_than_goes_at_once_is_looked_at_again(
     with open_store(redis_url) as store:
         history = saved(store, "agent", 25)
         for left in (15, 5, 2):
-            store.carry_out(judged(store, Rules(keep=2), retry=-1))
+            store.apply(judged(store, Rules(keep=2), retry=-1))
             assert len(store.history("agent")) == left
         assert store.list("agent") == history[:-3:-1]
         assert sweep(store) == []
@@ -182,7 +182,7 @@ def test_an_agent_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     saved(store, "agent", 2)
     settled(store, "agent", "agent", system_clock.now() - timedelta(hours=2))
-    store.carry_out(judged(store, Rules(forget_after=60)))
+    store.apply(judged(store, Rules(forget_after=60)))
 
     assert list(store.agents()) == ["stays"]
     assert {path for path in tmp_path.rglob("*") if path.is_file()} <= before
@@ -192,7 +192,7 @@ def _check_freed(store: CheckpointStore) -> None:
     for number in range(20):
         message = make_message(f"{number}".ljust(2_000))
         store.save(make_checkpoint("agent", Conversation(messages=[message])))
-    [pruned] = store.carry_out(judged(store, Rules(keep=5)))
+    [pruned] = store.apply(judged(store, Rules(keep=5)))
     assert pruned.checkpoints == 15
     assert 20_000 < pruned.bytes < 60_000
 
@@ -206,11 +206,11 @@ def test_what_a_crash_left_in_files_is_found_and_removed(tmp_path: Path) -> None
     empty = tmp_path / "agents" / "zz" / "zzzz"
     empty.mkdir(parents=True)
     # What is new may belong to somebody who is at work.
-    assert [found.subject for found in store.ailments()] == [str(tmp_path / "trash" / "abc")]
+    assert [found.subject for found in store.findings()] == [str(tmp_path / "trash" / "abc")]
     for path in (tmp_path / "sweep" / ".x.1234", empty):
         os.utime(path, (0, 0))
 
-    assert len(list(store.ailments())) == 3
-    assert all(found.repaired for found in store.ailments(repair=True))
-    assert list(store.ailments()) == []
+    assert len(list(store.findings())) == 3
+    assert all(found.repaired for found in store.findings(repair=True))
+    assert list(store.findings()) == []
     assert sorted(path for path in tmp_path.rglob("*") if path.name != "zz") == clean

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.retention.policy import Rules, judge, old_runs, oldest_end
-from celery_ckpt.retention.report import LastRun, Notes, Sight, Verdict
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, RunSummary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
@@ -24,19 +24,21 @@ def run(run_id: str, ago: timedelta, **fields: Any) -> RunRecord:
     return RunRecord(agent_id="agent", run_id=run_id, created_at=NOW - 9 * HOUR, **facts)
 
 
-def sight(*runs: RunRecord, notes: Notes | None = None, is_busy: bool = False) -> Sight:
-    return Sight(
+def snapshot(
+    *runs: RunRecord, policy: AgentPolicy | None = None, is_busy: bool = False
+) -> AgentSnapshot:
+    return AgentSnapshot(
         "agent",
         "seen",
-        notes=notes or Notes(),
+        policy=policy or AgentPolicy(),
         is_busy=is_busy,
-        last_run=LastRun.of(runs[-1]),
+        last_run=RunSummary.of(runs[-1]),
         oldest_end=oldest_end("agent", runs),
     )
 
 
-def judged(*runs: RunRecord, rules: Rules = RULES, now: datetime = NOW, **facts: Any) -> Verdict:
-    return judge(sight(*runs, **facts), rules, now)
+def judged(*runs: RunRecord, rules: Rules = RULES, now: datetime = NOW, **facts: Any) -> PrunePlan:
+    return judge(snapshot(*runs, **facts), rules, now)
 
 
 LAST = run("last", timedelta(0))
@@ -44,8 +46,8 @@ LAST = run("last", timedelta(0))
 
 @pytest.mark.parametrize("ago", [HOUR - MOMENT, HOUR, HOUR + MOMENT], ids=str)
 def test_what_ended_as_long_ago_as_the_limit_says_goes(ago: timedelta) -> None:
-    verdict = judged(run("old", ago), LAST)
-    before = verdict.runs_before
+    plan = judged(run("old", ago), LAST)
+    before = plan.runs_before
     gone = [] if before is None else old_runs("agent", [run("old", ago), LAST], before)
     assert [one.run_id for one in gone] == (["old"] if ago >= HOUR else [])
     assert before is None or before == NOW - HOUR
@@ -68,37 +70,37 @@ def test_open_runs_the_last_one_and_the_one_of_the_agents_name_stay() -> None:
 
 def test_an_agents_own_limit_beats_the_setting() -> None:
     old = run("old", HOUR)
-    assert judged(old, LAST, notes=Notes(forget_after=3601.0)).runs_before is None
+    assert judged(old, LAST, policy=AgentPolicy(forget_after=3601.0)).runs_before is None
     assert judged(old, LAST, rules=Rules(forget_after=3601.0)).runs_before is None
-    own = judged(old, LAST, notes=Notes(forget_after=3599.0), rules=Rules(forget_after=9e9))
+    own = judged(old, LAST, policy=AgentPolicy(forget_after=3599.0), rules=Rules(forget_after=9e9))
     assert own.runs_before == NOW - timedelta(seconds=3599)
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_without_a_limit_no_run_ever_goes(is_busy: bool) -> None:
-    verdict = judged(run("old", 999 * HOUR), LAST, rules=Rules(), is_busy=is_busy)
-    assert (verdict.runs_before, verdict.again) == (None, None)
+    plan = judged(run("old", 999 * HOUR), LAST, rules=Rules(), is_busy=is_busy)
+    assert (plan.runs_before, plan.again) == (None, None)
 
 
 @pytest.mark.parametrize("limit", [9e10, 9e15, float("inf")])
 def test_a_limit_of_many_lives_is_a_limit(limit: float) -> None:
     rules = Rules(forget_after=limit)
-    verdict = judged(run("old", HOUR), LAST, rules=rules)
-    assert (verdict.runs_before, verdict.again) == (None, 3e8)
-    whole = replace(sight(LAST), is_named_by_task=True)
+    plan = judged(run("old", HOUR), LAST, rules=rules)
+    assert (plan.runs_before, plan.again) == (None, 3e8)
+    whole = replace(snapshot(LAST), is_named_by_task=True)
     assert not judge(whole, rules, NOW).forget
 
 
 def test_a_run_that_ends_at_the_end_of_time_has_not_ended() -> None:
-    last = replace(sight(LAST), is_named_by_task=True)
+    last = replace(snapshot(LAST), is_named_by_task=True)
     assert last.last_run is not None
     unknown = last.last_run._replace(ended_at=None, created_at=datetime.max.replace(tzinfo=UTC))
     assert not judge(replace(last, last_run=unknown), RULES, NOW).forget
 
 
 def test_an_agent_with_one_run_costs_no_look() -> None:
-    verdict = judged(LAST)
-    assert (verdict.runs_before, verdict.again) == (None, None)
+    plan = judged(LAST)
+    assert (plan.runs_before, plan.again) == (None, None)
 
 
 def test_a_sweep_comes_again_when_the_next_one_comes_of_age() -> None:
@@ -116,14 +118,14 @@ def test_a_sweep_does_not_come_again_for_what_is_past() -> None:
 
 
 def test_runs_that_nobody_has_looked_at_are_looked_at() -> None:
-    unknown = replace(sight(LAST), oldest_end=datetime.min.replace(tzinfo=UTC))
+    unknown = replace(snapshot(LAST), oldest_end=datetime.min.replace(tzinfo=UTC))
     assert judge(unknown, RULES, NOW).runs_before == NOW - HOUR
 
 
 def test_an_agent_that_goes_as_a_whole_loses_its_runs_with_it() -> None:
-    whole = replace(sight(run("old", 3 * HOUR), run("last", 2 * HOUR)), is_named_by_task=True)
-    verdict = judge(whole, RULES, NOW)
-    assert (verdict.forget, verdict.runs_before) == (True, None)
+    whole = replace(snapshot(run("old", 3 * HOUR), run("last", 2 * HOUR)), is_named_by_task=True)
+    plan = judge(whole, RULES, NOW)
+    assert (plan.forget, plan.runs_before) == (True, None)
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.integers(0, 300))
@@ -133,13 +135,13 @@ def test_every_agent_at_rest_is_left_with_one_run_after_few_looks(ago: list[int]
     runs = [run(str(number), each) for number, each in enumerate(minutes)]
     now, looks = NOW, 0
     while True:
-        verdict = judged(*runs, now=now)
-        if verdict.runs_before is not None:
-            gone = old_runs("agent", runs, verdict.runs_before)
+        plan = judged(*runs, now=now)
+        if plan.runs_before is not None:
+            gone = old_runs("agent", runs, plan.runs_before)
             assert gone
             runs = [one for one in runs if one not in gone]
-        if verdict.again is None:
+        if plan.again is None:
             break
-        now, looks = now + timedelta(seconds=verdict.again), looks + 1
+        now, looks = now + timedelta(seconds=plan.again), looks + 1
     assert [one.run_id for one in runs] == [str(len(ago))]
     assert looks <= 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from celery_ckpt import RetentionPolicy
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Notes, Sight
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
@@ -75,8 +75,8 @@ def test_a_limit_beyond_the_end_of_time_is_none() -> None:
     ]:
         assert expired(policy, *history) == []
         assert policy.next_expiry(history) == datetime.max.replace(tzinfo=UTC)
-    sight = Sight("agent", notes=Notes(max_age=1e15))
-    assert Rules().policy_of(sight).max_age == timedelta.max
+    snapshot = AgentSnapshot("agent", policy=AgentPolicy(max_age=1e15))
+    assert Rules().policy_of(snapshot).max_age == timedelta.max
 
 
 @pytest.mark.parametrize("live", [True, False])

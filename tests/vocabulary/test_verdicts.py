@@ -9,7 +9,7 @@ import pytest
 from celery_ckpt.clock import microseconds
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules, judge
-from celery_ckpt.retention.report import LastRun, Mark, Notes, Sight
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, CheckpointSummary, RunSummary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
@@ -17,18 +17,18 @@ AN_HOUR = Rules(keep=None, max_age=HOUR.total_seconds(), forget_after=HOUR.total
 DAY = 86_400.0
 
 
-def mark(seq: int, age: timedelta, pin: str | None = None) -> Mark:
-    return Mark(f"c{seq}", seq, microseconds(NOW - age), pin)
+def mark(seq: int, age: timedelta, pin: str | None = None) -> CheckpointSummary:
+    return CheckpointSummary(f"c{seq}", seq, microseconds(NOW - age), pin)
 
 
-def seen(*newest_first: Mark, ended: timedelta | None = None) -> Sight:
+def seen(*newest_first: CheckpointSummary, ended: timedelta | None = None) -> AgentSnapshot:
     """An agent with these; its own task has ended so long ago."""
     if ended is None:
-        return Sight("agent", "seen", list(newest_first))
+        return AgentSnapshot("agent", "seen", list(newest_first))
     times = NOW - 9 * HOUR, NOW - ended
-    run = LastRun("agent", RunStatus.SUCCEEDED, True, *times)
+    run = RunSummary("agent", RunStatus.SUCCEEDED, True, *times)
     marks = list(newest_first)
-    return Sight("agent", "seen", marks, Notes(), is_named_by_task=True, last_run=run)
+    return AgentSnapshot("agent", "seen", marks, AgentPolicy(), is_named_by_task=True, last_run=run)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_an_agent_is_forgotten_when_its_time_has_come(ended: timedelta, goes: bo
 
 
 def test_a_sweep_looks_again_when_the_next_of_those_that_stay_is_too_old() -> None:
-    verdict = judge(seen(mark(3, HOUR / 4), mark(2, HOUR / 2), mark(1, 2 * HOUR)), AN_HOUR, NOW)
-    assert (verdict.drop, verdict.again) == (["c1"], HOUR.total_seconds() / 2)
+    plan = judge(seen(mark(3, HOUR / 4), mark(2, HOUR / 2), mark(1, 2 * HOUR)), AN_HOUR, NOW)
+    assert (plan.drop, plan.again) == (["c1"], HOUR.total_seconds() / 2)
 
 
 def test_it_does_not_look_again_for_what_is_pinned_or_the_latest() -> None:
-    verdict = judge(seen(mark(2, 3 * HOUR), mark(1, 2 * HOUR, pin="mine")), AN_HOUR, NOW)
-    assert (verdict.drop, verdict.again) == ([], None)
+    plan = judge(seen(mark(2, 3 * HOUR), mark(1, 2 * HOUR, pin="mine")), AN_HOUR, NOW)
+    assert (plan.drop, plan.again) == ([], None)
 
 
 def test_it_does_not_look_again_at_once_nor_at_the_end_of_time() -> None:
@@ -57,5 +57,5 @@ def test_it_does_not_look_again_at_once_nor_at_the_end_of_time() -> None:
 
 
 def test_who_cannot_be_looked_at_is_looked_at_again_in_a_day() -> None:
-    verdict = judge(Sight("agent", "?", damage="spoilt"), AN_HOUR, NOW)
-    assert (verdict.drop, verdict.forget, verdict.again) == ([], False, DAY)
+    plan = judge(AgentSnapshot("agent", "?", damage="spoilt"), AN_HOUR, NOW)
+    assert (plan.drop, plan.forget, plan.again) == ([], False, DAY)

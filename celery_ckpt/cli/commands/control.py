@@ -91,12 +91,12 @@ def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: 
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:
         with tally.one():
-            [sight] = agents.store.sights([agent_id])  # reports damage instead of raising
-            if not sight.seen and not sight.damage:
+            [snapshot] = agents.store.snapshots([agent_id])  # reports damage instead of raising
+            if not snapshot.seen and not snapshot.damage:
                 agents.status(agent_id)  # raises AgentNotFound
             if not yes:
-                kept = counted(len(sight.marks), "checkpoint")
-                found = "which is damaged" if sight.damage else f"with {kept}"
+                kept = counted(len(snapshot.marks), "checkpoint")
+                found = "which is damaged" if snapshot.damage else f"with {kept}"
                 _ask(f"{one_line(agent_id)}, {found}")
             count = agents.delete(agent_id)
             if as_json:

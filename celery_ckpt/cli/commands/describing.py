@@ -79,7 +79,7 @@ def summary(screen: Screen, status: AgentStatus, run: RunRecord | None) -> None:
     facts += [("worker", status.owner and host_and_pid(status.owner)), ("error", status.error)]
     facts += [("result", _result(run))] if run else []
     facts += [("usage", _usage(status.usage))]
-    facts += [("waiting", counted(status.waiting, "run"))] if status.waiting else []
+    facts += [("blocked", counted(status.blocked, "run"))] if status.blocked else []
     for name, value in facts:
         if value:
             screen.fact(name, one_line(value, 500))

@@ -110,8 +110,8 @@ def _row(one: AgentStatus) -> list[Any]:
 
 def _remark(one: AgentStatus) -> str:
     remarks = [one_line(one.error, 60)] if one.error else []
-    if one.waiting:
-        remarks.append(f"{counted(one.waiting, 'run')} waiting")
+    if one.blocked:
+        remarks.append(f"{counted(one.blocked, 'run')} blocked")
     return ", ".join(remarks)
 
 

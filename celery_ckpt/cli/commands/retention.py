@@ -15,7 +15,8 @@ from celery_ckpt.cli.output.progress import bar
 from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.cli.output.tables import Column
 from celery_ckpt.cli.output.text import bytes_of, counted, one_line
-from celery_ckpt.retention.report import Finding, Pruned, PruneReport
+from celery_ckpt.records import Finding
+from celery_ckpt.retention.report import PruneReport, PruneResult
 
 _PRUNED = (
     Column("agent", whole=True),
@@ -95,9 +96,9 @@ def _prune_named(ctx: click.Context, screen: Screen, agent_ids: tuple[str, ...],
 
 
 def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
-    agents, gone = agents_of(ctx), list[Pruned]()
+    agents, gone = agents_of(ctx), list[PruneResult]()
 
-    def told(pruned: Pruned) -> None:
+    def told(pruned: PruneResult) -> None:
         advance(what=pruned.agent_id)
         if pruned.is_any:
             gone.append(pruned)
@@ -123,7 +124,7 @@ def _summary(report: PruneReport) -> str:
     )
 
 
-def _row(one: Pruned) -> list[Any]:
+def _row(one: PruneResult) -> list[Any]:
     note = "whole agent" if one.forgotten else ""
     return [one.agent_id, one.checkpoints, one.runs, bytes_of(one.bytes), note]
 
@@ -165,5 +166,5 @@ def _show_findings(screen: Screen, found: list[Finding]) -> None:
         screen.line("No problems found.", "green")
 
 
-def _fields(one: Pruned | PruneReport | Finding) -> dict[str, Any]:
-    return one._asdict() if isinstance(one, Pruned) else asdict(one)
+def _fields(one: PruneResult | PruneReport | Finding) -> dict[str, Any]:
+    return one._asdict() if isinstance(one, PruneResult) else asdict(one)

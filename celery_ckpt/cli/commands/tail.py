@@ -75,11 +75,11 @@ def _tell(screen: Screen, happening: Happening) -> None:
     return None
 
 
-def _clock(moment: datetime | None) -> str:
+def _clock(due_at: datetime | None) -> str:
     """The local time, with the day unless it is today."""
-    if moment is None:
+    if due_at is None:
         return "-"
-    local = moment.astimezone()
+    local = due_at.astimezone()
     is_today = local.date() == datetime.now().astimezone().date()
     return local.strftime("%H:%M:%S" if is_today else "%m-%d %H:%M:%S")
 

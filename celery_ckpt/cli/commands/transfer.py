@@ -19,7 +19,7 @@ from celery_ckpt.cli.output.progress import bar
 from celery_ckpt.cli.output.text import bytes_of, counted, one_line, visible_json
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.runtime.agents.agents import Agents
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.transfer import Imported, export_agents, import_agents
 
 
@@ -37,7 +37,7 @@ def export_(
     Exports all agents, or those named. The export holds whole conversations and the arguments of tasks.
     """
     agents, tally = agents_of(ctx), Tally()
-    if isinstance(agents.store, SealedStore):
+    if isinstance(agents.store, EncryptedStore):
         click.echo("Note: the store is encrypted, but the export is not. Keep it safe.", err=True)
     names = _existing(agents, agent_ids) if agent_ids else sorted(agents.names())
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: How words look that say how something stands, or who speaks.
 STYLES = {
-    **dict.fromkeys(("queued", "waiting", "warning", "thinking", "other", "~"), "yellow"),
+    **dict.fromkeys(("queued", "blocked", "warning", "thinking", "other", "~"), "yellow"),
     **dict.fromkeys(("running", "call", "assistant"), "cyan"),
     **dict.fromkeys(("succeeded", "ok", "user", "+"), "green"),
     **dict.fromkeys(("failed", "cancelled", "damaged", "risk", "-"), "red"),

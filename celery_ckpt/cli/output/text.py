@@ -62,11 +62,11 @@ def _json_escape(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def age(moment: datetime | None, now: datetime | None = None) -> str:
+def age(due_at: datetime | None, now: datetime | None = None) -> str:
     """How long ago something was, roughly: ``12 s ago``."""
-    if moment is None:
+    if due_at is None:
         return ""
-    seconds = ((now or datetime.now(UTC)) - moment) // timedelta(seconds=1)
+    seconds = ((now or datetime.now(UTC)) - due_at) // timedelta(seconds=1)
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size} {unit} ago"

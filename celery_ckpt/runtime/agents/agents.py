@@ -66,7 +66,7 @@ class AgentStatus(Value):
     attempts: int = 0
     retries: int = 0
     #: How many other runs of it wait for their turn.
-    waiting: int = 0
+    blocked: int = 0
     #: Who works on it now.
     owner: str | None = None
     error: str | None = None
@@ -109,18 +109,18 @@ class Agents(Tidying):
         Raises:
             AgentNotFound: there is none of that name.
         """
-        standing = self.store.standing(agent_id)
+        standing = self.store.activity(agent_id)
         run = _present(self.runs(agent_id), standing.active)
         history = self.history(agent_id)
         if run is None and not history:
             raise self._no_agent(agent_id)
         fields = {"status", "run_id", "task", "attempts", "retries", "error"}
-        of_run = {} if run is None else run.model_dump(include=fields) | {"usage": run.usage}
+        run_record = {} if run is None else run.model_dump(include=fields) | {"usage": run.usage}
         latest = history[0] if history else None
         return AgentStatus(
             agent_id=agent_id,
-            **of_run,
-            waiting=sum(other.status is RunStatus.WAITING for other in standing.open),
+            **run_record,
+            blocked=sum(other.status is RunStatus.BLOCKED for other in standing.open),
             owner=standing.holder.owner if standing.holder else None,
             iteration=latest.iteration if latest else None,
             checkpointed_at=latest.created_at if latest else None,
@@ -130,7 +130,7 @@ class Agents(Tidying):
     def _run(self, agent_id: str) -> RunRecord | None:
         """The active run, else the last one."""
         runs = self.runs(agent_id)
-        return _present(runs, self.store.standing(agent_id).active)
+        return _present(runs, self.store.activity(agent_id).active)
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """The records of its runs, in the order in which they were sent."""
@@ -179,7 +179,7 @@ class Agents(Tidying):
             raise RunOver(agent_id=agent_id, run_id=run.run_id, status=run.status.value)
         if not run.has_envelope:
             raise StoreError(reason=_NO_ENVELOPE.format(run_id=run.run_id, agent_id=agent_id))
-        self.store.watch(agent_id, _UNCLAIMED_SECONDS)
+        self.store.schedule(agent_id, _UNCLAIMED_SECONDS)
         result = self._app.AsyncResult(run.run_id)
         if run.status.is_final:
             # First: once it may be begun, its next result may be there.

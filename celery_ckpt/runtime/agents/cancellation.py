@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
     """End all runs of an agent that have not ended; returns their ids."""
-    standing = context.store.standing(agent_id)
+    standing = context.store.activity(agent_id)
     if standing.open:
         # Whoever dies in the midst of it leaves the rest to a watchdog.
-        context.store.watch(agent_id, context.settings.lease_ttl)
+        context.store.schedule(agent_id, context.settings.lease_ttl)
     # The active one last: until it is settled, none of the others can begin.
     runs = sorted(standing.open, key=lambda run: run.run_id == standing.active)
     return [run.run_id for run in runs if _is_cancelled(context, run)]

@@ -17,12 +17,13 @@ from celery_ckpt.errors import (
     StoreUnavailable,
 )
 from celery_ckpt.names import checked_name
+from celery_ckpt.records import Finding
 from celery_ckpt.retention.policy import RetentionPolicy
-from celery_ckpt.retention.report import Finding, Notes, Pruned, PruneReport, Verdict
+from celery_ckpt.retention.report import AgentPolicy, PrunePlan, PruneReport, PruneResult
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.pruning.sweep import sweep_all, tell
 from celery_ckpt.runtime.settings import seconds
-from celery_ckpt.stores.encrypted import SealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.stores.registry import without_password
 
@@ -81,8 +82,8 @@ class Tidying:
         checkpoint = store.load(checkpoint_id)
         if checkpoint is None:
             raise self._no_checkpoint(checkpoint_id)
-        [sight] = store.sights([checkpoint.agent_id])
-        is_pinned = any(mark.pin for mark in sight.marks if mark.id == checkpoint_id)
+        [snapshot] = store.snapshots([checkpoint.agent_id])
+        is_pinned = any(mark.pin for mark in snapshot.marks if mark.id == checkpoint_id)
         return store.pin(checkpoint_id, None) and is_pinned
 
     def retain(
@@ -101,10 +102,10 @@ class Tidying:
         """
         store = self._context.store
         limits = {"keep": keep, "max_age": seconds(max_age), "forget_after": seconds(forget_after)}
-        Notes.model_validate(limits)
-        while store.sights([checked_name(agent_id)])[0].seen:
-            before = store.notes(agent_id)
-            if store.set_notes(agent_id, before, before.model_copy(update=limits)):
+        AgentPolicy.model_validate(limits)
+        while store.snapshots([checked_name(agent_id)])[0].seen:
+            before = store.policy(agent_id)
+            if store.set_policy(agent_id, before, before.model_copy(update=limits)):
                 return
         raise self._no_agent(agent_id)
 
@@ -114,20 +115,20 @@ class Tidying:
         """
         policy, store, total, seen = RetentionPolicy(keep), self._context.store, 0, ""
         while True:
-            [sight] = store.sights([checked_name(agent_id)])
-            gone = policy.expired(sight.marks, system_clock.now(), live=sight.is_busy)
-            [pruned] = store.carry_out([Verdict(sight, drop=[mark.id for mark in gone])])
+            [snapshot] = store.snapshots([checked_name(agent_id)])
+            gone = policy.expired(snapshot.marks, system_clock.now(), live=snapshot.is_busy)
+            [pruned] = store.apply([PrunePlan(snapshot, drop=[mark.id for mark in gone])])
             tell(self._context, pruned)
             total += pruned.checkpoints
             # Less went: the agent has changed meanwhile, or it has more to lose than goes at once; or
             # somebody has spoilt it, so that nothing ever will.
-            is_stuck = not pruned.checkpoints and sight.seen == seen
+            is_stuck = not pruned.checkpoints and snapshot.seen == seen
             if pruned.checkpoints >= len(gone) or is_stuck:
                 return total
-            seen = sight.seen
+            seen = snapshot.seen
 
     def prune_all(
-        self, *, dry_run: bool = False, told: Callable[[Pruned], object] | None = None
+        self, *, dry_run: bool = False, told: Callable[[PruneResult], object] | None = None
     ) -> PruneReport:
         """Look at every agent, here and now, and drop what the limits say; in a dry run only say what
         would go. ``told`` is called for each agent that was looked at.
@@ -150,7 +151,7 @@ class Tidying:
             ConfigurationError: there are no keys.
         """
         store = self._context.store
-        if not isinstance(store, SealedStore):
+        if not isinstance(store, EncryptedStore):
             raise ConfigurationError(
                 reason="ckpt_encryption_keys is not set, so there is nothing to rekey."
             )
@@ -173,7 +174,7 @@ class Tidying:
         store, damaged = self._context.store, set()
         for risk in store.risks():
             yield Finding("risk", "the store", risk, _HOW_TO_SET_IT_UP)
-        for finding in store.ailments(repair):
+        for finding in store.findings(repair):
             damaged |= {finding.subject} if finding.kind == "damaged" else set()
             yield finding
         yield from (finding for finding in damage_in(store) if finding.subject not in damaged)

@@ -25,8 +25,8 @@ from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.events import tell
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.drain import drain
-from celery_ckpt.runtime.process.lease_renewer import Hold
-from celery_ckpt.runtime.process.retry import patiently
+from celery_ckpt.runtime.process.lease_renewer import HeldLease
+from celery_ckpt.runtime.process.retry import retry_while_unavailable
 from celery_ckpt.strategies import Never
 from celery_ckpt.usage import Usage
 
@@ -43,16 +43,16 @@ class Attempt:
     queue_errors: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, TaskPredicate)
 
     def __init__(
-        self, context: AppContext, task: Any, of_run: RunRecord, hold: Hold, moment: int
+        self, context: AppContext, task: Any, run_record: RunRecord, hold: HeldLease, due_at: int
     ) -> None:
         self.context, self.task, self.hold = context, task, hold
         #: What was delivered: a body's own threads do not see it.
         self.request = task.request
         #: The run's record as this attempt knows it.
-        self.of_run = of_run
+        self.run_record = run_record
         self.strategy = task.strategy_in(context.settings).for_run()
         #: When a watchdog looks at the agent, unless somebody said otherwise since.
-        self.moment = moment
+        self.due_at = due_at
         #: Is its body at work, or has it been? Only then there is something to save.
         self.has_begun = False
         #: Has Celery told the world how the run ended?
@@ -69,7 +69,7 @@ class Attempt:
 
     def is_of(self, agent_id: str, run_id: str) -> bool:
         """Is it an attempt at that run?"""
-        return (self.of_run.agent_id, self.of_run.run_id) == (agent_id, run_id)
+        return (self.run_record.agent_id, self.run_record.run_id) == (agent_id, run_id)
 
     @property
     def has_progressed(self) -> bool:
@@ -79,7 +79,7 @@ class Attempt:
     @property
     def is_released(self) -> bool:
         """Was the lease given up, with the run back in the queue?"""
-        return self.of_run.status is RunStatus.QUEUED
+        return self.run_record.status is RunStatus.QUEUED
 
     # -- what a run asks of its host -----------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Attempt:
             try:
                 self._save(run, run.snapshot(event))
             except StoreUnavailable as error:
-                who = phrases.identity(self.of_run)
+                who = phrases.identity(self.run_record)
                 logger.error(phrases.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
                 tell(signals.checkpoint_failed, self, run, error=error)
 
@@ -115,7 +115,7 @@ class Attempt:
 
     def resumes_from(self, latest: Checkpoint | None) -> None:
         """The attempt begins with that checkpoint, if it is one of its run."""
-        if latest is not None and latest.run_id == self.of_run.run_id:
+        if latest is not None and latest.run_id == self.run_record.run_id:
             self._latest = latest
 
     def has_saved(self, last: Checkpoint) -> bool:
@@ -170,13 +170,13 @@ class Attempt:
         """A recorded step was not asked for as it was recorded."""
         if self.task.on_changed == "fail":
             raise StepChanged(agent_id=run.agent_id, name=name, iteration=run.iteration)
-        who = phrases.identity(self.of_run)
+        who = phrases.identity(self.run_record)
         logger.warning(phrases.STEP_CHANGED, *who, run.iteration, phrases.shown(name))
         tell(signals.step_changed, self, run, name=name)
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
         """The setting ``ckpt_cost`` names a function that raised, or returned something else."""
-        who = phrases.identity(self.of_run)
+        who = phrases.identity(self.run_record)
         logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
 
     def is_to_go(self, error: BaseException) -> bool:
@@ -192,9 +192,9 @@ class Attempt:
 
     def write(self, action: Callable[[], R]) -> R:
         """Do a write, waiting for a store that is away. Raises ``Fenced`` if the lease is lost."""
-        return self.fenced(lambda: patiently(action, 2 * self.context.settings.lease_ttl))
+        return self.fenced(lambda: retry_while_unavailable(action, 2 * self.context.settings.lease_ttl))
 
-    def release(self, record: RunRecord, unclaimed: float, *, patience: float | None = None) -> None:
+    def release(self, record: RunRecord, due_in: float, *, patience: float | None = None) -> None:
         """Give up the lease, with the run as it is now; a watchdog sends it if nobody begins it.
 
         Raises:
@@ -203,9 +203,11 @@ class Attempt:
         self.context.keeper.let_go(self.hold)
         store, lease = self.context.store, self.hold.lease
         seconds = 2 * self.context.settings.lease_ttl if patience is None else patience
-        if not patiently(lambda: store.release(lease, run=record, unclaimed=unclaimed), seconds):
+        if not retry_while_unavailable(
+            lambda: store.release(lease, run=record, due_in=due_in), seconds
+        ):
             raise Fenced
-        self.of_run = record
+        self.run_record = record
 
     def fenced(self, action: Callable[[], R]) -> R:
         """Do a write. Raises ``Fenced`` if the lease is lost."""

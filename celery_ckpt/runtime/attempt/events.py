@@ -39,7 +39,7 @@ def tell(signal: Signal, attempt: Attempt, run: AgentRun | None, **facts: Any) -
 
 
 def _send_event(kind: str, attempt: Attempt, run: AgentRun | None) -> None:
-    record = attempt.of_run
+    record = attempt.run_record
     try:
         attempt.task.send_event(
             kind,

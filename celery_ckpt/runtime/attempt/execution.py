@@ -73,10 +73,10 @@ _LONGEST_ERROR = 10_000
 def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Work on what was delivered. Returns or raises what Celery is to know."""
     attempt = start(task)
-    if attempt.of_run.status.is_final:
+    if attempt.run_record.status.is_final:
         return _delivered_again(attempt)
-    if attempt.of_run.stalled >= attempt.context.settings.max_stalled_attempts:
-        raise _outcome(attempt, None, _stalled(attempt.of_run))
+    if attempt.run_record.stalled >= attempt.context.settings.max_stalled_attempts:
+        raise _outcome(attempt, None, _stalled(attempt.run_record))
     refusal = refusal_of(task)
     if refusal is not None:
         raise _outcome(attempt, None, refusal)
@@ -86,13 +86,13 @@ def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _delivered_again(attempt: Attempt) -> Any:
     """Give Celery what it did not get, or did not keep."""
-    record = attempt.of_run
+    record = attempt.run_record
     if record.status is RunStatus.SUCCEEDED:
         return from_record(record)
     if record.status is RunStatus.CANCELLED:
         tell_cancelled(attempt.context.app, record)
         # Whoever cancelled it did not live to say when.
-        attempt.of_run = record.model_copy(update={"ended_at": system_clock.now()})
+        attempt.run_record = record.model_copy(update={"ended_at": system_clock.now()})
         attempt.is_announced = True
         raise Ignore("it was cancelled")
     raise failure_of(record)
@@ -201,7 +201,7 @@ def _left(attempt: Attempt, run: AgentRun | None, error: Ignore | Reject) -> Bas
 def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: Any) -> None:
     """One write: the last checkpoint, the result, the status. The lease is kept until it is settled."""
     ended = {"status": status, "ended_at": system_clock.now(), **outcome}
-    record = attempt.of_run.model_copy(update=ended)
+    record = attempt.run_record.model_copy(update=ended)
     store, lease = attempt.context.store, attempt.hold.lease
     # A failure is resumed from the last checkpoint: what came after it may be what is wrong.
     is_kept = status is RunStatus.SUCCEEDED and not isinstance(attempt.strategy, Never)
@@ -214,7 +214,7 @@ def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: A
             tell(signals.checkpoint_saved, attempt, run, checkpoint=last)
     except StoreUnavailable as away:
         raise Unrecorded(str(away)) from away
-    attempt.of_run = record
+    attempt.run_record = record
     tell(signals.agent_finished, attempt, run, record=record)
 
 
@@ -246,7 +246,7 @@ def _handed_off(
             and not isinstance(attempt.strategy, Never)
         ):
             attempt.save_as_it_is(run)
-        released = attempt.of_run.model_copy(update={"status": status})
+        released = attempt.run_record.model_copy(update={"status": status})
         attempt.release(released, _UNCLAIMED_SECONDS)
     except Fenced:
         return _fenced(attempt, run)
@@ -265,8 +265,8 @@ def _handed_off(
 
 def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     attempt.context.keeper.let_go(attempt.hold)
-    of_run = attempt.of_run
-    logger.warning(phrases.LEASE_LOST, *phrases.identity(of_run), of_run.attempts)
+    run_record = attempt.run_record
+    logger.warning(phrases.LEASE_LOST, *phrases.identity(run_record), run_record.attempts)
     tell(signals.lease_lost, attempt, run)
     if keeps_result(attempt.task):
         tell_outcome_again(attempt)  # STARTED, or a state that the body told, may have come after it
@@ -278,7 +278,7 @@ def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
     before the lease has ended, by a watchdog.
     """
     attempt.context.keeper.let_go(attempt.hold)
-    who = phrases.identity(attempt.of_run)
+    who = phrases.identity(attempt.run_record)
     logger.error(phrases.NOT_RECORDED, *who, refusal)
     try:
         send_later(attempt.task, LATER_SECONDS)
@@ -289,9 +289,9 @@ def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
 
 def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:
     """Another worker may be able to read it, and this one after a deploy: a watchdog sends it."""
-    logger.error(phrases.CANNOT_CONTINUE, *phrases.identity(attempt.of_run), error)
+    logger.error(phrases.CANNOT_CONTINUE, *phrases.identity(attempt.run_record), error)
     try:
-        queued = attempt.of_run.model_copy(update={"status": RunStatus.QUEUED})
+        queued = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
         attempt.release(queued, _UNCLAIMED_SECONDS)
     except Fenced:
         return _fenced(attempt, None)
@@ -305,7 +305,7 @@ def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
     """
     is_wanted = drain.is_on or isinstance(error, Reject) or _is_cancelled(attempt, error)
     status = RunStatus.QUEUED if is_wanted else RunStatus.RUNNING
-    released = attempt.of_run.model_copy(update={"status": status})
+    released = attempt.run_record.model_copy(update={"status": status})
     try:
         attempt.release(released, _INTERRUPTED_SECONDS, patience=0)
     except BaseException as failure:

@@ -22,7 +22,7 @@ from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
 from celery_ckpt.runtime.attempt.backend import keeps_result, tell_unless_told
 from celery_ckpt.runtime.broker.unacked import send
 from celery_ckpt.runtime.process.context import AppContext
-from celery_ckpt.runtime.process.retry import patiently
+from celery_ckpt.runtime.process.retry import retry_while_unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def _on_postrun(sender: Any, **_: Any) -> None:
         return
     # However it ended: a lease that nobody works with must come to its end.
     attempt.context.keeper.let_go(attempt.hold)
-    if attempt.is_announced and attempt.of_run.status.is_final:
+    if attempt.is_announced and attempt.run_record.status.is_final:
         attempt.context.aside.do(lambda: settle(attempt))
     if sys.exc_info()[0] is not None:
         _tell_nobody(sender.request)
@@ -68,13 +68,15 @@ def finish(**_: Any) -> None:
 
 def settle(attempt: Attempt) -> None:
     """Mark the run as delivered; send the one that waits."""
-    store, record = attempt.context.store, attempt.of_run
+    store, record = attempt.context.store, attempt.run_record
     patience = attempt.context.settings.lease_ttl
     try:
-        following = patiently(lambda: store.settle_run(record, attempt.hold.lease), patience)
+        following = retry_while_unavailable(
+            lambda: store.settle_run(record, attempt.hold.lease), patience
+        )
         # An agent with a name of its own may have a run that was recorded, and whose message was lost.
         if following is None and record.run_id == record.agent_id:
-            attempt.context.keeper.unwatch(record.agent_id, attempt.moment)
+            attempt.context.keeper.unschedule(record.agent_id, attempt.due_at)
     except LeaseError:
         logger.warning(phrases.SETTLED_ELSEWHERE, *phrases.identity(record))
     except StoreError as error:
@@ -87,14 +89,14 @@ def tell_outcome_again(attempt: Attempt) -> None:
     """This attempt may have told Celery that its run is at work, or to be tried again, just after it
     had ended in other hands, by a cancellation for instance: whoever waits would wait for ever.
     """
-    context, of_run = attempt.context, attempt.of_run
+    context, run_record = attempt.context, attempt.run_record
     try:
-        run = context.store.run(of_run.agent_id, of_run.run_id)
+        run = context.store.run(run_record.agent_id, run_record.run_id)
         # Whoever has a result or an exception, and has not settled it, tells it better than its record.
         if run is not None and (run.is_settled or run.status is RunStatus.CANCELLED):
             tell_unless_told(context.app, run)
     except Exception as error:
-        who = phrases.identity(of_run)
+        who = phrases.identity(run_record)
         logger.warning(phrases.STATE_NOT_STORED, *who, phrases.UNKNOWN, error)
 
 
@@ -103,7 +105,7 @@ def send_next(context: AppContext, following: RunRecord | None) -> None:
     if following is None:
         return
     try:
-        context.store.watch(following.agent_id, context.settings.lease_ttl)
+        context.store.schedule(following.agent_id, context.settings.lease_ttl)
         has_begun, waited = following.attempts > 0, following.delivery
         send(context.app, following.envelope, has_begun=has_begun, instead_of=waited)
     except Exception as error:

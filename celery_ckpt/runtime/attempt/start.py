@@ -21,7 +21,7 @@ from celery_ckpt.errors import (
     StoreError,
 )
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, RunStatus, Start
+from celery_ckpt.records import Lease, RunRecord, RunStatus, StartResult
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.backend import tell_if_missed, told_outcome
@@ -34,7 +34,7 @@ from celery_ckpt.runtime.broker.envelope import (
     send_later,
 )
 from celery_ckpt.runtime.process.context import AppContext
-from celery_ckpt.runtime.process.lease_renewer import RENEWALS, Hold
+from celery_ckpt.runtime.process.lease_renewer import RENEWALS, HeldLease
 from celery_ckpt.runtime.process.owner import is_known_dead, is_process
 
 logger = logging.getLogger(__name__)
@@ -108,8 +108,8 @@ def _started(context: AppContext, task: Any) -> Attempt:
     begun = _begun(context, run)
     if begun.lease is None:
         raise _nothing_to_do(task, begun.run)
-    hold = Hold(begun.lease, run.delivery, phrases.identity(begun.run))
-    attempt = Attempt(context, task, begun.run, hold, begun.moment)
+    hold = HeldLease(begun.lease, run.delivery, phrases.identity(begun.run))
+    attempt = Attempt(context, task, begun.run, hold, begun.due_at)
     context.keeper.keep(hold)
     task.request.ckpt_attempt = attempt
     # What the message says is old if it was delivered more than once.
@@ -144,7 +144,7 @@ def _seal_or_end(attempt: Attempt) -> None:
 def _over(attempt: Attempt, outcome: RunStatus) -> Ignore:
     """The agent was deleted while this message, or a copy of it, was on its way."""
     ended = {"status": outcome, "ended_at": system_clock.now()}
-    attempt.of_run = attempt.of_run.model_copy(update=ended)
+    attempt.run_record = attempt.run_record.model_copy(update=ended)
     settle(attempt)
     return Ignore(f"it has {outcome}" if outcome is not RunStatus.CANCELLED else "it was cancelled")
 
@@ -164,7 +164,7 @@ def _delivered(task: Any) -> RunRecord:
     )
 
 
-def _begun(context: AppContext, run: RunRecord) -> Start:
+def _begun(context: AppContext, run: RunRecord) -> StartResult:
     try:
         return _leased(context, run, None)
     except LeaseHeld as held:
@@ -181,7 +181,7 @@ def _busy(held: LeaseHeld) -> _Busy:
     return _Busy(held.owner) if is_process(held.owner) else _InRepair(held.owner)
 
 
-def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> Start:
+def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> StartResult:
     """Begin an attempt with a lease that lasts until the keeper comes round to it.
 
     Its time began in the store. A reply that came late, after a failover for instance, may have left
@@ -210,9 +210,9 @@ def _lease(held: LeaseHeld) -> Lease:
 def _seal(attempt: Attempt) -> None:
     """The record was deleted while the message was on its way: keep what it takes to send it again."""
     sealed = envelope_of_request(attempt.task)
-    record = attempt.of_run.model_copy(update={"envelope": sealed})
+    record = attempt.run_record.model_copy(update={"envelope": sealed})
     attempt.write(lambda: attempt.context.store.update_run(record, attempt.hold.lease))
-    attempt.of_run = record
+    attempt.run_record = record
 
 
 def refusal_of(task: Any) -> Exception | None:

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 _MANNERS = 0.003
 
 
-class Aside:
+class BackgroundThread:
     """Does things one after the other, beside the tasks of this process."""
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ from celery import Celery
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.run.redaction import Redaction
-from celery_ckpt.runtime.process.background import Aside
-from celery_ckpt.runtime.process.lease_renewer import Keeper
+from celery_ckpt.runtime.process.background import BackgroundThread
+from celery_ckpt.runtime.process.lease_renewer import LeaseRenewer
 from celery_ckpt.runtime.process.owner import this_process
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.encrypted import SealedStore, UnsealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore, UnsealedStore
 from celery_ckpt.stores.registry import open_store
 
 _EVENTS = "CELERY_CKPT_SENDS_EVENTS"
@@ -31,8 +31,8 @@ class AppContext:
         self.store = store or _store(app, self.settings)
         self.redaction = Redaction(self.settings.redact)
         self.owner = this_process()
-        self.keeper = Keeper(app, self.store, self.settings.lease_ttl)
-        self.aside = Aside()
+        self.keeper = LeaseRenewer(app, self.store, self.settings.lease_ttl)
+        self.aside = BackgroundThread()
 
     @property
     def sends_events(self) -> bool:
@@ -71,7 +71,7 @@ def _store(app: Celery, settings: Settings) -> CheckpointStore:
     except ConfigurationError as error:
         raise ConfigurationError(reason=f"The setting ckpt_store_url is wrong: {error}") from error
     keys = settings.encryption_keys
-    return SealedStore(store, keys) if keys else UnsealedStore(store)
+    return EncryptedStore(store, keys) if keys else UnsealedStore(store)
 
 
 _lock = threading.Lock()

@@ -28,7 +28,7 @@ RENEWALS = 3
 
 
 @dataclass(eq=False)
-class Hold:
+class HeldLease:
     """A lease that is being kept, and the message that goes with it."""
 
     lease: Lease
@@ -48,18 +48,18 @@ class Hold:
                 self.on_loss()
 
 
-class Keeper:
+class LeaseRenewer:
     """Renews the leases of this process."""
 
     def __init__(self, app: Celery, store: CheckpointStore, ttl: float) -> None:
         self._app, self._store, self._ttl = app, store, ttl
         #: By agent. One that lost its lease may be at work still when the next one begins.
-        self._holds: dict[str, set[Hold]] = {}
+        self._holds: dict[str, set[HeldLease]] = {}
         self._over: dict[str, int] = {}
         self._lock = threading.Lock()
         self._is_working = False
 
-    def keep(self, hold: Hold) -> None:
+    def keep(self, hold: HeldLease) -> None:
         """Renew a lease from now on."""
         with self._lock:
             self._holds.setdefault(hold.lease.agent_id, set()).add(hold)
@@ -68,7 +68,7 @@ class Keeper:
             for name, target in ("keeper", self._work), ("toucher", self._move_deadlines):
                 threading.Thread(target=target, name=f"celery_ckpt-{name}", daemon=True).start()
 
-    def let_go(self, hold: Hold) -> None:
+    def let_go(self, hold: HeldLease) -> None:
         """Do not renew it any more."""
         with self._lock:
             own = self._holds.get(hold.lease.agent_id, set())
@@ -76,17 +76,17 @@ class Keeper:
             if not own:
                 self._holds.pop(hold.lease.agent_id, None)
 
-    def unwatch(self, agent_id: str, moment: int) -> None:
+    def unschedule(self, agent_id: str, due_at: int) -> None:
         """Nothing is left to be watched of an agent. Done for many at once, and soon enough."""
         with self._lock:
-            self._over[agent_id] = moment
+            self._over[agent_id] = due_at
 
     def is_keeping(self, agent_id: str) -> bool:
         """Does this very process hold the agent's lease?"""
         with self._lock:
             return agent_id in self._holds
 
-    def _all(self) -> list[Hold]:
+    def _all(self) -> list[HeldLease]:
         return [hold for own in self._holds.values() for hold in own]
 
     def _work(self) -> None:
@@ -109,7 +109,7 @@ class Keeper:
                 tags = [hold.tag for hold in self._all() if hold.tag and not hold.is_lost]
             self._touch(unacked, tags)
 
-    def _renew(self, hold: Hold) -> None:
+    def _renew(self, hold: HeldLease) -> None:
         try:
             self._store.renew(hold.lease, self._ttl)
         except LeaseLost:
@@ -124,7 +124,7 @@ class Keeper:
 
     def _unwatch(self, over: dict[str, int]) -> None:
         try:
-            self._store.unwatch(over)
+            self._store.unschedule(over)
         except CheckpointError as error:
             logger.info("The watchdog will look at %d idle agents for nothing: %s", len(over), error)
 

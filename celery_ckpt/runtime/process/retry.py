@@ -15,7 +15,7 @@ R = TypeVar("R")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
-def patiently(write: Callable[[], R], seconds: float) -> R:
+def retry_while_unavailable(write: Callable[[], R], seconds: float) -> R:
     """Do a write, again and again while the store is away, for so many seconds. It may be repeated:
     every write of a store may.
 

@@ -14,8 +14,9 @@ from itertools import islice
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import CheckpointError, StoreUnavailable
+from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules, judge, old_runs
-from celery_ckpt.retention.report import Pruned, PruneReport, Rounds, Verdict
+from celery_ckpt.retention.report import PrunePlan, PruneReport, PruneResult
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.settings import Settings
@@ -42,7 +43,7 @@ def sweep(context: AppContext, limit: int) -> PruneReport:
     """Look at agents whose moments have come, until about so many are done, or no more are due."""
     report = PruneReport()
     while report.agents < limit:
-        found = context.store.due(min(_CLAIM, limit - report.agents), _HOLD, Rounds.SWEEP)
+        found = context.store.claim_due(min(_CLAIM, limit - report.agents), _HOLD, Schedule.SWEEP)
         if not found:
             break
         for first in range(0, len(found), _PAGE):
@@ -52,7 +53,7 @@ def sweep(context: AppContext, limit: int) -> PruneReport:
 
 
 def sweep_all(
-    context: AppContext, *, dry_run: bool, told: Callable[[Pruned], object] | None
+    context: AppContext, *, dry_run: bool, told: Callable[[PruneResult], object] | None
 ) -> PruneReport:
     """Look at every agent there is; in a dry run only say what would go."""
     report, agents = PruneReport(dry_run=dry_run), context.store.agents()
@@ -64,51 +65,51 @@ def sweep_all(
     return report
 
 
-def _swept(context: AppContext, found: Sequence[Found]) -> Iterator[Pruned]:
-    verdicts = list(_judged(context, found))
-    for pruned in context.store.carry_out(verdicts):
+def _swept(context: AppContext, found: Sequence[Found]) -> Iterator[PruneResult]:
+    plans = list(_judged(context, found))
+    for pruned in context.store.apply(plans):
         tell(context, pruned)
         yield pruned
 
 
-def _swept_whole(context: AppContext, page: Sequence[str]) -> Iterator[Pruned]:
+def _swept_whole(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
     """The same until nothing is left to go: a store may drop a long history in parts."""
-    total, left = {name: Pruned(name) for name in page}, list(page)
+    total, left = {name: PruneResult(name) for name in page}, list(page)
     while left:
-        found = [(name, context.store.watch(name, _HOLD, Rounds.SWEEP)) for name in left]
-        verdicts, left = list(_judged(context, found)), []
-        for verdict, pruned in zip(verdicts, context.store.carry_out(verdicts), strict=True):
+        found = [(name, context.store.schedule(name, _HOLD, Schedule.SWEEP)) for name in left]
+        plans, left = list(_judged(context, found)), []
+        for plan, pruned in zip(plans, context.store.apply(plans), strict=True):
             tell(context, pruned)
             name = pruned.agent_id
             total[name] = total[name].and_then(pruned)
-            if 0 < pruned.checkpoints < len(verdict.drop):
+            if 0 < pruned.checkpoints < len(plan.drop):
                 left.append(name)
     yield from total.values()
 
 
-def _judged(context: AppContext, found: Sequence[tuple[str, int | None]]) -> Iterator[Verdict]:
+def _judged(context: AppContext, found: Sequence[tuple[str, int | None]]) -> Iterator[PrunePlan]:
     rules, now = rules_of(context.settings), system_clock.now()
     # Whatever changes meanwhile is looked at in the next sweep, not again and again in this one.
     retry = (context.settings.prune_every or _USUAL_SECONDS) / 2
-    sights = context.store.sights([agent_id for agent_id, _ in found])
-    for sight, (_, moment) in zip(sights, found, strict=True):
-        if sight.damage:
-            who = phrases.identity_of_agent(sight.agent_id)
-            logger.error(phrases.AGENT_NOT_PRUNED, *who, sight.damage)
-        yield judge(sight, rules, now, moment, retry)
+    snapshots = context.store.snapshots([agent_id for agent_id, _ in found])
+    for snapshot, (_, due_at) in zip(snapshots, found, strict=True):
+        if snapshot.damage:
+            who = phrases.identity_of_agent(snapshot.agent_id)
+            logger.error(phrases.AGENT_NOT_PRUNED, *who, snapshot.damage)
+        yield judge(snapshot, rules, now, due_at, retry)
 
 
-def _would_go(context: AppContext, page: Sequence[str]) -> Iterator[Pruned]:
-    for verdict in _judged(context, [(agent_id, None) for agent_id in page]):
-        sight, gone = verdict.sight, set(verdict.drop)
-        marks = [mark for mark in sight.marks if verdict.forget or mark.id in gone]
+def _would_go(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
+    for plan in _judged(context, [(agent_id, None) for agent_id in page]):
+        snapshot, gone = plan.snapshot, set(plan.drop)
+        marks = [mark for mark in snapshot.marks if plan.forget or mark.id in gone]
         size, ids = sum(mark.size for mark in marks), tuple(mark.id for mark in marks)
-        runs = _runs_that_would_go(context, verdict)
-        yield Pruned(sight.agent_id, len(ids), size, verdict.forget, ids, runs)
+        runs = _runs_that_would_go(context, plan)
+        yield PruneResult(snapshot.agent_id, len(ids), size, plan.forget, ids, runs)
 
 
-def _runs_that_would_go(context: AppContext, verdict: Verdict) -> int:
-    agent_id, before = verdict.sight.agent_id, verdict.runs_before
+def _runs_that_would_go(context: AppContext, plan: PrunePlan) -> int:
+    agent_id, before = plan.snapshot.agent_id, plan.runs_before
     if before is None:
         return 0
     try:
@@ -120,7 +121,7 @@ def _runs_that_would_go(context: AppContext, verdict: Verdict) -> int:
         return 0
 
 
-def tell(context: AppContext, pruned: Pruned) -> None:
+def tell(context: AppContext, pruned: PruneResult) -> None:
     """Say what went of an agent, if anything did."""
     if pruned.is_any:
         signals.checkpoints_pruned.send(

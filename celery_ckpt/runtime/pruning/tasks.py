@@ -13,7 +13,8 @@ from typing import Any
 
 from celery import Celery
 
-from celery_ckpt.retention.report import PruneReport, Rounds
+from celery_ckpt.records import Schedule
+from celery_ckpt.retention.report import PruneReport
 from celery_ckpt.runtime import signals
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.pruning.sweep import sweep
@@ -37,7 +38,7 @@ def _prune(self: Any) -> None:
     context = AppContext.of(self.app)
     if context.settings.prune_every is None:
         return  # a scheduler that keeps its entries may go on sending what is switched off
-    waiting = context.store.count_due(Rounds.SWEEP)
+    waiting = context.store.count_due(Schedule.SWEEP)
     parts = min(-(-waiting // _AGENTS_IN_A_PART), _PARTS_AT_ONCE)
     for _ in range(parts - 1):
         _send_part(context, PruneReport())

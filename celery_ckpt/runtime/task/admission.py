@@ -47,13 +47,13 @@ def _admit(task: Any, agent_id: str, task_id: str, envelope: dict[str, Any], del
         created_at=system_clock.now(),
         **task.retention_limits,
     )
-    AppContext.of(task.app).store.add_run(run, unclaimed=delay + UNCLAIMED_SECONDS)
+    AppContext.of(task.app).store.add_run(run, due_in=delay + UNCLAIMED_SECONDS)
 
 
 def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: float) -> None:
     changes = {"status": RunStatus.QUEUED, "retries": retries, "envelope": envelope}
     try:
-        attempt.release(attempt.of_run.model_copy(update=changes), delay + UNCLAIMED_SECONDS)
+        attempt.release(attempt.run_record.model_copy(update=changes), delay + UNCLAIMED_SECONDS)
     except StoreUnavailable as away:
         # Not as an Exception: to Celery that would be a message that could not be sent.
         raise Unrecorded(str(away)) from away
@@ -62,6 +62,6 @@ def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: fl
 def _seconds_until(eta: str | None) -> float:
     if not eta:
         return 0.0
-    moment = datetime.fromisoformat(eta)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - system_clock.now()).total_seconds())
+    due_at = datetime.fromisoformat(eta)
+    due_at = due_at if due_at.tzinfo else due_at.replace(tzinfo=UTC)
+    return max(0.0, (due_at - system_clock.now()).total_seconds())

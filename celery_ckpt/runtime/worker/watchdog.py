@@ -1,6 +1,6 @@
 """The watchdog: brings back the runs of the dead. A thread in the parent of each worker.
 
-It looks at the agents whose moment has come (``CheckpointStore.due``; each is named to one watchdog):
+It claims due agents (``CheckpointStore.claim_due``; each is given to one watchdog):
 
     somebody works on it                   look again when that lease ends
     this very process works on it          look again later, even if the lease has ended
@@ -26,8 +26,7 @@ from celery import Celery
 from celery.worker import state as worker_state
 
 from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
-from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import AgentActivity, Lease, RunRecord, RunStatus, Schedule
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.broker.unacked import Unacked, send
@@ -94,8 +93,8 @@ class Watchdog:
         context = AppContext.of(self._app)
         for agent_id in self._agents_of_dead_children():
             self._attend(context, unacked, agent_id, None)
-        for agent_id, moment in context.store.due(_AT_ONCE, _HOLD):
-            self._attend(context, unacked, agent_id, moment)
+        for agent_id, due_at in context.store.claim_due(_AT_ONCE, _HOLD):
+            self._attend(context, unacked, agent_id, due_at)
         # Last: the message of a run that had begun is back by now, and must not come twice.
         self._fetched.look(unacked)
 
@@ -111,25 +110,25 @@ class Watchdog:
             self._tend_pool()
         return [agent_id_of(children[pid]._context) for pid in new]
 
-    def _attend(self, context: AppContext, unacked: Unacked, agent_id: str, moment: int | None) -> None:
+    def _attend(self, context: AppContext, unacked: Unacked, agent_id: str, due_at: int | None) -> None:
         try:
             pause = self._looked_at(context, unacked, agent_id)
         except StoreError as error:
             logger.warning(phrases.AGENT_NOT_WATCHED, *phrases.identity_of_agent(agent_id), error)
             return
         if pause is not None:
-            context.store.watch(agent_id, pause)
-        elif moment is not None:
+            context.store.schedule(agent_id, pause)
+        elif due_at is not None:
             self._pauses.pop(agent_id, None)
             _tell_a_sweep(context, agent_id)
-            context.store.unwatch({agent_id: moment})
+            context.store.unschedule({agent_id: due_at})
 
     def _looked_at(self, context: AppContext, unacked: Unacked, agent_id: str) -> float | None:
         """Do what is to be done; returns when to look again, ``None``: not at all."""
         if context.keeper.is_keeping(agent_id):
             # This process is alive, however late it is with its renewals.
             return context.settings.lease_ttl
-        standing = context.store.standing(agent_id)
+        standing = context.store.activity(agent_id)
         holder = standing.holder
         if holder is not None and not is_known_dead(holder.owner):
             self._pauses.pop(agent_id, None)
@@ -184,12 +183,12 @@ def _tell_a_sweep(context: AppContext, agent_id: str) -> None:
 
     Not of an agent that was deleted: its name would stay there, for ever if nobody prunes.
     """
-    [sight] = context.store.sights([agent_id])
-    if sight.seen:
-        context.store.watch(agent_id, 0, Rounds.SWEEP)
+    [snapshot] = context.store.snapshots([agent_id])
+    if snapshot.seen:
+        context.store.schedule(agent_id, 0, Schedule.SWEEP)
 
 
-def _to_be_sent(standing: Standing) -> list[RunRecord]:
+def _to_be_sent(standing: AgentActivity) -> list[RunRecord]:
     """The active run or, if it is nobody's turn, whatever was never begun; and outcomes to deliver."""
     if standing.active is None:
         return standing.open

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_ckpt.stores.encrypted.store import SealedStore
+from celery_ckpt.stores.encrypted.store import EncryptedStore
 from celery_ckpt.stores.encrypted.unsealed import UnsealedStore
 
-__all__ = ["SealedStore", "UnsealedStore"]
+__all__ = ["EncryptedStore", "UnsealedStore"]

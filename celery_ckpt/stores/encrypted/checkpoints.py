@@ -31,7 +31,7 @@ from celery_ckpt.stores.encrypted.cipher import (
     bound,
     sealed_text,
 )
-from celery_ckpt.stores.encrypted.spines import OpenedSpines, PlainMessage, SealedSpines
+from celery_ckpt.stores.encrypted.spines import EncryptedSpines, OpenedSpines, PlainMessage
 from celery_ckpt.usage import Usage
 
 #: The fields of a checkpoint that are sealed with its state, as they stand in the sealed one.
@@ -45,11 +45,11 @@ _WITHHELD: dict[str, Any] = {
 _OF_ENTRY = ("after_loop", "usage")
 
 
-class SealedCheckpoints:
+class EncryptedCheckpoints:
     """Seals and opens checkpoints."""
 
     def __init__(self, seals: Seals) -> None:
-        self._seals, self._spines = seals, SealedSpines(seals)
+        self._seals, self._spines = seals, EncryptedSpines(seals)
 
     # -- sealing -------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from celery_ckpt.stores.encrypted.cipher import (
 from celery_ckpt.usage import Usage
 
 
-class SealedRecords:
+class EncryptedRecords:
     """Seals and opens steps and run records."""
 
     def __init__(self, seals: Seals) -> None:

@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.errors import StoreError
-from celery_ckpt.records import RunRecord, Step
-from celery_ckpt.retention.report import Contents
+from celery_ckpt.records import AgentContents, RunRecord, Step
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.encrypted.checkpoints import SealedCheckpoints, text_of_checkpoint
+from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints, text_of_checkpoint
 from celery_ckpt.stores.encrypted.cipher import Seals, key_of, sealed_text
 from celery_ckpt.stores.encrypted.records import (
-    SealedRecords,
+    EncryptedRecords,
     distinct,
     text_in,
     text_of_run,
@@ -47,7 +46,7 @@ class Rekeying:
     """Seals everything with the first key."""
 
     def __init__(self, seals: Seals) -> None:
-        self._seals, self._records = seals, SealedRecords(seals)
+        self._seals, self._records = seals, EncryptedRecords(seals)
 
     def rekey(
         self, store: CheckpointStore, agent_id: str, from_plaintext: bool, dry_run: bool
@@ -55,7 +54,7 @@ class Rekeying:
         """See ``SealedStore.rekey``; ``store`` is the one below it."""
         found = Rekeyed()
 
-        def change(sealed: Contents) -> Contents | None:
+        def change(sealed: AgentContents) -> AgentContents | None:
             nonlocal found
             found = self._foreign(sealed)
             plain = self.opened(sealed, from_plaintext)  # in a dry run too: it says what is wrong
@@ -72,7 +71,7 @@ class Rekeying:
             raise StoreError(reason=f"Agent {agent_id!r} was changed again and again. Try later.")
         return found
 
-    def _foreign(self, contents: Contents) -> Rekeyed:
+    def _foreign(self, contents: AgentContents) -> Rekeyed:
         return Rekeyed(
             sum(not self._is_own(_texts_of(one)) for one in contents.checkpoints),
             sum(not self._is_own([text_of_step(step)]) for step in contents.steps),
@@ -82,16 +81,16 @@ class Rekeying:
     def _is_own(self, texts: object) -> bool:
         return all(key_of(text) == self._seals.key_id for text in texts)  # type: ignore[attr-defined]
 
-    def opened(self, sealed: Contents, from_plaintext: bool = False) -> Contents:
+    def opened(self, sealed: AgentContents, from_plaintext: bool = False) -> AgentContents:
         """The contents that sealed ones stand for; what is plain is taken as it is, if it may be."""
-        checkpoints = SealedCheckpoints(self._seals)
+        checkpoints = EncryptedCheckpoints(self._seals)
         spines = {one.agent_id: checkpoints.opening(one.agent_id) for one in sealed.checkpoints}
 
         def opened(one: Checkpoint) -> Checkpoint:
             is_plain = from_plaintext and text_of_checkpoint(one) is None
             return one if is_plain else checkpoints.opened(one, spines[one.agent_id])
 
-        return Contents(
+        return AgentContents(
             [opened(one) for one in sealed.checkpoints],
             distinct(self._step(step, from_plaintext) for step in sealed.steps),
             [self._run(run, from_plaintext) for run in sealed.runs],
@@ -105,11 +104,11 @@ class Rekeying:
         is_plain = from_plaintext and text_of_run(run) is None
         return run if is_plain else self._records.opened_run(run)
 
-    def sealed(self, plain: Contents) -> Contents:
+    def sealed(self, plain: AgentContents) -> AgentContents:
         """What stands for some contents."""
         # Not those that have opened them: they remember how each message was sealed.
-        checkpoints = SealedCheckpoints(self._seals)
-        return Contents(
+        checkpoints = EncryptedCheckpoints(self._seals)
+        return AgentContents(
             [checkpoints.sealed(one) for one in plain.checkpoints],
             [self._records.step(step) for step in plain.steps],
             [self._records.run(run) for run in plain.runs],

@@ -37,7 +37,7 @@ class _Twin:
             return self._sealed.spine
 
 
-class SealedSpines:
+class EncryptedSpines:
     """Finds, or makes, what stands for the messages of conversations."""
 
     def __init__(self, seals: Seals) -> None:
@@ -46,7 +46,7 @@ class SealedSpines:
     def sealed(self, agent_id: str, plain: Conversation) -> Conversation:
         """The sealed conversation that stands for one."""
         spine, length = plain.extent
-        twin: _Twin = spine.notes.setdefault((self, agent_id), _Twin(Conversation()))
+        twin: _Twin = spine.policy.setdefault((self, agent_id), _Twin(Conversation()))
         as_what = bound("message", agent_id)
 
         def seal(message: Message) -> Message:
@@ -59,13 +59,13 @@ class SealedSpines:
     def note(self, agent_id: str, plain: Spine, sealed: Spine) -> None:
         """What stands for all of these messages is known."""
         known = Conversation.over(sealed, len(plain.messages), DEFAULT_MAX_TOKENS)
-        plain.notes[self, agent_id] = _Twin(known)
+        plain.policy[self, agent_id] = _Twin(known)
 
 
 class OpenedSpines:
     """Opens the conversations of one agent, each message once, however many checkpoints share it."""
 
-    def __init__(self, seals: Seals, sealed: SealedSpines, agent_id: str) -> None:
+    def __init__(self, seals: Seals, sealed: EncryptedSpines, agent_id: str) -> None:
         self._seals, self._sealed, self._agent_id = seals, sealed, agent_id
         self._bound = bound("message", agent_id)
         #: The sealed spines that were met, and the plain ones made of them.

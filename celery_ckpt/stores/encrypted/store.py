@@ -1,4 +1,4 @@
-"""SealedStore: a store around any other, which gets nothing to see of what agents say and know.
+"""EncryptedStore: a store around any other, which gets nothing to see of what agents say and know.
 
 What stays readable is what stores, sweeps and watchdogs go by: names of agents, runs and tasks, ids,
 iterations, events, counts, times, status, pins and their labels: see ``docs/howto/encrypt.md``.
@@ -18,28 +18,39 @@ from celery_ckpt.errors import (
     CheckpointTooLarge,
     StoreError,
 )
-from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
-from celery_ckpt.retention.report import Change, Contents
+from celery_ckpt.records import (
+    AgentActivity,
+    AgentContents,
+    Change,
+    CheckpointInfo,
+    Lease,
+    RunRecord,
+    StartResult,
+    Step,
+)
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import encoding
-from celery_ckpt.stores.encrypted.checkpoints import SealedCheckpoints
+from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints
 from celery_ckpt.stores.encrypted.cipher import Seals
 from celery_ckpt.stores.encrypted.keys import parse_keys
-from celery_ckpt.stores.encrypted.records import SealedRecords, distinct
+from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
 from celery_ckpt.stores.encrypted.rekey import Rekeyed, Rekeying
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.log.reader import all_readable
-from celery_ckpt.stores.wrapper import StoreAround, give_back
+from celery_ckpt.stores.wrapper import WrapperStore, give_back
 from celery_ckpt.usage import Usage
 
 
-class SealedStore(StoreAround):
+class EncryptedStore(WrapperStore):
     """Encrypts what is written to another store, and decrypts what is read from it."""
 
     def __init__(self, inner: CheckpointStore, keys: str | Iterable[str]) -> None:
         super().__init__(inner)
         self._seals = Seals(parse_keys(keys))
-        self._checkpoints, self._records = SealedCheckpoints(self._seals), SealedRecords(self._seals)
+        self._checkpoints, self._records = (
+            EncryptedCheckpoints(self._seals),
+            EncryptedRecords(self._seals),
+        )
         self._rekeying = Rekeying(self._seals)
 
     # -- checkpoints ---------------------------------------------------------------------------------
@@ -105,14 +116,14 @@ class SealedStore(StoreAround):
     # -- runs ----------------------------------------------------------------------------------------
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
         """See ``CheckpointStore``."""
-        return self.inner.release(lease, run=run and self._records.run(run), unclaimed=unclaimed)
+        return self.inner.release(lease, run=run and self._records.run(run), due_in=due_in)
 
-    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         """See ``CheckpointStore``."""
-        if self.inner.add_run(self._records.run(run), unclaimed=unclaimed):
+        if self.inner.add_run(self._records.run(run), due_in=due_in):
             return True
         stored = self.run(run.agent_id, run.run_id)
         return stored is not None and encoding.is_same(stored, run)
@@ -130,7 +141,9 @@ class SealedStore(StoreAround):
         """See ``CheckpointStore``."""
         return [self._records.opened_run(run) for run in self.inner.runs(agent_id)]
 
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
         """See ``CheckpointStore``."""
         start = self.inner.start_run(self._records.run(run), owner, ttl, over=over)
         try:
@@ -144,9 +157,9 @@ class SealedStore(StoreAround):
         following = self.inner.settle_run(self._records.run(run), lease)
         return following and self._records.opened_run(following)
 
-    def standing(self, agent_id: str) -> Standing:
+    def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
-        found = self.inner.standing(agent_id)
+        found = self.inner.activity(agent_id)
         return found.model_copy(update={"open": [self._records.opened_run(run) for run in found.open]})
 
     # -- upkeep --------------------------------------------------------------------------------------
@@ -154,7 +167,7 @@ class SealedStore(StoreAround):
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
         """See ``Upkeep``."""
 
-        def sealed_change(sealed: Contents) -> Contents | None:
+        def sealed_change(sealed: AgentContents) -> AgentContents | None:
             after = change(self._rekeying.opened(sealed))
             return after and self._rekeying.sealed(after)
 
@@ -168,7 +181,7 @@ class SealedStore(StoreAround):
             LeaseHeld: somebody works for the agent. With ``dry_run``, which writes nothing, he may.
             NotEncrypted: something is plain text, unless ``from_plaintext``.
         """
-        if not self.sights([agent_id])[0].seen:
+        if not self.snapshots([agent_id])[0].seen:
             # To take its lease would make it.
             raise AgentNotFound(f"There is no agent {agent_id!r} in this store.", agent_id=agent_id)
         return self._rekeying.rekey(self.inner, agent_id, from_plaintext, dry_run)

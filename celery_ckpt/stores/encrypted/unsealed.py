@@ -6,14 +6,14 @@ import builtins
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing
-from celery_ckpt.records import CheckpointInfo, Lease, RunRecord, Standing, Start, Step
+from celery_ckpt.records import AgentActivity, CheckpointInfo, Lease, RunRecord, StartResult, Step
 from celery_ckpt.stores.encrypted.checkpoints import text_of_checkpoint
 from celery_ckpt.stores.encrypted.cipher import sealed_text
 from celery_ckpt.stores.encrypted.records import text_of_run, text_of_step
-from celery_ckpt.stores.wrapper import StoreAround, give_back
+from celery_ckpt.stores.wrapper import WrapperStore, give_back
 
 
-class UnsealedStore(StoreAround):
+class UnsealedStore(WrapperStore):
     """Passes everything on, unless it is sealed. One look at each record is enough to tell."""
 
     def load_latest(self, agent_id: str) -> Checkpoint | None:
@@ -59,7 +59,9 @@ class UnsealedStore(StoreAround):
         """See ``CheckpointStore``."""
         return [_run(run) for run in self.inner.runs(agent_id)]
 
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
         """See ``CheckpointStore``."""
         start = self.inner.start_run(run, owner, ttl, over=over)
         try:
@@ -74,9 +76,9 @@ class UnsealedStore(StoreAround):
         following = self.inner.settle_run(run, lease)
         return following and _run(following)
 
-    def standing(self, agent_id: str) -> Standing:
+    def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
-        found = self.inner.standing(agent_id)
+        found = self.inner.activity(agent_id)
         for run in found.open:
             _run(run)
         return found

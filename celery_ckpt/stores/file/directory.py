@@ -16,7 +16,7 @@ from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name
-from celery_ckpt.retention.report import Notes
+from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.stores.file.filesystem import locked, make_directory, read, replace, translated
 from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.rules.leases import LeaseState
@@ -66,17 +66,17 @@ class Agent:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreDamaged(where=str(path), reason=str(error)) from error
 
-    def notes(self) -> Notes:
+    def policy(self) -> AgentPolicy:
         """What was decided about it."""
         path = self.directory / "notes"
         try:
-            return Notes.from_bytes(read(path) or b"")
+            return AgentPolicy.from_bytes(read(path) or b"")
         except ValueError as error:
             raise StoreDamaged(where=str(path), reason=str(error)) from error
 
-    def set_notes(self, notes: Notes) -> None:
+    def set_policy(self, policy: AgentPolicy) -> None:
         """Decide something else about it."""
-        path, stored = self.directory / "notes", notes.to_bytes()
+        path, stored = self.directory / "notes", policy.to_bytes()
         if stored:
             replace(path, stored)
         else:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from celery_ckpt.errors import StoreDamaged, StoreError
-from celery_ckpt.retention.report import Finding, Rounds
+from celery_ckpt.records import Finding, Schedule
 from celery_ckpt.stores.file.directory import Agent, has_data, name_in
 from celery_ckpt.stores.file.trash import FileDropping
 from celery_ckpt.stores.findings import PATIENCE, damaged, moment_for_nobody, overlooked, unneeded
@@ -18,7 +18,7 @@ from celery_ckpt.stores.findings import PATIENCE, damaged, moment_for_nobody, ov
 _OLD_SECONDS = 60.0
 
 
-def ailments_of(store: FileDropping, repair: bool) -> Iterator[Finding]:
+def findings_of(store: FileDropping, repair: bool) -> Iterator[Finding]:
     """See ``CheckpointStore.ailments``."""
     root = store._root
     for path in sorted((root / "trash").glob("*")):
@@ -84,7 +84,7 @@ def _listed(store: FileDropping) -> list[str]:
 
 def _of_agent(store: FileDropping, agent: Agent, repair: bool) -> Iterator[Finding]:
     agent_id, live = agent.agent_id, agent.journal.live
-    pins = [name for name in agent.notes().pins if name not in live]
+    pins = [name for name in agent.policy().pins if name not in live]
     leftovers = {
         "a part of its journal that nobody needs": bool(agent.journal.needless()),
         "the end of a run that is noted elsewhere": (agent.directory / "end").exists(),
@@ -95,27 +95,27 @@ def _of_agent(store: FileDropping, agent: Agent, repair: bool) -> Iterator[Findi
         store._remove(agent, pins)
     yield from (unneeded(agent_id, what, repair) for what in found)
     waits = {
-        Rounds.WATCHDOG: bool(store._desk(agent).open_runs()),
-        Rounds.SWEEP: agent.listed.exists(),
+        Schedule.WATCHDOG: bool(store._desk(agent).open_runs()),
+        Schedule.SWEEP: agent.listed.exists(),
     }
-    for rounds, is_waiting in waits.items():
-        if is_waiting and not store._moments[rounds].has(agent_id):
+    for on, is_waiting in waits.items():
+        if is_waiting and not store._moments[on].has(agent_id):
             if repair:
-                store.watch(agent_id, 0, rounds)
-            yield overlooked(agent_id, rounds, repair)
+                store.schedule(agent_id, 0, on)
+            yield overlooked(agent_id, on, repair)
 
 
 def _moments(store: FileDropping, repair: bool) -> Iterator[Finding]:
-    given = [(rounds, *one) for rounds in Rounds for one in store._moments[rounds].all()]
+    given = [(on, *one) for on in Schedule for one in store._moments[on].all()]
     suspects = [one for one in given if not _is_there(store, one[1])]
     if suspects:
         time.sleep(PATIENCE)  # somebody may be about to write the agent
-    for rounds, agent_id, moment in suspects:
+    for on, agent_id, due_at in suspects:
         if _is_there(store, agent_id):
             continue
-        if repair and store.unwatch({agent_id: moment}, rounds) and _is_there(store, agent_id):
-            store.watch(agent_id, 0, rounds)
-        yield moment_for_nobody(agent_id, rounds, repair)
+        if repair and store.unschedule({agent_id: due_at}, on) and _is_there(store, agent_id):
+            store.schedule(agent_id, 0, on)
+        yield moment_for_nobody(agent_id, on, repair)
 
 
 def _is_there(store: FileDropping, agent_id: str) -> bool:

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import LeaseLost, RunNotFound
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import AgentActivity, Lease, RunRecord, Schedule, StartResult, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encoding import encoded, is_same
 from celery_ckpt.stores.file.directory import Agent, Agents
@@ -27,7 +26,7 @@ class FileLedger(CheckpointStore):
 
     max_checkpoint_bytes: int
     _agents: Agents
-    _moments: dict[Rounds, Moments]
+    _moments: dict[Schedule, Moments]
     _clock: Clock
 
     # -- leases --------------------------------------------------------------------------------------
@@ -49,10 +48,10 @@ class FileLedger(CheckpointStore):
             return renewed.lease(lease.agent_id)
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
         """See ``CheckpointStore``."""
-        self._watch(lease.agent_id, unclaimed)
+        self._watch(lease.agent_id, due_in)
         with self._agents.changing(lease.agent_id) as agent:
             if agent is None or not agent.lease().is_(lease):
                 return False
@@ -131,10 +130,10 @@ class FileLedger(CheckpointStore):
     def _desk(self, agent: Agent) -> FileDesk:
         return FileDesk(agent, self.max_checkpoint_bytes)
 
-    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         """See ``CheckpointStore``."""
         encoded(run, self.max_checkpoint_bytes)
-        self._watch(run.agent_id, unclaimed)
+        self._watch(run.agent_id, due_in)
         with self._agents.writing(run.agent_id) as agent:
             desk = self._desk(agent)
             stored = desk.run(run.run_id)
@@ -175,20 +174,22 @@ class FileLedger(CheckpointStore):
 
     # -- whose turn it is ----------------------------------------------------------------------------
 
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
         """See ``CheckpointStore``."""
-        moment = self.watch(run.agent_id, ttl)
+        due_at = self.schedule(run.agent_id, ttl)
         with self._agents.writing(run.agent_id) as agent:
             desk = self._desk(agent)
             started = turns.start(desk, run, owner, ttl, self._clock.now(), over)
             desk.write()
-        return started.model_copy(update={"moment": moment})
+        return started.model_copy(update={"due_at": due_at})
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
         with self._changing_run(run) as desk:
             # While nobody else can change the agent: no sweep can be done with it in between.
-            self.watch(run.agent_id, 0, Rounds.SWEEP)
+            self.schedule(run.agent_id, 0, Schedule.SWEEP)
             following = turns.settle(desk, run, lease, self._clock.now())
             desk.write()
             return following
@@ -203,11 +204,15 @@ class FileLedger(CheckpointStore):
             desk.write()
             return lease
 
-    def standing(self, agent_id: str) -> Standing:
+    def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
         with self._agents.reading(agent_id) as agent:
-            return Standing() if agent is None else turns.standing(self._desk(agent), self._clock.now())
+            return (
+                AgentActivity()
+                if agent is None
+                else turns.activity(self._desk(agent), self._clock.now())
+            )
 
     def _watch(self, agent_id: str, after: float | None) -> None:
         if after is not None:
-            self.watch(agent_id, after)
+            self.schedule(agent_id, after)

@@ -6,8 +6,7 @@ Each file is replaced as a whole. A crash between two of them leaves some as the
 from __future__ import annotations
 
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease
-from celery_ckpt.retention.report import Change, Contents
+from celery_ckpt.records import AgentContents, Change, Lease
 from celery_ckpt.stores.file.directory import Agent
 from celery_ckpt.stores.file.steps import StepTable
 from celery_ckpt.stores.file.sweeps import FileSweeps
@@ -22,7 +21,7 @@ class FileRewriting(FileSweeps):
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
         """See ``Upkeep``."""
         with self._agents.changing(checked_name(agent_id)) as agent:
-            after = change(Contents([], [], []) if agent is None else self._contents(agent))
+            after = change(AgentContents([], [], []) if agent is None else self._contents(agent))
             if after is not None:
                 held = agent.lease() if agent is not None else LeaseState()
                 held.refuse(agent_id, lease, self._clock.now())
@@ -33,14 +32,14 @@ class FileRewriting(FileSweeps):
                 self._remove(agent, [])
         return True
 
-    def _contents(self, agent: Agent) -> Contents:
+    def _contents(self, agent: Agent) -> AgentContents:
         journal = agent.journal
         lines = newest_first(journal.lines())
         messages = journal.messages(ranges_of_all(agent.agent_id, lines))
         checkpoints = listed(agent.agent_id, lines, messages)[::-1]
-        return Contents(checkpoints, StepTable(agent).all(), self._desk(agent).runs())
+        return AgentContents(checkpoints, StepTable(agent).all(), self._desk(agent).runs())
 
-    def _replace(self, agent: Agent, after: Contents) -> None:
+    def _replace(self, agent: Agent, after: AgentContents) -> None:
         journal = agent.journal
         if after.checkpoints:
             # Behind those that are there: a journal only grows.

@@ -9,15 +9,15 @@ from pathlib import Path
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import file_name
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 from celery_ckpt.stores.file.filesystem import locked, make_directory, read, replace, translated
 
 
 class Moments:
-    """The directory ``due`` or ``sweep``: moments in microseconds by agent."""
+    """The directory ``claim_due`` or ``sweep``: moments in microseconds by agent."""
 
-    def __init__(self, root: Path, rounds: Rounds) -> None:
-        self._directory = root / rounds.value
+    def __init__(self, root: Path, on: Schedule) -> None:
+        self._directory = root / on.value
 
     @property
     def is_there(self) -> bool:
@@ -40,24 +40,24 @@ class Moments:
             return self._set(agent_id, now, after)
 
     def _set(self, agent_id: str, now: int, after: float) -> int:
-        moment = now + round(after * 1_000_000)
-        if self._moment_of(agent_id) == moment:
-            moment -= 1
-        replace(self._path(agent_id), encode({"agent_id": agent_id, "moment": moment}))
-        return moment
+        due_at = now + round(after * 1_000_000)
+        if self._moment_of(agent_id) == due_at:
+            due_at -= 1
+        replace(self._path(agent_id), encode({"agent_id": agent_id, "moment": due_at}))
+        return due_at
 
-    def remove(self, agent_id: str, moment: int) -> bool:
+    def remove(self, agent_id: str, due_at: int) -> bool:
         """Take an agent's moment away, if it is that one."""
         with self._held():
-            if self._moment_of(agent_id) != moment:
+            if self._moment_of(agent_id) != due_at:
                 return False
             self._path(agent_id).unlink()
             return True
 
-    def move(self, agent_id: str, moment: int, now: int, after: float) -> int | None:
+    def move(self, agent_id: str, due_at: int, now: int, after: float) -> int | None:
         """Give an agent another moment, if it has that one; returns the new one."""
         with self._held():
-            return self._set(agent_id, now, after) if self._moment_of(agent_id) == moment else None
+            return self._set(agent_id, now, after) if self._moment_of(agent_id) == due_at else None
 
     def come(self, now: int) -> Iterator[tuple[str, int]]:
         """The agents whose moments have come."""

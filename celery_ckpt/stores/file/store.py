@@ -20,8 +20,7 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, ConfigurationError
 from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name, locator_in
-from celery_ckpt.records import Lease, RunRecord
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Lease, RunRecord, Schedule
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores.file.directory import Agent, Agents
 from celery_ckpt.stores.file.filesystem import add, make_directory, translated
@@ -59,7 +58,7 @@ class FileCheckpointStore(FileRewriting):
         if self._root.exists() and not self._root.is_dir():
             raise ConfigurationError(reason=f"{self._root} is no directory: name one for the store.")
         self._agents = Agents(self._root)
-        self._moments = {rounds: Moments(self._root, rounds) for rounds in Rounds}
+        self._moments = {on: Moments(self._root, on) for on in Schedule}
         self._clock = clock
 
     def risks(self) -> builtins.list[str]:

@@ -10,15 +10,16 @@ from itertools import islice
 from celery_ckpt.clock import microseconds
 from celery_ckpt.errors import CheckpointError, StoreDamaged
 from celery_ckpt.names import checked_name
+from celery_ckpt.records import Finding, Schedule
 from celery_ckpt.retention.policy import old_runs, oldest_end
-from celery_ckpt.retention.report import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult, RunSummary
 from celery_ckpt.stores.file.directory import Agent
-from celery_ckpt.stores.file.doctor import ailments_of
+from celery_ckpt.stores.file.doctor import findings_of
 from celery_ckpt.stores.file.schedule import Moments
 from celery_ckpt.stores.file.steps import StepTable
 from celery_ckpt.stores.file.trash import FileDropping
 from celery_ckpt.stores.log.marks import marks
-from celery_ckpt.stores.rules.pruning import carry_out, damaged, seen_of
+from celery_ckpt.stores.rules.pruning import apply, damaged, seen_of
 
 
 class FileSweeps(FileDropping):
@@ -26,32 +27,32 @@ class FileSweeps(FileDropping):
 
     # -- moments -------------------------------------------------------------------------------------
 
-    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        return self._moments[rounds].set(checked_name(agent_id), self._now(), after)
+        return self._moments[on].set(checked_name(agent_id), self._now(), after)
 
-    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        return sum(self._moments[rounds].remove(name, moment) for name, moment in moments.items())
+        return sum(self._moments[on].remove(name, due_at) for name, due_at in due_times.items())
 
-    def due(
-        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         """See ``CheckpointStore``."""
-        moments, now = self._adopted(rounds), self._now()
-        held = ((name, moments.move(name, at, now, hold)) for name, at in moments.come(now))
+        due_times, now = self._adopted(on), self._now()
+        held = ((name, due_times.move(name, at, now, hold)) for name, at in due_times.come(now))
         return list(islice(((name, at) for name, at in held if at is not None), limit))
 
-    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        return sum(1 for _ in self._adopted(rounds).come(self._now()))
+        return sum(1 for _ in self._adopted(on).come(self._now()))
 
-    def _adopted(self, rounds: Rounds) -> Moments:
+    def _adopted(self, on: Schedule) -> Moments:
         """The moments, also of those agents that were saved before there were sweeps."""
-        moments = self._moments[rounds]
-        if rounds is Rounds.SWEEP and not moments.is_there and self._root.is_dir():
-            moments.adopt(list(self.agents()), self._now())
-        return moments
+        due_times = self._moments[on]
+        if on is Schedule.SWEEP and not due_times.is_there and self._root.is_dir():
+            due_times.adopt(list(self.agents()), self._now())
+        return due_times
 
     def _now(self) -> int:
         return microseconds(self._clock.now())
@@ -59,62 +60,62 @@ class FileSweeps(FileDropping):
     def _list(self, agent: Agent) -> None:
         """Have a sweep look at the agent soon; until it is done, no save has to say so again."""
         if not agent.listed.exists():
-            self.watch(agent.agent_id, 0, Rounds.SWEEP)
+            self.schedule(agent.agent_id, 0, Schedule.SWEEP)
             agent.listed.touch(mode=0o600)
 
     # -- sweeping ------------------------------------------------------------------------------------
 
-    def notes(self, agent_id: str) -> Notes:
+    def policy(self, agent_id: str) -> AgentPolicy:
         """See ``CheckpointStore``."""
         with self._agents.reading(agent_id) as agent:
-            return Notes() if agent is None else agent.notes()
+            return AgentPolicy() if agent is None else agent.policy()
 
-    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
         """See ``CheckpointStore``."""
         with self._agents.changing(agent_id) as agent:
-            if agent is None or agent.notes() != before:
+            if agent is None or agent.policy() != before:
                 return False
-            self.watch(agent_id, 0, Rounds.SWEEP)
-            agent.set_notes(after)
+            self.schedule(agent_id, 0, Schedule.SWEEP)
+            agent.set_policy(after)
             return True
 
-    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
         """See ``CheckpointStore``."""
         return [self._sight(agent_id) for agent_id in agent_ids]
 
-    def _sight(self, agent_id: str) -> Sight:
+    def _sight(self, agent_id: str) -> AgentSnapshot:
         try:
             with self._agents.reading(agent_id) as agent:
-                return _Broom(self, agent_id, agent).sight()
+                return _Broom(self, agent_id, agent).snapshot()
         except CheckpointError as error:
             return damaged(agent_id, error)
 
-    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
         """See ``CheckpointStore``."""
-        return [self._carry_out(verdict) for verdict in verdicts]
+        return [self._carry_out(plan) for plan in plans]
 
-    def _carry_out(self, verdict: Verdict) -> Pruned:
-        agent_id = verdict.sight.agent_id
+    def _carry_out(self, plan: PrunePlan) -> PruneResult:
+        agent_id = plan.snapshot.agent_id
         try:
             with self._agents.changing(agent_id) as agent:
-                pruned = carry_out(_Broom(self, agent_id, agent), verdict)
+                pruned = apply(_Broom(self, agent_id, agent), plan)
         except StoreDamaged:
-            if not verdict.sight.damage:
+            if not plan.snapshot.damage:
                 raise
             # Not even its name can be read; it has its next moment all the same.
-            pruned = carry_out(_Broom(self, agent_id, None), verdict)
+            pruned = apply(_Broom(self, agent_id, None), plan)
         self._tidy_after(pruned)
         return pruned
 
-    def _tidy_after(self, pruned: Pruned) -> None:
+    def _tidy_after(self, pruned: PruneResult) -> None:
         """Drop what lies elsewhere than in the agent's directory."""
         self._unregister(pruned.agent_id, list(pruned.ids))
         if pruned.forgotten:
             self._empty_trash()
 
-    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
         """See ``CheckpointStore``."""
-        return ailments_of(self, repair)
+        return findings_of(self, repair)
 
 
 class _Broom:
@@ -123,22 +124,22 @@ class _Broom:
     def __init__(self, store: FileSweeps, agent_id: str, agent: Agent | None) -> None:
         self._store, self._agent_id, self._agent = store, agent_id, agent
 
-    def sight(self) -> Sight:
+    def snapshot(self) -> AgentSnapshot:
         """See ``sweeps.Broom``."""
         agent, agent_id = self._agent, self._agent_id
         if agent is None:
-            return Sight(agent_id)
-        desk, notes, lease = self._store._desk(agent), agent.notes(), agent.lease()
+            return AgentSnapshot(agent_id)
+        desk, policy, lease = self._store._desk(agent), agent.policy(), agent.lease()
         runs, open_runs = desk.runs(), desk.open_runs()
         counts = agent.journal.seq, len(StepTable(agent)), len(runs), len(open_runs)
-        return Sight(
+        return AgentSnapshot(
             agent_id,
-            seen_of(*counts, lease, notes),
-            marks(agent_id, agent.journal.lines(), notes),
-            notes,
+            seen_of(*counts, lease, policy),
+            marks(agent_id, agent.journal.lines(), policy),
+            policy,
             bool(open_runs) or lease.is_held(self._store._clock.now()),
             any(run.run_id == agent_id for run in runs),
-            LastRun.of(runs[-1] if runs else None),
+            RunSummary.of(runs[-1] if runs else None),
             oldest_end(agent_id, runs),
         )
 
@@ -173,10 +174,10 @@ class _Broom:
         if self._agent is not None:
             self._agent.listed.unlink(missing_ok=True)
 
-    def move(self, moment: int, after: float | None) -> None:
+    def move(self, due_at: int, after: float | None) -> None:
         """See ``sweeps.Broom``."""
-        moments = self._store._moments[Rounds.SWEEP]
+        due_times = self._store._moments[Schedule.SWEEP]
         if after is None:
-            moments.remove(self._agent_id, moment)
+            due_times.remove(self._agent_id, due_at)
         else:
-            moments.move(self._agent_id, moment, self._store._now(), after)
+            due_times.move(self._agent_id, due_at, self._store._now(), after)

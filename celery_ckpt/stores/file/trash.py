@@ -11,7 +11,7 @@ from pathlib import Path
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode
 from celery_ckpt.names import names_its_agent
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 from celery_ckpt.stores.file.directory import Agent
 from celery_ckpt.stores.file.filesystem import make_directory, read, translated
 from celery_ckpt.stores.file.ledger import FileLedger
@@ -27,14 +27,14 @@ class FileDropping(FileLedger, LogStore):
         # A crash may have left a run's end that only counts as long as its checkpoint is there.
         self._desk(agent).write()
         removed = agent.journal.prune(checkpoint_ids)
-        notes = agent.notes()
-        if notes.without(checkpoint_ids) != notes:
-            agent.set_notes(notes.without(checkpoint_ids))
+        policy = agent.policy()
+        if policy.without(checkpoint_ids) != policy:
+            agent.set_policy(policy.without(checkpoint_ids))
         return removed
 
     def _move_to_trash(self, agent: Agent) -> None:
         # What is saved from now on is another agent, which gets a moment of its own.
-        self._moments[Rounds.SWEEP].forget(agent.agent_id)
+        self._moments[Schedule.SWEEP].forget(agent.agent_id)
         self._throw_away(agent.directory)
 
     def _throw_away(self, directory: Path) -> None:

@@ -183,7 +183,7 @@ class Memory:
 
     def place_of(self, agent_id: str, spine: Spine) -> Place | None:
         """Where the messages of a spine lie in the agent's log, as far as is known."""
-        place: Place | None = spine.notes.get((self, agent_id))
+        place: Place | None = spine.policy.get((self, agent_id))
         return place
 
     def remember(self, checkpoint: Checkpoint, mark: str, end: int, located: Ranges) -> None:
@@ -191,8 +191,8 @@ class Memory:
         fields = checkpoint.__dict__
         spine, own = fields["conversation"].extent
         key = (self, checkpoint.agent_id)
-        spine.notes[key] = Place(checkpoint.id, mark, end, located.cut(0, own))
+        spine.policy[key] = Place(checkpoint.id, mark, end, located.cut(0, own))
         if located.count > own:
             kept, rest = codec.shared_with_entry(checkpoint)
             entered = located.cut(0, kept) + located.cut(own, own + len(rest))
-            fields["entry"].conversation.spine.notes[key] = Place(checkpoint.id, mark, end, entered)
+            fields["entry"].conversation.spine.policy[key] = Place(checkpoint.id, mark, end, entered)

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from operator import attrgetter
 
-from celery_ckpt.clock import microseconds, moment
+from celery_ckpt.clock import from_microseconds, microseconds
 from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.json_values import decode
-from celery_ckpt.retention.report import PIN, Mark, Notes
+from celery_ckpt.retention.report import PIN, AgentPolicy, CheckpointSummary
 
 #: Of a record that cannot be read: never old, but the first to go if there are too many.
 UNKNOWN = datetime.max.replace(tzinfo=UTC)
@@ -22,29 +22,31 @@ _new = tuple.__new__
 _HAS_PIN = b'"%s"' % PIN.encode()
 
 
-def marks(agent_id: str, lines: Collection[tuple[str, bytes]], notes: Notes) -> list[Mark]:
+def marks(
+    agent_id: str, lines: Collection[tuple[str, bytes]], policy: AgentPolicy
+) -> list[CheckpointSummary]:
     """Of each line what it takes to judge it, newest first.
 
     Raises:
         SchemaTooNew: a newer version wrote one of them.
     """
-    is_pinned = notes.pins or _HAS_PIN in b"".join([line for _, line in lines])
+    is_pinned = policy.pins or _HAS_PIN in b"".join([line for _, line in lines])
     found = []
     for name, line in lines:
         # A sweep reads all records of a fleet: this loop is most of what it does in Python.
         beginning = None if is_pinned else _BEGINNING(line)
         if beginning is None:
-            found.append(_mark(agent_id, name, line, notes))
+            found.append(_mark(agent_id, name, line, policy))
         else:
             seq, base, lowest, taken = beginning.groups()
             low = int(base if lowest == b"-" else lowest)
             # As a named tuple makes itself, without the call in between.
-            found.append(_new(Mark, (name, int(seq), int(taken), None, len(line), low)))
+            found.append(_new(CheckpointSummary, (name, int(seq), int(taken), None, len(line), low)))
     found.sort(key=attrgetter("seq"), reverse=True)
     return found
 
 
-def _mark(agent_id: str, checkpoint_id: str, line: bytes, notes: Notes) -> Mark:
+def _mark(agent_id: str, checkpoint_id: str, line: bytes, policy: AgentPolicy) -> CheckpointSummary:
     """The same of one that may be pinned, or that this version did not write."""
     given, seq, taken, low = None, 0, _NEVER_OLD, 0
     try:
@@ -54,7 +56,9 @@ def _mark(agent_id: str, checkpoint_id: str, line: bytes, notes: Notes) -> Mark:
         low = int(base if lowest == b"-" else lowest)
         fields = decode(header)
         given = fields.get("metadata", {}).get(PIN)
-        seq, taken = int(number), microseconds(moment(fields["created_at"]))
+        seq, taken = int(number), microseconds(from_microseconds(fields["created_at"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    return Mark(checkpoint_id, seq, taken, notes.label_of(checkpoint_id, given), len(line), low)
+    return CheckpointSummary(
+        checkpoint_id, seq, taken, policy.label_of(checkpoint_id, given), len(line), low
+    )

@@ -17,15 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from celery_ckpt.clock import moment
+from celery_ckpt.clock import from_microseconds
 from celery_ckpt.codec import refuse_newer
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.json_values import decode
 from celery_ckpt.records import CheckpointInfo
-from celery_ckpt.retention.report import PIN, Notes
+from celery_ckpt.retention.report import PIN, AgentPolicy
 from celery_ckpt.stores.log.ranges import Ranges, Span
 
-NO_NOTES = Notes()
+NO_POLICY = AgentPolicy()
 #: How many of the 64 characters of a digest a record keeps.
 DIGEST_LENGTH = 24
 
@@ -108,13 +108,13 @@ class Record:
             agent_id=self.agent_id, checkpoint_id=self.checkpoint_id, reason=reason[:200]
         )
 
-    def info(self, notes: Notes = NO_NOTES) -> CheckpointInfo:
+    def info(self, policy: AgentPolicy = NO_POLICY) -> CheckpointInfo:
         """The outline of the checkpoint, with what its agent's notes say of it."""
         wanted = ("iteration", "event", "run_id", "metadata")
         try:
             fields = {name: self.header[name] for name in wanted if name in self.header}
-            fields["created_at"] = moment(self.header["created_at"])
-            pin = notes.label_of(self.checkpoint_id, fields.get("metadata", {}).get(PIN))
+            fields["created_at"] = from_microseconds(self.header["created_at"])
+            pin = policy.label_of(self.checkpoint_id, fields.get("metadata", {}).get(PIN))
             return CheckpointInfo(id=self.checkpoint_id, seq=self.seq, pin=pin, **fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self.damaged(f"its header is incomplete ({error})") from error

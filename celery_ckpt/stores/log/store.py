@@ -182,8 +182,8 @@ class LogStore(CheckpointStore):
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         """See ``CheckpointStore``."""
-        records, notes = self._newest_first(checked_name(agent_id)), self.notes(agent_id)
-        return [record.info(notes) for record in records]
+        records, policy = self._newest_first(checked_name(agent_id)), self.policy(agent_id)
+        return [record.info(policy) for record in records]
 
     def _newest_first(self, agent_id: str) -> builtins.list[Record]:
         parsed = (Record.parse(agent_id, name, line) for name, line in self._lines(agent_id))

@@ -10,8 +10,8 @@ from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
-from celery_ckpt.retention.report import Notes, Rounds
+from celery_ckpt.records import AgentActivity, Lease, RunRecord, Schedule, StartResult, Step
+from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encoding import encoded, is_same
 from celery_ckpt.stores.rules import turns
@@ -30,7 +30,7 @@ class MemoryAgent:
     lease: LeaseState = field(default_factory=LeaseState)
     seq: int = 0
     active: str = ""
-    notes: Notes = field(default_factory=Notes)
+    policy: AgentPolicy = field(default_factory=AgentPolicy)
     #: Is a sweep sure to look at it soon?
     is_listed: bool = False
 
@@ -62,7 +62,7 @@ class MemoryLedger(CheckpointStore):
     _clock: Clock
     _lock: threading.RLock
     _agents: dict[str, MemoryAgent]
-    _moments: dict[Rounds, dict[str, int]]
+    _moments: dict[Schedule, dict[str, int]]
 
     def _known(self, agent_id: str) -> MemoryAgent:
         """The agent, or a blank one that is not kept."""
@@ -89,11 +89,11 @@ class MemoryLedger(CheckpointStore):
             return agent.lease.lease(lease.agent_id)
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
         """See ``CheckpointStore``."""
         self._refuse_too_large(run)
-        self._watch(lease.agent_id, unclaimed)
+        self._watch(lease.agent_id, due_in)
         with self._lock:
             agent = self._known(lease.agent_id)
             if not agent.lease.is_(lease):
@@ -153,10 +153,10 @@ class MemoryLedger(CheckpointStore):
                 del agent.steps[key]
             return len(gone)
 
-    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         """See ``CheckpointStore``."""
         self._refuse_too_large(run)
-        self._watch(run.agent_id, unclaimed)
+        self._watch(run.agent_id, due_in)
         with self._lock:
             agent = self._agents.setdefault(run.agent_id, MemoryAgent(run.agent_id))
             return is_same(agent.runs.setdefault(run.run_id, run), run)
@@ -185,22 +185,24 @@ class MemoryLedger(CheckpointStore):
         with self._lock:
             return list(self._known(agent_id).runs.values())
 
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
         """See ``CheckpointStore``."""
         self._refuse_too_large(run)
         with self._lock:
             agent = self._known(run.agent_id)
-            moment = self.watch(run.agent_id, ttl)
+            due_at = self.schedule(run.agent_id, ttl)
             started = turns.start(agent, run, owner, ttl, self._clock.now(), over)
             self._agents[run.agent_id] = agent
-            return started.model_copy(update={"moment": moment})
+            return started.model_copy(update={"due_at": due_at})
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
         self._refuse_too_large(run)
         with self._lock:
             following = turns.settle(self._known(run.agent_id), run, lease, self._clock.now())
-            self.watch(run.agent_id, 0, Rounds.SWEEP)
+            self.schedule(run.agent_id, 0, Schedule.SWEEP)
             return following
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
@@ -208,11 +210,11 @@ class MemoryLedger(CheckpointStore):
         with self._lock:
             return turns.cancel(self._known(agent_id), run_id, owner, ttl, self._clock.now())
 
-    def standing(self, agent_id: str) -> Standing:
+    def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
         with self._lock:
-            return turns.standing(self._known(agent_id), self._clock.now())
+            return turns.activity(self._known(agent_id), self._clock.now())
 
     def _watch(self, agent_id: str, after: float | None) -> None:
         if after is not None:
-            self.watch(agent_id, after)
+            self.schedule(agent_id, after)

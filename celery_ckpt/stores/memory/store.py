@@ -17,8 +17,8 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
-from celery_ckpt.retention.report import PIN, Change, Contents, Notes, Rounds
+from celery_ckpt.records import AgentContents, Change, CheckpointInfo, Lease, RunRecord, Schedule
+from celery_ckpt.retention.report import PIN, AgentPolicy
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.memory.ledger import MemoryAgent
@@ -40,7 +40,7 @@ class MemoryCheckpointStore(MemorySweeps):
         self._lock = threading.RLock()
         self._agents: dict[str, MemoryAgent] = {}
         self._by_id: dict[str, Checkpoint] = {}
-        self._moments: dict[Rounds, dict[str, int]] = {rounds: {} for rounds in Rounds}
+        self._moments: dict[Schedule, dict[str, int]] = {on: {} for on in Schedule}
         _OPEN.add(self)
 
     def risks(self) -> builtins.list[str]:
@@ -65,7 +65,7 @@ class MemoryCheckpointStore(MemorySweeps):
             if run is not None:
                 agent.put(turns.with_usage(agent, run))
             if not agent.is_listed:
-                self.watch(checkpoint.agent_id, 0, Rounds.SWEEP)
+                self.schedule(checkpoint.agent_id, 0, Schedule.SWEEP)
                 agent.is_listed = True
             agent.seq += 1
             agent.checkpoints[agent.seq] = self._by_id[checkpoint.id] = checkpoint
@@ -94,7 +94,7 @@ class MemoryCheckpointStore(MemorySweeps):
         with self._lock:
             agent = self._known(agent_id)
             newest_first = sorted(agent.checkpoints, reverse=True)
-            return [_info(seq, agent.checkpoints[seq], agent.notes) for seq in newest_first]
+            return [_info(seq, agent.checkpoints[seq], agent.policy) for seq in newest_first]
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         """See ``CheckpointStore``."""
@@ -107,14 +107,14 @@ class MemoryCheckpointStore(MemorySweeps):
             gone = [seq for seq, checkpoint in checkpoints.items() if checkpoint.id in going]
             for seq in gone:
                 del self._by_id[checkpoints.pop(seq).id]
-            agent.notes = agent.notes.without(going)
+            agent.policy = agent.policy.without(going)
             return len(gone)
 
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
         with self._lock:
             agent = self._agents.pop(checked_name(agent_id), MemoryAgent(agent_id))
-            self._moments[Rounds.SWEEP].pop(agent_id, None)
+            self._moments[Schedule.SWEEP].pop(agent_id, None)
             for checkpoint in agent.checkpoints.values():
                 del self._by_id[checkpoint.id]
             return len(agent.checkpoints)
@@ -125,7 +125,7 @@ class MemoryCheckpointStore(MemorySweeps):
             agent = self._known(agent_id)
             places = sorted(agent.checkpoints)
             steps, runs = builtins.list(agent.steps.values()), builtins.list(agent.runs.values())
-            after = change(Contents([agent.checkpoints[seq] for seq in places], steps, runs))
+            after = change(AgentContents([agent.checkpoints[seq] for seq in places], steps, runs))
             if after is not None:
                 agent.lease.refuse(agent_id, lease, self._clock.now())
                 for seq, checkpoint in zip(places, after.checkpoints, strict=True):
@@ -140,9 +140,9 @@ class MemoryCheckpointStore(MemorySweeps):
             return iter(list(self._agents))
 
 
-def _info(seq: int, checkpoint: Checkpoint, notes: Notes) -> CheckpointInfo:
+def _info(seq: int, checkpoint: Checkpoint, policy: AgentPolicy) -> CheckpointInfo:
     fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
-    pin = notes.label_of(checkpoint.id, checkpoint.metadata.get(PIN))
+    pin = policy.label_of(checkpoint.id, checkpoint.metadata.get(PIN))
     return CheckpointInfo(seq=seq, pin=pin, **{name: getattr(checkpoint, name) for name in fields})
 
 

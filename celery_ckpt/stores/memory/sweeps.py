@@ -9,21 +9,20 @@ from datetime import datetime
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import microseconds
 from celery_ckpt.names import checked_name
+from celery_ckpt.records import Finding, Schedule
 from celery_ckpt.retention.policy import old_runs, oldest_end
 from celery_ckpt.retention.report import (
     PIN,
-    Finding,
-    LastRun,
-    Mark,
-    Notes,
-    Pruned,
-    Rounds,
-    Sight,
-    Verdict,
+    AgentPolicy,
+    AgentSnapshot,
+    CheckpointSummary,
+    PrunePlan,
+    PruneResult,
+    RunSummary,
 )
 from celery_ckpt.stores.findings import moment_for_nobody
 from celery_ckpt.stores.memory.ledger import MemoryLedger
-from celery_ckpt.stores.rules.pruning import carry_out, seen_of
+from celery_ckpt.stores.rules.pruning import apply, seen_of
 
 
 class MemorySweeps(MemoryLedger):
@@ -33,81 +32,81 @@ class MemorySweeps(MemoryLedger):
 
     # -- moments -------------------------------------------------------------------------------------
 
-    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
         with self._lock:
-            moment = microseconds(self._clock.now()) + round(after * 1_000_000)
-            if self._moments[rounds].get(checked_name(agent_id)) == moment:
-                moment -= 1
-            self._moments[rounds][agent_id] = moment
-            return moment
+            due_at = microseconds(self._clock.now()) + round(after * 1_000_000)
+            if self._moments[on].get(checked_name(agent_id)) == due_at:
+                due_at -= 1
+            self._moments[on][agent_id] = due_at
+            return due_at
 
-    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
         with self._lock:
-            known = self._moments[rounds]
-            over = [name for name, moment in moments.items() if known.get(name) == moment]
+            known = self._moments[on]
+            over = [name for name, due_at in due_times.items() if known.get(name) == due_at]
             for name in over:
                 del known[name]
             return len(over)
 
-    def due(
-        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         """See ``CheckpointStore``."""
         with self._lock:
-            come = self._come(rounds)[:limit]
-            return [(agent_id, self.watch(agent_id, hold, rounds)) for agent_id in come]
+            come = self._come(on)[:limit]
+            return [(agent_id, self.schedule(agent_id, hold, on)) for agent_id in come]
 
-    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
         with self._lock:
-            return len(self._come(rounds))
+            return len(self._come(on))
 
-    def _come(self, rounds: Rounds) -> builtins.list[str]:
+    def _come(self, on: Schedule) -> builtins.list[str]:
         now = microseconds(self._clock.now())
-        return [agent_id for agent_id, moment in self._moments[rounds].items() if moment <= now]
+        return [agent_id for agent_id, due_at in self._moments[on].items() if due_at <= now]
 
     # -- sweeping ------------------------------------------------------------------------------------
 
-    def notes(self, agent_id: str) -> Notes:
+    def policy(self, agent_id: str) -> AgentPolicy:
         """See ``CheckpointStore``."""
         with self._lock:
-            return self._known(agent_id).notes
+            return self._known(agent_id).policy
 
-    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
         """See ``CheckpointStore``."""
         with self._lock:
             agent = self._agents.get(checked_name(agent_id))
-            if agent is None or agent.notes != before:
+            if agent is None or agent.policy != before:
                 return False
-            self.watch(agent_id, 0, Rounds.SWEEP)
-            agent.notes = after
+            self.schedule(agent_id, 0, Schedule.SWEEP)
+            agent.policy = after
             return True
 
-    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
         """See ``CheckpointStore``."""
         with self._lock:
-            return [_Broom(self, agent_id).sight() for agent_id in agent_ids]
+            return [_Broom(self, agent_id).snapshot() for agent_id in agent_ids]
 
-    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
         """See ``CheckpointStore``."""
         with self._lock:
-            return [carry_out(_Broom(self, one.sight.agent_id), one) for one in verdicts]
+            return [apply(_Broom(self, one.snapshot.agent_id), one) for one in plans]
 
-    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
         """See ``CheckpointStore``."""
         with self._lock:
             gone = [
-                (rounds, name)
-                for rounds, moments in self._moments.items()
-                for name in moments
+                (on, name)
+                for on, due_times in self._moments.items()
+                for name in due_times
                 if name not in self._agents
             ]
-            for rounds, name in gone if repair else ():
-                del self._moments[rounds][name]
-        for rounds, name in gone:
-            yield moment_for_nobody(name, rounds, repair)
+            for on, name in gone if repair else ():
+                del self._moments[on][name]
+        for on, name in gone:
+            yield moment_for_nobody(name, on, repair)
 
 
 class _Broom:
@@ -117,21 +116,21 @@ class _Broom:
         self._store, self._agent_id = store, agent_id
         self._agent = store._known(agent_id)
 
-    def sight(self) -> Sight:
+    def snapshot(self) -> AgentSnapshot:
         """See ``sweeps.Broom``."""
         agent, agent_id = self._agent, self._agent_id
         if agent_id not in self._store._agents:
-            return Sight(agent_id)
-        runs, notes, lease = list(agent.runs.values()), agent.notes, agent.lease
+            return AgentSnapshot(agent_id)
+        runs, policy, lease = list(agent.runs.values()), agent.policy, agent.lease
         open_runs = agent.open_runs()
-        return Sight(
+        return AgentSnapshot(
             agent_id,
-            seen_of(agent.seq, len(agent.steps), len(runs), len(open_runs), lease, notes),
-            [_mark(seq, agent.checkpoints[seq], notes) for seq in sorted(agent.checkpoints)[::-1]],
-            notes,
+            seen_of(agent.seq, len(agent.steps), len(runs), len(open_runs), lease, policy),
+            [_mark(seq, agent.checkpoints[seq], policy) for seq in sorted(agent.checkpoints)[::-1]],
+            policy,
             is_busy=bool(open_runs) or lease.is_held(self._store._clock.now()),
             is_named_by_task=agent_id in agent.runs,
-            last_run=LastRun.of(runs[-1] if runs else None),
+            last_run=RunSummary.of(runs[-1] if runs else None),
             oldest_end=oldest_end(agent_id, runs),
         )
 
@@ -157,12 +156,12 @@ class _Broom:
         """See ``sweeps.Broom``."""
         self._agent.is_listed = False
 
-    def move(self, moment: int, after: float | None) -> None:
+    def move(self, due_at: int, after: float | None) -> None:
         """See ``sweeps.Broom``."""
-        if self._store.unwatch({self._agent_id: moment}, Rounds.SWEEP) and after is not None:
-            self._store.watch(self._agent_id, after, Rounds.SWEEP)
+        if self._store.unschedule({self._agent_id: due_at}, Schedule.SWEEP) and after is not None:
+            self._store.schedule(self._agent_id, after, Schedule.SWEEP)
 
 
-def _mark(seq: int, checkpoint: Checkpoint, notes: Notes) -> Mark:
-    pin = notes.label_of(checkpoint.id, checkpoint.metadata.get(PIN))
-    return Mark(checkpoint.id, seq, microseconds(checkpoint.created_at), pin)
+def _mark(seq: int, checkpoint: Checkpoint, policy: AgentPolicy) -> CheckpointSummary:
+    pin = policy.label_of(checkpoint.id, checkpoint.metadata.get(PIN))
+    return CheckpointSummary(checkpoint.id, seq, microseconds(checkpoint.created_at), pin)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from math import isfinite
 from typing import TypeVar
 
-from celery_ckpt.retention.report import Finding, Rounds, Sight
+from celery_ckpt.records import Finding, Schedule
+from celery_ckpt.retention.report import AgentSnapshot
 from celery_ckpt.stores.findings import (
     PATIENCE,
     damaged,
@@ -27,16 +28,16 @@ T = TypeVar("T")
 _PAGE = 500
 
 
-def ailments_of(store: RedisSweeps, repair: bool) -> Iterator[Finding]:
+def findings_of(store: RedisSweeps, repair: bool) -> Iterator[Finding]:
     """See ``CheckpointStore.ailments``."""
     yield from _unindexed(store, repair)
     for shard in SHARDS:
         for page in store._index.pages(shard):
             yield from _of_agents(store, page, repair)
         yield from _foreign_ids(store, shard, repair)
-    for rounds in Rounds:
-        for key in store._keys.moments(rounds):
-            yield from _moments(store, rounds, key, repair)
+    for on in Schedule:
+        for key in store._keys.moments(on):
+            yield from _moments(store, on, key, repair)
 
 
 def _unindexed(store: RedisSweeps, repair: bool) -> Iterator[Finding]:
@@ -53,45 +54,45 @@ def _unindexed(store: RedisSweeps, repair: bool) -> Iterator[Finding]:
 
 
 def _of_agents(store: RedisSweeps, agent_ids: list[str], repair: bool) -> Iterator[Finding]:
-    for sight in store.sights(agent_ids):
-        if not sight.seen:
+    for snapshot in store.snapshots(agent_ids):
+        if not snapshot.seen:
             if repair:
-                store._index.remove(sight.agent_id)
-            yield unneeded(sight.agent_id, "an entry for an agent that is gone", repair)
-        elif sight.damage:
-            yield damaged(sight.agent_id, sight.damage)
+                store._index.remove(snapshot.agent_id)
+            yield unneeded(snapshot.agent_id, "an entry for an agent that is gone", repair)
+        elif snapshot.damage:
+            yield damaged(snapshot.agent_id, snapshot.damage)
         else:
-            yield from _of_agent(store, sight, repair)
+            yield from _of_agent(store, snapshot, repair)
 
 
-def _of_agent(store: RedisSweeps, sight: Sight, repair: bool) -> Iterator[Finding]:
-    agent_id, ids = sight.agent_id, {mark.id for mark in sight.marks}
-    pins = [name for name in sight.notes.pins if name not in ids]
-    lows = [mark.low for mark in sight.marks]
-    found = ["messages that no checkpoint refers to"] if lows and min(lows) > sight.first else []
+def _of_agent(store: RedisSweeps, snapshot: AgentSnapshot, repair: bool) -> Iterator[Finding]:
+    agent_id, ids = snapshot.agent_id, {mark.id for mark in snapshot.marks}
+    pins = [name for name in snapshot.policy.pins if name not in ids]
+    lows = [mark.low for mark in snapshot.marks]
+    found = ["messages that no checkpoint refers to"] if lows and min(lows) > snapshot.first else []
     found += [f"pins of checkpoints that are gone: {', '.join(pins)}"] if pins else []
     if found and repair:
         store.remove(agent_id, pins)
     yield from (unneeded(agent_id, what, repair) for what in found)
-    for rounds in _waiting(store, agent_id):
+    for on in _waiting(store, agent_id):
         if repair:
-            store.watch(agent_id, 0, rounds)
-        yield overlooked(agent_id, rounds, repair)
+            store.schedule(agent_id, 0, on)
+        yield overlooked(agent_id, on, repair)
 
 
-def _waiting(store: RedisSweeps, agent_id: str) -> Iterator[Rounds]:
+def _waiting(store: RedisSweeps, agent_id: str) -> Iterator[Schedule]:
     """Those who should look at the agent, and will not."""
     keys, (hash_key, open_key) = store._keys, store._keys.of(agent_id, "agent", "open")
     open_runs, listed, due, sweep = store._server.each(
         Call.command("LLEN", open_key),
         Call.command("HGET", hash_key, "listed"),
-        *(Call.command("ZSCORE", keys.moments_of(agent_id, rounds), agent_id) for rounds in Rounds),
+        *(Call.command("ZSCORE", keys.moments_of(agent_id, on), agent_id) for on in Schedule),
     )
     if open_runs and due is None:
-        yield Rounds.WATCHDOG
+        yield Schedule.WATCHDOG
     is_listed = isinstance(listed, bytes) and listed.isdigit() and int(listed) > 0
     if is_listed and sweep is None:
-        yield Rounds.SWEEP
+        yield Schedule.SWEEP
 
 
 def _foreign_ids(store: RedisSweeps, shard: str, repair: bool) -> Iterator[Finding]:
@@ -119,9 +120,9 @@ def _without_checkpoint(
     return [entry for entry, is_there in zip(entries, there, strict=True) if not is_there]
 
 
-def _moments(store: RedisSweeps, rounds: Rounds, key: bytes, repair: bool) -> Iterator[Finding]:
+def _moments(store: RedisSweeps, on: Schedule, key: bytes, repair: bool) -> Iterator[Finding]:
     for page in _paged(store._server.scored(key)):
-        given = {name: moment for name, moment in _named(page)}
+        given = {name: due_at for name, due_at in _named(page)}
         for name in (name for name, _ in page if agent_named(name) is None):
             if repair:
                 store._server.command("ZREM", key, name)
@@ -130,17 +131,17 @@ def _moments(store: RedisSweeps, rounds: Rounds, key: bytes, repair: bool) -> It
         if suspects:
             time.sleep(PATIENCE)  # somebody may be about to write the agent
         for agent_id in sorted(suspects - store._index.with_data(list(suspects))):
-            is_removed = repair and store.unwatch({agent_id: given[agent_id]}, rounds)
+            is_removed = repair and store.unschedule({agent_id: given[agent_id]}, on)
             if is_removed and store._index.with_data([agent_id]):
-                store.watch(agent_id, 0, rounds)
-            yield moment_for_nobody(agent_id, rounds, repair)
+                store.schedule(agent_id, 0, on)
+            yield moment_for_nobody(agent_id, on, repair)
 
 
 def _named(page: list[tuple[bytes, float]]) -> Iterator[tuple[str, int]]:
-    for name, moment in page:
+    for name, due_at in page:
         agent_id = agent_named(name)
         if agent_id is not None:
-            yield agent_id, int(moment) if isfinite(moment) else 0
+            yield agent_id, int(due_at) if isfinite(due_at) else 0
 
 
 def _paged(items: Iterable[T]) -> Iterator[list[T]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import id_prefix, locator
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
 
@@ -39,7 +39,7 @@ class AgentIndex:
 
     def listing(self, agent_id: str) -> Call:
         """The script that has a sweep look at the agent soon."""
-        return Call.script("watch", [self._keys.moments_of(agent_id, Rounds.SWEEP)], agent_id, 0)
+        return Call.script("watch", [self._keys.moments_of(agent_id, Schedule.SWEEP)], agent_id, 0)
 
     def ensure(self, agent_id: str) -> None:
         """Write the agent's entry, unless this process did so before."""
@@ -74,7 +74,7 @@ class AgentIndex:
 
     def _removal(self, agent_id: str) -> list[Call]:
         place = locator(agent_id)
-        sweep = self._keys.moments_of(agent_id, Rounds.SWEEP)
+        sweep = self._keys.moments_of(agent_id, Schedule.SWEEP)
         return [
             Call.command("ZREM", self._keys.agents(place[0]), f"{place}:{agent_id}"),
             Call.command("ZREM", sweep, agent_id),

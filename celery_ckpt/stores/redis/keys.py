@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.names import checked_name, locator
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 
 #: What stands before a checkpoint's id in the hash of its agent.
 FIELD = "c:"
@@ -15,7 +15,7 @@ FIELD = "c:"
 SHARDS = "abcdefghijklmnopqrstuvwxyz234567"
 
 #: How many parts those have that somebody looks at; each watchdog looks at all of its own every second.
-ROUNDS_SHARDS = {Rounds.WATCHDOG: 4, Rounds.SWEEP: len(SHARDS)}
+ROUNDS_SHARDS = {Schedule.WATCHDOG: 4, Schedule.SWEEP: len(SHARDS)}
 
 
 def shown(name: bytes) -> str:
@@ -70,17 +70,17 @@ class Keys:
         """The index of the agents whose locators begin with that character."""
         return f"{self._prefix}agents:{shard}"
 
-    def moments(self, rounds: Rounds) -> list[bytes]:
+    def moments(self, on: Schedule) -> list[bytes]:
         """All parts of the agents by the moment at which somebody should look at them."""
-        return [self._moments(rounds, part) for part in range(ROUNDS_SHARDS[rounds])]
+        return [self._moments(on, part) for part in range(ROUNDS_SHARDS[on])]
 
-    def moments_of(self, agent_id: str, rounds: Rounds) -> bytes:
+    def moments_of(self, agent_id: str, on: Schedule) -> bytes:
         """The part in which an agent is."""
         number = SHARDS.index(locator(agent_id)[0])
-        return self._moments(rounds, number % ROUNDS_SHARDS[rounds])
+        return self._moments(on, number % ROUNDS_SHARDS[on])
 
-    def _moments(self, rounds: Rounds, part: int) -> bytes:
-        return f"{self._prefix}{rounds.value}:{part}".encode()
+    def _moments(self, on: Schedule, part: int) -> bytes:
+        return f"{self._prefix}{on.value}:{part}".encode()
 
     def adopted(self) -> str:
         """Says that the agents of earlier versions are known to sweeps."""

@@ -79,14 +79,14 @@ class RedisLedger(RedisMoments):
         return lease.model_copy(update={"expires_at": _moment(reply[1])})
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
         """See ``CheckpointStore``."""
         own = fence(lease.agent_id, lease)
         keys = self._keys.of(lease.agent_id, "agent", *(("runs",) if run else ()))
         record = () if run is None else (run.run_id, self._line(run))
         release = Call.script("release", keys, own, new_nonce(), *record)
-        *_, reply = self._server.together(*self._watching(lease.agent_id, unclaimed), release)
+        *_, reply = self._server.together(*self._watching(lease.agent_id, due_in), release)
         refuse(reply, lease.agent_id, lease, run.run_id if run else "")
         return bool(reply[0] == b"ok")
 

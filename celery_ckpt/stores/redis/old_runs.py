@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from celery_ckpt.errors import StoreError
-from celery_ckpt.retention.report import Verdict
+from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.stores.redis.reading import RedisReading
 from celery_ckpt.stores.redis.server import Call
 
@@ -25,41 +25,41 @@ class Forgotten(NamedTuple):
     bytes: int = 0
 
 
-def not_pruned(verdict: Verdict, error: StoreError) -> None:
+def not_pruned(plan: PrunePlan, error: StoreError) -> None:
     """Somebody spoilt a key of an agent. A sweep goes on with the others; who named it is told."""
-    if verdict.moment is None:
+    if plan.due_at is None:
         raise error
-    logger.error("Agent %r is not pruned: %s", verdict.sight.agent_id, error)
+    logger.error("Agent %r is not pruned: %s", plan.snapshot.agent_id, error)
 
 
 class RedisOldRuns(RedisReading):
     """The part of the store that forgets runs."""
 
-    def _forget_runs(self, verdicts: Sequence[Verdict]) -> dict[str, Forgotten]:
+    def _forget_runs(self, plans: Sequence[PrunePlan]) -> dict[str, Forgotten]:
         """Do what the verdicts say of runs; of many agents side by side."""
         gone: dict[str, Forgotten] = {}
-        left = {verdict.sight.agent_id: (verdict, _START) for verdict in verdicts}
+        left = {plan.snapshot.agent_id: (plan, _START) for plan in plans}
         while left:
             replies = self._server.each(*(self._part(*one) for one in left.values()))
-            for (name, (verdict, _)), reply in zip(list(left.items()), replies, strict=True):
+            for (name, (plan, _)), reply in zip(list(left.items()), replies, strict=True):
                 if isinstance(reply, StoreError):
-                    not_pruned(verdict, reply)
+                    not_pruned(plan, reply)
                     del left[name]
                     continue
                 is_all, runs, size, *place = reply
                 before = gone.get(name, Forgotten())
                 gone[name] = Forgotten(before.runs + runs, before.bytes + size)
-                left[name] = verdict, (place[0], place[1], place[2])
+                left[name] = plan, (place[0], place[1], place[2])
                 if is_all:
                     del left[name]
         return gone
 
-    def _part(self, verdict: Verdict, place: tuple[bytes, bytes, bytes]) -> Call:
-        sight = verdict.sight
-        keys = self._keys.of(sight.agent_id, "agent", "steps", "stepidx", "runs")
-        before = "" if verdict.runs_before is None else _text(verdict.runs_before)
-        notes = sight.notes.to_bytes()
-        return Call.script("forget_runs", keys, sight.agent_id, notes, before, *place)
+    def _part(self, plan: PrunePlan, place: tuple[bytes, bytes, bytes]) -> Call:
+        snapshot = plan.snapshot
+        keys = self._keys.of(snapshot.agent_id, "agent", "steps", "stepidx", "runs")
+        before = "" if plan.runs_before is None else _text(plan.runs_before)
+        policy = snapshot.policy.to_bytes()
+        return Call.script("forget_runs", keys, snapshot.agent_id, policy, before, *place)
 
 
 def parsed_end(told: bytes) -> datetime | None:
@@ -72,6 +72,6 @@ def parsed_end(told: bytes) -> datetime | None:
         return datetime.min.replace(tzinfo=UTC)
 
 
-def _text(moment: datetime) -> str:
+def _text(due_at: datetime) -> str:
     # Without the Z, so that the order of texts is that of moments, with a fraction or without.
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return due_at.astimezone(UTC).replace(tzinfo=None).isoformat()

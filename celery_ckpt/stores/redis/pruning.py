@@ -12,7 +12,14 @@ from celery_ckpt.errors import SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.json_values import decode
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunStatus
-from celery_ckpt.retention.report import LastRun, Mark, Notes, Pruned, Sight, Verdict
+from celery_ckpt.retention.report import (
+    AgentPolicy,
+    AgentSnapshot,
+    CheckpointSummary,
+    PrunePlan,
+    PruneResult,
+    RunSummary,
+)
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
 from celery_ckpt.stores.redis.keys import FIELD, shown
 from celery_ckpt.stores.redis.old_runs import RedisOldRuns, not_pruned, parsed_end
@@ -34,59 +41,59 @@ DONE, AGAIN, TRIM, CHANGED = range(4)
 class RedisSweeps(RedisOldRuns):
     """The part of the store that tidies up."""
 
-    def notes(self, agent_id: str) -> Notes:
+    def policy(self, agent_id: str) -> AgentPolicy:
         """See ``CheckpointStore``."""
         [key] = self._keys.of(checked_name(agent_id), "agent")
-        return self._parsed_notes(agent_id, self._server.command("HGET", key, "notes") or b"")
+        return self._parsed_policy(agent_id, self._server.command("HGET", key, "notes") or b"")
 
-    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
         """See ``CheckpointStore``."""
         keys = self._keys.of(checked_name(agent_id), "agent")
-        set_notes = Call.script("set_notes", keys, before.to_bytes(), after.to_bytes())
+        set_policy = Call.script("set_notes", keys, before.to_bytes(), after.to_bytes())
         listing = self._index.listing(agent_id)
         # Once more behind it: a sweep may have been done with the agent just before.
-        [_, is_set, _] = self._server.together(listing, set_notes, listing)
+        [_, is_set, _] = self._server.together(listing, set_policy, listing)
         return bool(is_set)
 
-    def _parsed_notes(self, agent_id: str, stored: bytes) -> Notes:
+    def _parsed_policy(self, agent_id: str, stored: bytes) -> AgentPolicy:
         try:
-            return Notes.from_bytes(stored)
+            return AgentPolicy.from_bytes(stored)
         except ValueError as error:
             where = f"{self._server.where}, notes of agent {agent_id!r}"
             raise StoreDamaged(where=where, reason=str(error)) from error
 
     # -- seeing --------------------------------------------------------------------------------------
 
-    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
         """See ``CheckpointStore``."""
-        return [sight for page in _pages(agent_ids, _LOOKS) for sight in self._sights(page)]
+        return [snapshot for page in _pages(agent_ids, _LOOKS) for snapshot in self._sights(page)]
 
-    def _sights(self, page: Sequence[str]) -> Iterator[Sight]:
+    def _sights(self, page: Sequence[str]) -> Iterator[AgentSnapshot]:
         calls = [
             Call.script("sight", self._keys.of(name, "agent", "runs", "open"), name, LONG, _HEAVY)
             for name in page
         ]
         return map(self._sight, page, self._server.each(*calls))
 
-    def _sight(self, agent_id: str, reply: builtins.list[Any] | StoreError) -> Sight:
+    def _sight(self, agent_id: str, reply: builtins.list[Any] | StoreError) -> AgentSnapshot:
         if isinstance(reply, StoreError):
-            return Sight(agent_id, seen="?", damage=str(reply))
+            return AgentSnapshot(agent_id, seen="?", damage=str(reply))
         if not reply:
-            return Sight(agent_id)
+            return AgentSnapshot(agent_id)
         seen, told, busy, named, run, end, first, seq, is_long, cut, flat = reply
         if is_long:
             cut, flat = self._outlines(agent_id)
         pairs = zip(flat[::2], flat[1::2], strict=True)
         lines = {shown(field[2:]): line for field, line in pairs if field[:2] == _FIELD}
         try:
-            notes = self._parsed_notes(agent_id, told)
-            found = _resized(marks(agent_id, lines.items(), notes), cut)
+            policy = self._parsed_policy(agent_id, told)
+            found = _resized(marks(agent_id, lines.items(), policy), cut)
             last, oldest_end = _last_run(run), parsed_end(end)
             text, places = seen.decode(), (int(first), int(seq))
         except (ValueError, TypeError, AttributeError, StoreDamaged, SchemaTooNew) as error:
-            return Sight(agent_id, seen="?", damage=str(error))
+            return AgentSnapshot(agent_id, seen="?", damage=str(error))
         facts = bool(busy), bool(named), last, oldest_end, *places
-        return Sight(agent_id, text, found, notes, *facts)
+        return AgentSnapshot(agent_id, text, found, policy, *facts)
 
     def _outlines(self, agent_id: str) -> tuple[builtins.list[Any], builtins.list[Any]]:
         """What ``sight.lua`` leaves out of a long history: all that is there from beginning to end."""
@@ -100,76 +107,76 @@ class RedisSweeps(RedisOldRuns):
 
     # -- doing ---------------------------------------------------------------------------------------
 
-    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
         """See ``CheckpointStore``."""
-        pruned: dict[str, Pruned] = {}
+        pruned: dict[str, PruneResult] = {}
         # First, with the notes that were seen: what goes with a checkpoint may change them.
-        old_runs = self._forget_runs([v for v in verdicts if v.runs_before and _is_anything(v)])
-        replies = self._drop([v for v in verdicts if _is_anything(v)])
+        old_runs = self._forget_runs([v for v in plans if v.runs_before and _is_anything(v)])
+        replies = self._drop([v for v in plans if _is_anything(v)])
         moves: builtins.list[tuple[str, int, float | None]] = []
-        for verdict in verdicts:
-            name = verdict.sight.agent_id
-            pruned[name], is_done = self._done(verdict, replies.get(name))
-            if verdict.moment is not None and not pruned[name].forgotten:
-                moves.append((name, verdict.moment, verdict.again if is_done else verdict.retry))
+        for plan in plans:
+            name = plan.snapshot.agent_id
+            pruned[name], is_done = self._done(plan, replies.get(name))
+            if plan.due_at is not None and not pruned[name].forgotten:
+                moves.append((name, plan.due_at, plan.again if is_done else plan.retry))
         for name, (runs, size) in old_runs.items():
             pruned[name] = pruned[name]._replace(runs=runs, bytes=pruned[name].bytes + size)
         self._index.remove_all([one.agent_id for one in pruned.values() if one.forgotten])
         for one in pruned.values():
             self._index.unregister(one.agent_id, builtins.list(one.ids))
         self._move(moves)
-        return [pruned[verdict.sight.agent_id] for verdict in verdicts]
+        return [pruned[plan.snapshot.agent_id] for plan in plans]
 
-    def _drop(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    def _drop(self, plans: Sequence[PrunePlan]) -> dict[str, Any]:
         """What the scripts answered, by agent."""
         replies: dict[str, Any] = {}
-        for page in _pages(verdicts, _DROPS):
-            names = (verdict.sight.agent_id for verdict in page)
+        for page in _pages(plans, _DROPS):
+            names = (plan.snapshot.agent_id for plan in page)
             answers = self._server.each(*map(self._doing, page))
             replies.update(zip(names, answers, strict=True))
         return replies
 
-    def _doing(self, verdict: Verdict) -> Call:
-        sight, going = verdict.sight, _first_part(verdict)
+    def _doing(self, plan: PrunePlan) -> Call:
+        snapshot, going = plan.snapshot, _first_part(plan)
         gone = set(going)
-        if verdict.forget:
-            return Call.script("delete", self._keys.all_of(sight.agent_id), sight.seen, 1)
-        staying = [mark for mark in sight.marks if mark.id not in gone]
+        if plan.forget:
+            return Call.script("delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1)
+        staying = [mark for mark in snapshot.marks if mark.id not in gone]
         newest = FIELD + staying[0].id if staying else ""
         low = min((mark.low for mark in staying), default=0)
-        told = sight.notes.to_bytes(), sight.notes.without(gone).to_bytes()
-        keys = self._keys.of(sight.agent_id, "agent", "log", "open")
+        told = snapshot.policy.to_bytes(), snapshot.policy.without(gone).to_bytes()
+        keys = self._keys.of(snapshot.agent_id, "agent", "log", "open")
         fields = (FIELD + name for name in going)
-        return Call.script("remove", keys, sight.seq, low, newest, *told, sight.seen, *fields)
+        return Call.script("remove", keys, snapshot.seq, low, newest, *told, snapshot.seen, *fields)
 
-    def _done(self, verdict: Verdict, reply: Any) -> tuple[Pruned, bool]:
+    def _done(self, plan: PrunePlan, reply: Any) -> tuple[PruneResult, bool]:
         """What went, and whether that was all."""
-        name = verdict.sight.agent_id
+        name = plan.snapshot.agent_id
         if reply is None:
-            return Pruned(name), True
+            return PruneResult(name), True
         if isinstance(reply, StoreError):
-            not_pruned(verdict, reply)
-            return Pruned(name), False
-        if verdict.forget:
+            not_pruned(plan, reply)
+            return PruneResult(name), False
+        if plan.forget:
             if not reply:
-                return Pruned(name), False
-            ids = tuple(mark.id for mark in verdict.sight.marks)
-            return Pruned(name, len(ids), reply[0], forgotten=True, ids=ids), True
+                return PruneResult(name), False
+            ids = tuple(mark.id for mark in plan.snapshot.marks)
+            return PruneResult(name, len(ids), reply[0], forgotten=True, ids=ids), True
         count, trimmed, left = reply
-        ids = tuple(_first_part(verdict)) if count else ()
+        ids = tuple(_first_part(plan)) if count else ()
         while left == TRIM:
-            trimmed_more, left = self._trim_on(verdict)
+            trimmed_more, left = self._trim_on(plan)
             trimmed += trimmed_more
         # Who has a thousand checkpoints to lose loses the others at the next look.
-        is_done = left == DONE and len(verdict.drop) <= LONG
+        is_done = left == DONE and len(plan.drop) <= LONG
         gone = set(ids)
-        size = sum(mark.size for mark in verdict.sight.marks if mark.id in gone)
-        return Pruned(name, count, size + trimmed, ids=ids), is_done
+        size = sum(mark.size for mark in plan.snapshot.marks if mark.id in gone)
+        return PruneResult(name, count, size + trimmed, ids=ids), is_done
 
-    def _trim_on(self, verdict: Verdict) -> tuple[int, int]:
+    def _trim_on(self, plan: PrunePlan) -> tuple[int, int]:
         """Trim the next part of a long log."""
-        sight = replace(verdict.sight, notes=verdict.sight.notes.without(_first_part(verdict)))
-        call = self._doing(Verdict(sight, drop=verdict.drop))
+        snapshot = replace(plan.snapshot, policy=plan.snapshot.policy.without(_first_part(plan)))
+        call = self._doing(PrunePlan(snapshot, drop=plan.drop))
         [(_, trimmed, left)] = self._server.side_by_side(call)
         return trimmed, left
 
@@ -178,16 +185,18 @@ def _pages(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
-def _first_part(verdict: Verdict) -> builtins.list[str]:
+def _first_part(plan: PrunePlan) -> builtins.list[str]:
     """What goes at once: the oldest, no more than one script drops without keeping others waiting."""
-    return verdict.drop[-LONG:]
+    return plan.drop[-LONG:]
 
 
-def _is_anything(verdict: Verdict) -> bool:
-    return bool(verdict.sight.seen) and not verdict.sight.damage
+def _is_anything(plan: PrunePlan) -> bool:
+    return bool(plan.snapshot.seen) and not plan.snapshot.damage
 
 
-def _resized(found: builtins.list[Mark], cut: builtins.list[Any]) -> builtins.list[Mark]:
+def _resized(
+    found: builtins.list[CheckpointSummary], cut: builtins.list[Any]
+) -> builtins.list[CheckpointSummary]:
     """The same, with the sizes of the records that were cut short."""
     if not cut:
         return found
@@ -195,7 +204,7 @@ def _resized(found: builtins.list[Mark], cut: builtins.list[Any]) -> builtins.li
     return [mark._replace(size=sizes.get(mark.id, mark.size)) for mark in found]
 
 
-def _last_run(facts: builtins.list[bytes]) -> LastRun | None:
+def _last_run(facts: builtins.list[bytes]) -> RunSummary | None:
     if not facts:
         return None
     run_id, status, delivered, ending = facts
@@ -205,4 +214,4 @@ def _last_run(facts: builtins.list[bytes]) -> LastRun | None:
     state = RunStatus(status.decode())
     is_settled = state.is_final and delivered == b"1"
     limits = fields.get("keep"), fields.get("max_age")
-    return LastRun(run_id.decode(), state, is_settled, created_at or UNKNOWN, ended_at, *limits)
+    return RunSummary(run_id.decode(), state, is_settled, created_at or UNKNOWN, ended_at, *limits)

@@ -18,7 +18,7 @@ class Lines(NamedTuple):
     """The checkpoints of an agent, the sequence they stand at, and the agent's notes as stored."""
 
     seq: int
-    notes: bytes
+    policy: bytes
     lines: builtins.list[tuple[str, bytes]]
 
 
@@ -27,10 +27,10 @@ class RedisReading(RedisTurns):
 
     def _sequence_and_lines(self, agent_id: str) -> Lines:
         # The sequence first: what is saved while pages are read has a higher one.
-        seq, notes, is_long, *flat = self._server.run("lines", self._keys.of(agent_id, "agent"), LONG)
+        seq, policy, is_long, *flat = self._server.run("lines", self._keys.of(agent_id, "agent"), LONG)
         pairs = zip(flat[::2], flat[1::2], strict=True)
         found = self._paged(agent_id) if is_long else pairs
-        return Lines(int(seq), notes, [(id_of(field), line) for field, line in found])
+        return Lines(int(seq), policy, [(id_of(field), line) for field, line in found])
 
     def _paged(self, agent_id: str) -> Iterable[tuple[bytes, bytes]]:
         """The records of a long history: all that are there from beginning to end, each once."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import builtins
 
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, Step
-from celery_ckpt.retention.report import Change, Contents
+from celery_ckpt.records import AgentContents, Change, Lease, RunRecord, Step
 from celery_ckpt.stores.encoding import damaged, decoded_step, encoded
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import LogStore
@@ -30,7 +29,7 @@ class RedisRewriting(RedisSweeps, LogStore):
         sequence = {info.id: info.seq for info in self.history(agent_id)}
         checkpoints = self.list(agent_id)[::-1]
         steps, runs = self._all_steps(agent_id), self._all_runs(agent_id)
-        before = Contents(checkpoints, [step for _, step in steps], [run for _, run in runs])
+        before = AgentContents(checkpoints, [step for _, step in steps], [run for _, run in runs])
         after = change(before)
         if after is None:
             return True

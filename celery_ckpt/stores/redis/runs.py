@@ -6,7 +6,7 @@ import builtins
 
 from celery_ckpt.errors import RunOver
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
-from celery_ckpt.records import Lease, RunRecord, Standing, Start
+from celery_ckpt.records import AgentActivity, Lease, RunRecord, StartResult
 from celery_ckpt.stores.encoding import is_same
 from celery_ckpt.stores.redis.keys import shown
 from celery_ckpt.stores.redis.leases import (
@@ -26,16 +26,14 @@ from celery_ckpt.stores.rules.leases import new_nonce
 class RedisTurns(RedisLedger):
     """The part of the store that knows the runs."""
 
-    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         """See ``CheckpointStore``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
         line = usage_word(run.usage).encode() + b" " + self._line(run)
         added = Call.script("add_run", keys, run.run_id, line)
         entry = self._index.entry(run.agent_id)
         # The entry once more behind it: somebody may be deleting the agent just now.
-        *_, reply, _ = self._server.together(
-            *self._watching(run.agent_id, unclaimed), entry, added, entry
-        )
+        *_, reply, _ = self._server.together(*self._watching(run.agent_id, due_in), entry, added, entry)
         if reply[0] == b"exists":
             return is_same(parsed_run(run.agent_id, run.run_id, reply[1]), run)
         return True
@@ -62,7 +60,9 @@ class RedisTurns(RedisLedger):
 
     # -- whose turn it is ----------------------------------------------------------------------------
 
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
         """See ``CheckpointStore``."""
         agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
@@ -75,16 +75,16 @@ class RedisTurns(RedisLedger):
             milliseconds(ttl),
             fence(agent_id, over),
         )
-        moment, reply = self._server.together(*self._watching(agent_id, ttl), start)
+        due_at, reply = self._server.together(*self._watching(agent_id, ttl), start)
         if reply[0] == b"none":
             if run.is_settled:
-                return Start(run=run, moment=moment)
+                return StartResult(run=run, due_at=due_at)
             self.add_run(run)
             return self.start_run(run, owner, ttl, over=over)
         refuse(reply, agent_id, None)
         record = parsed_run(agent_id, run.run_id, reply[1])
         lease = lease_of(agent_id, owner, nonce, reply[2:]) if reply[0] == b"ok" else None
-        return Start(run=record, lease=lease, moment=moment)
+        return StartResult(run=record, lease=lease, due_at=due_at)
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
@@ -119,12 +119,12 @@ class RedisTurns(RedisLedger):
             raise RunOver(agent_id=agent_id, run_id=run_id, status=shown(reply[1]))
         return lease_of(agent_id, owner, nonce, reply[1:]) if reply[1:] else None
 
-    def standing(self, agent_id: str) -> Standing:
+    def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
         keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
         active, left_ms, holder, *flat = self._server.run("standing", keys)
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return Standing(
+        return AgentActivity(
             active=shown(active)[:MAX_NAME_LENGTH] or None,
             open=[parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs if line],
             holder=self._holder(agent_id, holder),

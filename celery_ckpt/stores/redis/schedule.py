@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Iterable, Mapping
 
 from celery_ckpt.names import checked_name
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Schedule
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
@@ -22,36 +22,36 @@ class RedisMoments(CheckpointStore):
     #: Are the agents of earlier versions known to sweeps?
     _has_adopted = False
 
-    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        [moment] = self._server.together(*self._watching(checked_name(agent_id), after, rounds))
-        return int(moment)
+        [due_at] = self._server.together(*self._watching(checked_name(agent_id), after, on))
+        return int(due_at)
 
     def _watching(
-        self, agent_id: str, after: float | None, rounds: Rounds = Rounds.WATCHDOG
+        self, agent_id: str, after: float | None, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[Call]:
         """What to send first: a moment for nothing is harmless, a missing one is a lost run."""
         if after is None:
             return []
         put_off = round(after * 1_000_000)
-        return [Call.script("watch", [self._keys.moments_of(agent_id, rounds)], agent_id, put_off)]
+        return [Call.script("watch", [self._keys.moments_of(agent_id, on)], agent_id, put_off)]
 
-    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
         parts: dict[bytes, builtins.list[str | int]] = {}
-        for agent_id, moment in moments.items():
-            key = self._keys.moments_of(checked_name(agent_id), rounds)
-            parts.setdefault(key, []).extend((agent_id, moment))
+        for agent_id, due_at in due_times.items():
+            key = self._keys.moments_of(checked_name(agent_id), on)
+            parts.setdefault(key, []).extend((agent_id, due_at))
         calls = [Call.script("unwatch", [key], *pairs) for key, pairs in parts.items()]
         return sum(self._server.side_by_side(*calls))
 
-    def due(
-        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         """See ``CheckpointStore``."""
-        self._adopt(rounds)
+        self._adopt(on)
         found: builtins.list[tuple[str, int]] = []
-        keys = self._keys.moments(rounds)
+        keys = self._keys.moments(on)
         put_off, share = round(hold * 1_000_000), -(-limit // len(keys))
         calls = [Call.script("due", [key], share, put_off) for key in keys]
         for flat in self._server.side_by_side(*calls):
@@ -60,24 +60,24 @@ class RedisMoments(CheckpointStore):
             found += [(name, int(at)) for name, at in pairs if name is not None]
         return found
 
-    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        self._adopt(rounds)
-        keys = self._keys.moments(rounds)
+        self._adopt(on)
+        keys = self._keys.moments(on)
         return sum(self._server.side_by_side(*(Call.script("count_due", [key]) for key in keys)))
 
     def _move(self, moves: Iterable[tuple[str, int, float | None]]) -> None:
         """Give agents other moments for a sweep, or none, if they have the ones given here."""
         parts: dict[bytes, builtins.list[str | int]] = {}
-        for agent_id, moment, after in moves:
-            key = self._keys.moments_of(agent_id, Rounds.SWEEP)
+        for agent_id, due_at, after in moves:
+            key = self._keys.moments_of(agent_id, Schedule.SWEEP)
             put_off = "" if after is None else round(after * 1_000_000)
-            parts.setdefault(key, []).extend((agent_id, moment, put_off))
+            parts.setdefault(key, []).extend((agent_id, due_at, put_off))
         self._server.side_by_side(*(Call.script("move", [key], *args) for key, args in parts.items()))
 
-    def _adopt(self, rounds: Rounds) -> None:
+    def _adopt(self, on: Schedule) -> None:
         """Let sweeps look, once, at the agents that were saved before there were any."""
-        if rounds is not Rounds.SWEEP or self._has_adopted:
+        if on is not Schedule.SWEEP or self._has_adopted:
             return
         if not self._server.command("EXISTS", self._keys.adopted()):
             for shard in SHARDS:
@@ -88,4 +88,4 @@ class RedisMoments(CheckpointStore):
 
     def _adoption(self, agent_id: str) -> Call:
         # Whoever has a moment keeps it; the others get one that has come.
-        return Call.command("ZADD", self._keys.moments_of(agent_id, Rounds.SWEEP), "NX", 0, agent_id)
+        return Call.command("ZADD", self._keys.moments_of(agent_id, Schedule.SWEEP), "NX", 0, agent_id)

@@ -12,8 +12,7 @@ from typing import Any, Self
 
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord
-from celery_ckpt.retention.report import Finding
+from celery_ckpt.records import Finding, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
@@ -27,7 +26,7 @@ from celery_ckpt.stores.log.store import (
     ranges_of_all,
 )
 from celery_ckpt.stores.redis.addresses import AnyClient, connect, without_password
-from celery_ckpt.stores.redis.doctor import ailments_of
+from celery_ckpt.stores.redis.doctor import findings_of
 from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
@@ -82,9 +81,9 @@ class RedisCheckpointStore(RedisRewriting):
         """See ``CheckpointStore``."""
         return risks_of(self._server, self._durability)
 
-    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
         """See ``CheckpointStore``."""
-        return ailments_of(self, repair)
+        return findings_of(self, repair)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -202,9 +201,9 @@ class RedisCheckpointStore(RedisRewriting):
             newest = FIELD + newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
             keys = self._keys.of(agent_id, "agent", "log", "open")
             low = min((low_of(line) for _, line in staying), default=0)
-            notes = self._parsed_notes(agent_id, told)
-            after = notes.without(going)
-            noted = (told, told if after == notes else after.to_bytes())
+            policy = self._parsed_policy(agent_id, told)
+            after = policy.without(going)
+            noted = (told, told if after == policy else after.to_bytes())
             fields = (FIELD + name for name in batch)
             count, _, left = self._server.run("remove", keys, seq, low, newest, *noted, "", *fields)
             removed += count

@@ -21,14 +21,14 @@ from datetime import datetime
 from typing import Protocol
 
 from celery_ckpt.errors import CheckpointError
-from celery_ckpt.retention.report import Notes, Pruned, Sight, Verdict
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.stores.rules.leases import LeaseState
 
 
 class Broom(Protocol):
     """One agent, while nobody else can change it."""
 
-    def sight(self) -> Sight:
+    def snapshot(self) -> AgentSnapshot:
         """What there is of it now."""
         ...
 
@@ -50,46 +50,48 @@ class Broom(Protocol):
         """The next save has to list it."""
         ...
 
-    def move(self, moment: int, after: float | None) -> None:
+    def move(self, due_at: int, after: float | None) -> None:
         """Give it another moment, or none, if it still has that one."""
         ...
 
 
-def carry_out(broom: Broom, verdict: Verdict) -> Pruned:
+def apply(broom: Broom, plan: PrunePlan) -> PruneResult:
     """See ``CheckpointStore.carry_out``."""
-    agent_id, seen = verdict.sight.agent_id, verdict.sight
-    now = seen if seen.damage else broom.sight()
-    is_same, pruned, again = now.seen == seen.seen, Pruned(agent_id), verdict.again
-    loses_latest = bool(now.marks) and now.marks[0].id in verdict.drop
-    if now.notes != seen.notes or (not is_same and (verdict.forget or loses_latest)):
+    agent_id, seen = plan.snapshot.agent_id, plan.snapshot
+    now = seen if seen.damage else broom.snapshot()
+    is_same, pruned, again = now.seen == seen.seen, PruneResult(agent_id), plan.again
+    loses_latest = bool(now.marks) and now.marks[0].id in plan.drop
+    if now.policy != seen.policy or (not is_same and (plan.forget or loses_latest)):
         is_same = False
-    elif verdict.forget:
+    elif plan.forget:
         ids = tuple(mark.id for mark in now.marks)
-        pruned = Pruned(agent_id, len(ids), broom.forget(), forgotten=True, ids=ids)
+        pruned = PruneResult(agent_id, len(ids), broom.forget(), forgotten=True, ids=ids)
     else:
         there = {mark.id for mark in now.marks}
-        gone = [name for name in verdict.drop if name in there]
-        pruned = _dropped(broom, verdict, gone) if now.seen and not now.damage else pruned
+        gone = [name for name in plan.drop if name in there]
+        pruned = _dropped(broom, plan, gone) if now.seen and not now.damage else pruned
     if is_same and not pruned.forgotten:
         broom.unlist()
-    if verdict.moment is not None:
-        broom.move(verdict.moment, again if is_same else verdict.retry)
+    if plan.due_at is not None:
+        broom.move(plan.due_at, again if is_same else plan.retry)
     return pruned
 
 
-def _dropped(broom: Broom, verdict: Verdict, gone: list[str]) -> Pruned:
+def _dropped(broom: Broom, plan: PrunePlan, gone: list[str]) -> PruneResult:
     # Also if there is none: a crash may have left parts of earlier ones.
-    size, before = broom.remove(gone), verdict.runs_before
+    size, before = broom.remove(gone), plan.runs_before
     runs, freed = (0, 0) if before is None else broom.forget_runs(before)
-    return Pruned(verdict.sight.agent_id, len(gone), size + freed, ids=tuple(gone), runs=runs)
+    return PruneResult(plan.snapshot.agent_id, len(gone), size + freed, ids=tuple(gone), runs=runs)
 
 
-def seen_of(seq: int, steps: int, runs: int, open_runs: int, lease: LeaseState, notes: Notes) -> str:
+def seen_of(
+    seq: int, steps: int, runs: int, open_runs: int, lease: LeaseState, policy: AgentPolicy
+) -> str:
     """A text that changes whenever the agent does."""
-    told = notes.to_bytes().decode()
+    told = policy.to_bytes().decode()
     return f"{seq} {steps} {runs} {open_runs} {lease.token}:{lease.nonce} {told}"
 
 
-def damaged(agent_id: str, error: CheckpointError) -> Sight:
+def damaged(agent_id: str, error: CheckpointError) -> AgentSnapshot:
     """An agent that cannot be looked at."""
-    return Sight(agent_id, seen="?", damage=str(error))
+    return AgentSnapshot(agent_id, seen="?", damage=str(error))

@@ -2,7 +2,7 @@ r"""Whose turn it is: the rules, for the stores that decide in Python.
 
     queued --start--> running --release--> queued --start--> ...
        |                 \--save/update--> finished --settle--> settled, and the next one's turn
-       \--start, while another run is active--> waiting --the other is settled--> queued
+       \--start, while another run is active--> blocked --the other is settled--> queued
 
 An agent has one active run, from its first attempt until it is settled. ``lua/start_run.lua``,
 ``lua/settle_run.lua`` and ``lua/cancel_run.lua`` say the same for Redis.
@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from celery_ckpt.errors import RunNotFound, RunOver
-from celery_ckpt.records import Lease, RunRecord, RunStatus, Standing, Start
+from celery_ckpt.records import AgentActivity, Lease, RunRecord, RunStatus, StartResult
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.usage import Usage
 
@@ -50,22 +50,22 @@ class Desk(Protocol):
 
 def start(
     desk: Desk, run: RunRecord, owner: str, ttl: float, now: datetime, over: Lease | None
-) -> Start:
+) -> StartResult:
     """See ``CheckpointStore.start_run``."""
     known = desk.run(run.run_id)
     record = known or run
     if record.is_settled:
-        return Start(run=record)
+        return StartResult(run=record)
     if not record.status.is_final and desk.active not in ("", run.run_id):
-        waiting = {"status": RunStatus.WAITING, "delivery": run.delivery}
-        return Start(run=_put(desk, record, **waiting))
+        waiting = {"status": RunStatus.BLOCKED, "delivery": run.delivery}
+        return StartResult(run=_put(desk, record, **waiting))
     desk.lease = desk.lease.granted(desk.agent_id, owner, ttl, now, over)
     if not record.status.is_final:
         desk.active = run.run_id
         record = _put(desk, record, **_attempt(record, run.delivery, desk.progress()))
     elif known is None:
         desk.put(record)
-    return Start(run=record, lease=desk.lease.lease(desk.agent_id))
+    return StartResult(run=record, lease=desk.lease.lease(desk.agent_id))
 
 
 def _attempt(record: RunRecord, delivery: str, progress: str) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def settle(desk: Desk, run: RunRecord, lease: Lease | None, now: datetime) -> Ru
 
 
 def _turn_of_next(desk: Desk) -> RunRecord | None:
-    waiting = (run for run in desk.open_runs() if run.status is RunStatus.WAITING)
+    waiting = (run for run in desk.open_runs() if run.status is RunStatus.BLOCKED)
     following = next(waiting, None)
     desk.active = following.run_id if following else ""
     return following and _put(desk, following, status=RunStatus.QUEUED)
@@ -123,14 +123,14 @@ def refuse_unknown(desk: Desk, run: RunRecord | None) -> None:
         raise RunNotFound(agent_id=desk.agent_id, run_id=run.run_id)
 
 
-def standing(desk: Desk, now: datetime) -> Standing:
+def activity(desk: Desk, now: datetime) -> AgentActivity:
     """See ``CheckpointStore.standing``."""
     active, runs = desk.active or None, desk.open_runs()
     if not desk.lease.is_held(now):
-        return Standing(active=active, open=runs)
+        return AgentActivity(active=active, open=runs)
     left = (desk.lease.expires_at - now).total_seconds()
     holder = desk.lease.lease(desk.agent_id)
-    return Standing(active=active, open=runs, holder=holder, seconds_left=left)
+    return AgentActivity(active=active, open=runs, holder=holder, seconds_left=left)
 
 
 def with_usage(desk: Desk, run: RunRecord) -> RunRecord:

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from celery_ckpt.clock import Clock, microseconds
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name, locator
-from celery_ckpt.records import Lease, RunRecord, Standing, Start, Step
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import AgentActivity, Lease, RunRecord, Schedule, StartResult, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encoding import decoded_step, encoded, is_same
 from celery_ckpt.stores.rules import turns
@@ -74,10 +73,10 @@ class SqliteLedger(CheckpointStore):
 
     @writing
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, unclaimed: float | None = None
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
         """See ``CheckpointStore``."""
-        self._watch(lease.agent_id, unclaimed)
+        self._watch(lease.agent_id, due_in)
         desk = self._desk(lease.agent_id)
         if not desk.lease.is_(lease):
             return False
@@ -144,9 +143,9 @@ class SqliteLedger(CheckpointStore):
         return SqliteDesk(self._database, agent_id, key or 0, held, self.max_checkpoint_bytes)
 
     @writing
-    def add_run(self, run: RunRecord, *, unclaimed: float | None = None) -> bool:
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         """See ``CheckpointStore``."""
-        self._watch(run.agent_id, unclaimed)
+        self._watch(run.agent_id, due_in)
         desk = self._desk(run.agent_id, make=True)
         stored = desk.run(run.run_id)
         if stored is not None:
@@ -176,17 +175,19 @@ class SqliteLedger(CheckpointStore):
     # -- whose turn it is ----------------------------------------------------------------------------
 
     @writing
-    def start_run(self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None) -> Start:
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
         """See ``CheckpointStore``."""
-        moment = self._moment(run.agent_id, ttl)
+        due_at = self._moment(run.agent_id, ttl)
         desk = self._desk(run.agent_id, make=True)
         started = turns.start(desk, run, owner, ttl, self._clock.now(), over)
-        return started.model_copy(update={"moment": moment})
+        return started.model_copy(update={"due_at": due_at})
 
     @writing
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
-        self._moment(run.agent_id, 0, Rounds.SWEEP)
+        self._moment(run.agent_id, 0, Schedule.SWEEP)
         return turns.settle(self._desk(run.agent_id), run, lease, self._clock.now())
 
     @writing
@@ -195,9 +196,9 @@ class SqliteLedger(CheckpointStore):
         return turns.cancel(self._desk(agent_id), run_id, owner, ttl, self._clock.now())
 
     @reading
-    def standing(self, agent_id: str) -> Standing:
+    def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
-        return turns.standing(self._desk(agent_id), self._clock.now())
+        return turns.activity(self._desk(agent_id), self._clock.now())
 
     # -- what a watchdog, or a sweep, looks at -------------------------------------------------------
 
@@ -205,9 +206,9 @@ class SqliteLedger(CheckpointStore):
         if after is not None:
             self._moment(agent_id, after)
 
-    def _moment(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
-        moment = self._now() + round(after * 1_000_000)
-        return int(self._database.one(f"watch_{rounds.value}", agent_id, moment)[0])
+    def _moment(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        due_at = self._now() + round(after * 1_000_000)
+        return int(self._database.one(f"watch_{on.value}", agent_id, due_at)[0])
 
     def _now(self) -> int:
         return microseconds(self._clock.now())

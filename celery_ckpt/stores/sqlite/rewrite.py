@@ -5,8 +5,7 @@ from __future__ import annotations
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, Step
-from celery_ckpt.retention.report import Change, Contents
+from celery_ckpt.records import AgentContents, Change, Lease, Step
 from celery_ckpt.stores.encoding import decoded_step, encoded
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.rewrite import rewritten
@@ -32,7 +31,7 @@ class SqliteRewriting(SqliteSweeps):
         checkpoints = listed(agent_id, lines, self._messages(key or 0, ranges_of_all(agent_id, lines)))
         rows = self._database.all("all_steps", key or 0)
         steps = [decoded_step(agent_id, run_id, value) for _, run_id, value in rows]
-        after = change(Contents(checkpoints[::-1], steps, self._desk(agent_id).runs()))
+        after = change(AgentContents(checkpoints[::-1], steps, self._desk(agent_id).runs()))
         if after is not None:
             held.refuse(agent_id, lease, self._clock.now())
         if after is not None and key is not None:

@@ -17,8 +17,7 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists, ConfigurationError
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
-from celery_ckpt.records import Lease, RunRecord
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Lease, RunRecord, Schedule
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record, stamp
@@ -148,7 +147,7 @@ class SqliteCheckpointStore(SqliteRewriting):
 
     def _list(self, agent_id: str, key: int) -> None:
         """Have a sweep look at the agent soon; until it is done, quick saves need not say so."""
-        self._moment(agent_id, 0, Rounds.SWEEP)
+        self._moment(agent_id, 0, Schedule.SWEEP)
         self._database.run("list", key, 1)
 
     def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from celery_ckpt.errors import CheckpointError, StoreDamaged
 from celery_ckpt.names import checked_name
-from celery_ckpt.retention.report import Finding, LastRun, Notes, Pruned, Rounds, Sight, Verdict
+from celery_ckpt.records import Finding, Schedule
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult, RunSummary
 from celery_ckpt.stores.encoding import decoded_run, run_end
 from celery_ckpt.stores.findings import moment_for_nobody, overlooked
 from celery_ckpt.stores.log.marks import marks
 from celery_ckpt.stores.log.record import low_of, stamp
 from celery_ckpt.stores.log.store import LogStore
-from celery_ckpt.stores.rules.pruning import carry_out, damaged, seen_of
+from celery_ckpt.stores.rules.pruning import apply, damaged, seen_of
 from celery_ckpt.stores.sqlite.database import Database, reading, writing
 from celery_ckpt.stores.sqlite.ledger import SqliteLedger
 from celery_ckpt.stores.sqlite.transaction import LAST_ITERATION, SEQ_BITS, places
@@ -29,71 +30,71 @@ class SqliteSweeps(SqliteLedger, LogStore):
     # -- moments -------------------------------------------------------------------------------------
 
     @writing
-    def watch(self, agent_id: str, after: float, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        return self._moment(checked_name(agent_id), after, rounds)
+        return self._moment(checked_name(agent_id), after, on)
 
     @writing
-    def unwatch(self, moments: Mapping[str, int], rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        query = f"unwatch_{rounds.value}"
-        return sum(self._database.run(query, name, moment) for name, moment in moments.items())
+        query = f"unwatch_{on.value}"
+        return sum(self._database.run(query, name, due_at) for name, due_at in due_times.items())
 
     @writing
-    def due(
-        self, limit: int, hold: float, rounds: Rounds = Rounds.WATCHDOG
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         """See ``CheckpointStore``."""
-        come = self._database.all(f"come_{rounds.value}", self._now(), limit)
-        return [(agent_id, self._moment(agent_id, hold, rounds)) for (agent_id,) in come]
+        come = self._database.all(f"come_{on.value}", self._now(), limit)
+        return [(agent_id, self._moment(agent_id, hold, on)) for (agent_id,) in come]
 
     @reading
-    def count_due(self, rounds: Rounds = Rounds.WATCHDOG) -> int:
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        return int(self._database.one(f"count_{rounds.value}", self._now())[0])
+        return int(self._database.one(f"count_{on.value}", self._now())[0])
 
     # -- sweeping ------------------------------------------------------------------------------------
 
     @reading
-    def notes(self, agent_id: str) -> Notes:
+    def policy(self, agent_id: str) -> AgentPolicy:
         """See ``CheckpointStore``."""
         found = self._database.one("notes", checked_name(agent_id))
-        return self._parsed_notes(agent_id, found[0] if found else b"")
+        return self._parsed_policy(agent_id, found[0] if found else b"")
 
-    def _parsed_notes(self, agent_id: str, stored: bytes) -> Notes:
+    def _parsed_policy(self, agent_id: str, stored: bytes) -> AgentPolicy:
         try:
-            return Notes.from_bytes(stored)
+            return AgentPolicy.from_bytes(stored)
         except ValueError as error:
             where = f"{self._database.where}, notes of agent {agent_id!r}"
             raise StoreDamaged(where=where, reason=str(error)) from error
 
     @writing
-    def set_notes(self, agent_id: str, before: Notes, after: Notes) -> bool:
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
         """See ``CheckpointStore``."""
         noted = before.to_bytes(), after.to_bytes()
         is_set = bool(self._database.run("set_notes", checked_name(agent_id), *noted))
         if is_set:
-            self._moment(agent_id, 0, Rounds.SWEEP)
+            self._moment(agent_id, 0, Schedule.SWEEP)
         return is_set
 
     @reading
-    def sights(self, agent_ids: Sequence[str]) -> builtins.list[Sight]:
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
         """See ``CheckpointStore``."""
         return [self._sight(agent_id) for agent_id in agent_ids]
 
-    def _sight(self, agent_id: str) -> Sight:
+    def _sight(self, agent_id: str) -> AgentSnapshot:
         try:
-            return _Broom(self, agent_id).sight()
+            return _Broom(self, agent_id).snapshot()
         except CheckpointError as error:
             return damaged(agent_id, error)
 
-    def carry_out(self, verdicts: Sequence[Verdict]) -> builtins.list[Pruned]:
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
         """See ``CheckpointStore``."""
-        return [self._carry_out(verdict) for verdict in verdicts]
+        return [self._carry_out(plan) for plan in plans]
 
     @writing
-    def _carry_out(self, verdict: Verdict) -> Pruned:
-        return carry_out(_Broom(self, verdict.sight.agent_id), verdict)
+    def _carry_out(self, plan: PrunePlan) -> PruneResult:
+        return apply(_Broom(self, plan.snapshot.agent_id), plan)
 
     # -- dropping, within a transaction --------------------------------------------------------------
 
@@ -111,8 +112,8 @@ class SqliteSweeps(SqliteLedger, LogStore):
         keep_from = min((low_of(line) for _, line in staying), default=_EVERYTHING)
         self._database.run("trim", *own, keep_from)
         stored = self._database.one("notes", agent_id)[0]
-        notes = self._parsed_notes(agent_id, stored).without(checkpoint_ids)
-        self._database.run("set_notes", agent_id, stored, notes.to_bytes())
+        policy = self._parsed_policy(agent_id, stored).without(checkpoint_ids)
+        self._database.run("set_notes", agent_id, stored, policy.to_bytes())
         return len(there)
 
     def _delete(self, agent_id: str, key: int) -> int:
@@ -125,26 +126,26 @@ class SqliteSweeps(SqliteLedger, LogStore):
 
     # -- healing -------------------------------------------------------------------------------------
 
-    def ailments(self, repair: bool = False) -> Iterator[Finding]:
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
         """See ``CheckpointStore``."""
-        for rounds in Rounds:
-            for agent_id in self._orphans(rounds, repair):
-                yield moment_for_nobody(agent_id, rounds, repair)
-            for agent_id in self._overlooked(rounds, repair):
-                yield overlooked(agent_id, rounds, repair)
+        for on in Schedule:
+            for agent_id in self._orphans(on, repair):
+                yield moment_for_nobody(agent_id, on, repair)
+            for agent_id in self._overlooked(on, repair):
+                yield overlooked(agent_id, on, repair)
 
     @writing
-    def _orphans(self, rounds: Rounds, repair: bool) -> builtins.list[str]:
-        found = self._database.all(f"orphans_{rounds.value}")
-        for agent_id, moment in found if repair else ():
-            self._database.run(f"unwatch_{rounds.value}", agent_id, moment)
+    def _orphans(self, on: Schedule, repair: bool) -> builtins.list[str]:
+        found = self._database.all(f"orphans_{on.value}")
+        for agent_id, due_at in found if repair else ():
+            self._database.run(f"unwatch_{on.value}", agent_id, due_at)
         return [agent_id for agent_id, _ in found]
 
     @writing
-    def _overlooked(self, rounds: Rounds, repair: bool) -> builtins.list[str]:
-        found = [agent_id for (agent_id,) in self._database.all(f"overlooked_{rounds.value}")]
+    def _overlooked(self, on: Schedule, repair: bool) -> builtins.list[str]:
+        found = [agent_id for (agent_id,) in self._database.all(f"overlooked_{on.value}")]
         for agent_id in found if repair else ():
-            self._moment(agent_id, 0, rounds)
+            self._moment(agent_id, 0, on)
         return found
 
 
@@ -157,22 +158,22 @@ class _Broom:
         key, self._lease = store._lease_of(agent_id)
         self._key = key or 0
 
-    def sight(self) -> Sight:
+    def snapshot(self) -> AgentSnapshot:
         """See ``sweeps.Broom``."""
         if not self._key:
-            return Sight(self._agent_id)
+            return AgentSnapshot(self._agent_id)
         told, steps, runs, open_runs, place, is_named = self._database.one("sight", self._key)
-        notes = self._store._parsed_notes(self._agent_id, told)
+        policy = self._store._parsed_policy(self._agent_id, told)
         seq = (place or 0) & (1 << SEQ_BITS) - 1
         found = self._database.one("last_run", self._key)
-        return Sight(
+        return AgentSnapshot(
             self._agent_id,
-            seen_of(seq, steps, runs, open_runs, self._lease, notes),
-            marks(self._agent_id, self._store._newest(self._key), notes),
-            notes,
+            seen_of(seq, steps, runs, open_runs, self._lease, policy),
+            marks(self._agent_id, self._store._newest(self._key), policy),
+            policy,
             bool(open_runs) or self._lease.is_held(self._store._clock.now()),
             bool(is_named),
-            LastRun.of(decoded_run(self._agent_id, *found) if found else None),
+            RunSummary.of(decoded_run(self._agent_id, *found) if found else None),
             min(self._ends().values(), default=None),
         )
 
@@ -213,8 +214,8 @@ class _Broom:
         """See ``sweeps.Broom``."""
         self._database.run("list", self._key, 0)
 
-    def move(self, moment: int, after: float | None) -> None:
+    def move(self, due_at: int, after: float | None) -> None:
         """See ``sweeps.Broom``."""
-        is_mine = self._database.run("unwatch_sweep", self._agent_id, moment)
+        is_mine = self._database.run("unwatch_sweep", self._agent_id, due_at)
         if is_mine and after is not None:
-            self._store._moment(self._agent_id, after, Rounds.SWEEP)
+            self._store._moment(self._agent_id, after, Schedule.SWEEP)

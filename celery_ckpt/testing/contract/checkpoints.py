@@ -110,10 +110,10 @@ class CheckpointContract(ContractFixtures):
         assert [info.id for info in store.history("agent")] == [c.id for c in saved[::-1]]
 
     def test_order_is_that_of_saving_whatever_the_clock_says(self, store: CheckpointStore) -> None:
-        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        due_at = datetime(2026, 1, 1, tzinfo=UTC)
         later, earlier, same = (
             Checkpoint(**{**make_checkpoint("agent").__dict__, "created_at": at})
-            for at in (moment.replace(year=2030), moment, moment)
+            for at in (due_at.replace(year=2030), due_at, due_at)
         )
         for checkpoint in (later, earlier, same):
             store.save(checkpoint)

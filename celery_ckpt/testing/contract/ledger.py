@@ -44,7 +44,7 @@ class LedgerContract(ContractFixtures):
         assert found == run.model_copy(update={"usage": first + second + first})
         assert found.usage.cost == 1.0
         assert [step.usage for step in store.steps("agent", run.run_id)] == [first, second, first]
-        assert store.runs("agent") == store.standing("agent").open == [found]
+        assert store.runs("agent") == store.activity("agent").open == [found]
 
     def test_a_step_that_costs_nothing_leaves_its_run_alone(self, store: CheckpointStore) -> None:
         run = make_run(usage=Usage.of("m", input_tokens=1))
@@ -189,16 +189,16 @@ class LedgerContract(ContractFixtures):
         over = {"status": RunStatus.FAILED, "delivered": True}
         run = make_run("agent", "updated")
         assert store.add_run(make_run("agent", "imported", **over))
-        assert store.standing("agent").open == []
-        assert not store.sights(["agent"])[0].is_busy
+        assert store.activity("agent").open == []
+        assert not store.snapshots(["agent"])[0].is_busy
 
         store.add_run(run)
         store.update_run(run.model_copy(update={"status": RunStatus.FAILED}))
-        assert len(store.standing("agent").open) == 1
+        assert len(store.activity("agent").open) == 1
         store.update_run(run.model_copy(update=over))
-        assert store.standing("agent").open == []
+        assert store.activity("agent").open == []
         store.update_run(run)
-        assert store.standing("agent").open == [run]
+        assert store.activity("agent").open == [run]
 
     def test_a_run_that_was_never_added_cannot_be_updated(self, store: CheckpointStore) -> None:
         with pytest.raises(RunNotFound, match="'agent' has no run 'run'"):

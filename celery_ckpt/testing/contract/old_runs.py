@@ -9,7 +9,7 @@ import pytest
 
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Notes, Verdict
+from celery_ckpt.retention.report import AgentPolicy, PrunePlan
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.contract.swept import SWEEP, judged, settled, sweep
@@ -29,8 +29,8 @@ def ids(store: CheckpointStore, agent_id: str = "agent") -> list[str]:
 
 def dropped(store: CheckpointStore, before: datetime, agent_id: str = "agent") -> int:
     """How many runs go that ended by then."""
-    [sight] = store.sights([agent_id])
-    [pruned] = store.carry_out([Verdict(sight, runs_before=before)])
+    [snapshot] = store.snapshots([agent_id])
+    [pruned] = store.apply([PrunePlan(snapshot, runs_before=before)])
     return pruned.runs
 
 
@@ -77,9 +77,9 @@ class OldRunsContract(ContractFixtures):
 
         assert (dropped(store, NOON, "alone"), dropped(store, NOON)) == (0, 1)
         assert (ids(store, "alone"), ids(store)) == (["only"], ["last"])
-        [sight] = store.sights(["agent"])
-        assert sight.last_run is not None
-        assert sight.last_run.run_id == "last"
+        [snapshot] = store.snapshots(["agent"])
+        assert snapshot.last_run is not None
+        assert snapshot.last_run.run_id == "last"
 
     def test_a_run_that_is_not_settled_stays(self, store: CheckpointStore) -> None:
         for run_id in ("queued", "ended", "reopened", "last"):
@@ -90,14 +90,14 @@ class OldRunsContract(ContractFixtures):
         settled(store, "agent", "reopened", NOON - HOUR, RunStatus.FAILED)
         settled(store, "agent", "last", NOON - HOUR)
         store.record_step(make_step("agent", "reopened"))
-        verdict = Verdict(store.sights(["agent"])[0], runs_before=NOON)
+        plan = PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)
         again = {"status": RunStatus.QUEUED, "ended_at": NOON - HOUR}
         store.update_run(make_run("agent", "reopened").model_copy(update=again))
 
-        assert store.carry_out([verdict])[0].runs == 0
+        assert store.apply([plan])[0].runs == 0
         assert ids(store) == ["queued", "ended", "reopened", "last"]
         assert len(store.steps("agent", "reopened")) == 1
-        assert len(store.standing("agent").open) == 3
+        assert len(store.activity("agent").open) == 3
 
     def test_an_agent_that_is_named_by_its_task_is_still_known_to_be(
         self, store: CheckpointStore
@@ -107,7 +107,7 @@ class OldRunsContract(ContractFixtures):
 
         assert dropped(store, NOON) == 1
         assert ids(store) == ["agent", "last"]
-        assert store.sights(["agent"])[0].is_named_by_task
+        assert store.snapshots(["agent"])[0].is_named_by_task
 
     # -- what goes with them -------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class OldRunsContract(ContractFixtures):
 
         assert (ids(other_store), ids(other_store, "other")) == (["last"], ["old"])
         assert other_store.list("agent") == [checkpoint]
-        assert list(other_store.ailments()) == []
+        assert list(other_store.findings()) == []
         start = other_store.start_run(make_run("agent", "next"), "me", LONG_TTL)
         assert start.lease is not None
         assert ids(store) == ["last", "next"]
@@ -148,17 +148,17 @@ class OldRunsContract(ContractFixtures):
 
         assert (start.run.attempts, start.lease is not None) == (1, True)
         assert ids(store) == ["last", "old"]
-        assert store.sights(["agent"])[0].is_busy
+        assert store.snapshots(["agent"])[0].is_busy
 
     # -- when nothing goes ---------------------------------------------------------------------------
 
     def test_nothing_goes_if_the_notes_are_others_by_now(self, store: CheckpointStore) -> None:
         for run_id in ("old", "last"):
             settled(store, "agent", run_id, NOON)
-        verdict = Verdict(store.sights(["agent"])[0], runs_before=NOON)
-        store.set_notes("agent", Notes(), Notes(forget_after=1e9))
+        plan = PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)
+        store.set_policy("agent", AgentPolicy(), AgentPolicy(forget_after=1e9))
 
-        assert store.carry_out([verdict])[0].runs == 0
+        assert store.apply([plan])[0].runs == 0
         assert ids(store) == ["old", "last"]
 
     def test_an_agent_that_was_deleted_meanwhile_does_not_come_back(
@@ -166,12 +166,12 @@ class OldRunsContract(ContractFixtures):
     ) -> None:
         for run_id in ("old", "last"):
             settled(store, "agent", run_id, NOON)
-        verdict = Verdict(store.sights(["agent"])[0], runs_before=NOON)
+        plan = PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)
         store.delete("agent")
 
-        assert store.carry_out([verdict])[0].runs == 0
+        assert store.apply([plan])[0].runs == 0
         assert list(store.agents()) == []
-        assert store.sights(["agent"])[0].seen == ""
+        assert store.snapshots(["agent"])[0].seen == ""
 
     # -- when a sweep looks --------------------------------------------------------------------------
 
@@ -186,14 +186,17 @@ class OldRunsContract(ContractFixtures):
             settled(store, "agent", f"run {number}", end)
         dropped(store, NOON)
 
-        assert store.sights(["agent"])[0].oldest_end == NOON + MOMENT
+        assert store.snapshots(["agent"])[0].oldest_end == NOON + MOMENT
         assert ids(store) == ["agent", *(f"run {number}" for number in range(len(ends)))]
 
     def test_an_agent_with_one_run_has_none_to_lose(self, store: CheckpointStore) -> None:
         settled(store, "agent", "only", NOON)
         store.acquire("leased", "me", LONG_TTL)
 
-        assert [sight.oldest_end for sight in store.sights(["agent", "leased"])] == [None, None]
+        assert [snapshot.oldest_end for snapshot in store.snapshots(["agent", "leased"])] == [
+            None,
+            None,
+        ]
 
     def test_an_agent_at_rest_loses_them_when_their_time_comes(self, store: CheckpointStore) -> None:
         now = datetime.now(UTC)
@@ -201,11 +204,11 @@ class OldRunsContract(ContractFixtures):
             settled(store, "agent", run_id, now - ago)
 
         later, looks = timedelta(0), []
-        while verdicts := judged(store, RULES, later=later):
-            [verdict] = verdicts
-            [pruned] = store.carry_out([replace(verdict, again=verdict.again and -1)])
+        while plans := judged(store, RULES, later=later):
+            [plan] = plans
+            [pruned] = store.apply([replace(plan, again=plan.again and -1)])
             looks.append(pruned.runs)
-            later += timedelta(seconds=verdict.again or 0)
+            later += timedelta(seconds=plan.again or 0)
         assert looks == [1, 1]
         assert ids(store) == ["last"]
         assert store.count_due(SWEEP) == 0

@@ -6,8 +6,9 @@ import pytest
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import InvalidName
+from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Notes, Rounds
+from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.contract.swept import judged, saved, sweep
@@ -47,7 +48,7 @@ class PinsContract(ContractFixtures):
         assert store.pin(first.id, None)
         sweep(store, Rules(keep=1))
         assert store.list("agent") == [third]
-        assert store.notes("agent") == Notes()
+        assert store.policy("agent") == AgentPolicy()
         assert not store.pin(second.id, "too late")
         with pytest.raises(InvalidName, match="label"):
             store.pin(third.id, "")
@@ -60,33 +61,35 @@ class PinsContract(ContractFixtures):
         assert store.pin(pinned.id, None)
         assert store.history("agent")[0].pin is None
         assert store.pin(pinned.id, "old")
-        assert (store.history("agent")[0].pin, store.notes("agent")) == ("old", Notes())
+        assert (store.history("agent")[0].pin, store.policy("agent")) == ("old", AgentPolicy())
         store.pin(pinned.id, None)
         store.remove("agent", [pinned.id])
-        assert store.notes("agent") == Notes()
+        assert store.policy("agent") == AgentPolicy()
 
     def test_a_pin_that_comes_while_a_sweep_decides_is_kept(self, store: CheckpointStore) -> None:
         first, *_ = saved(store, "agent", 3)
-        verdicts = judged(store, Rules(keep=1))
+        plans = judged(store, Rules(keep=1))
         assert store.pin(first.id, "just in time")
-        store.carry_out(verdicts)
+        store.apply(plans)
 
         assert store.load(first.id) == first
 
     def test_notes_are_replaced_only_if_they_are_what_was_read(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
-        assert not store.set_notes("agent", Notes(), Notes(keep=1))
+        assert not store.set_policy("agent", AgentPolicy(), AgentPolicy(keep=1))
         assert list(store.agents()) == []
         saved(store, "agent", 1)
 
-        assert store.set_notes("agent", Notes(), Notes(keep=1, max_age=5.5, pins={"ä {b}": "x"}))
-        assert not other_store.set_notes("agent", Notes(), Notes(keep=2))
-        assert other_store.notes("agent") == Notes(keep=1, max_age=5.5, pins={"ä {b}": "x"})
-        assert other_store.set_notes("agent", store.notes("agent"), Notes())
-        assert store.notes("agent") == Notes()
+        assert store.set_policy(
+            "agent", AgentPolicy(), AgentPolicy(keep=1, max_age=5.5, pins={"ä {b}": "x"})
+        )
+        assert not other_store.set_policy("agent", AgentPolicy(), AgentPolicy(keep=2))
+        assert other_store.policy("agent") == AgentPolicy(keep=1, max_age=5.5, pins={"ä {b}": "x"})
+        assert other_store.set_policy("agent", store.policy("agent"), AgentPolicy())
+        assert store.policy("agent") == AgentPolicy()
         store.delete("agent")
-        assert store.notes("agent") == Notes()
+        assert store.policy("agent") == AgentPolicy()
 
     # -- what is found wrong -------------------------------------------------------------------------
 
@@ -98,15 +101,15 @@ class PinsContract(ContractFixtures):
         store.pin(foreign.id, "mine")
         sweep(store, Rules(keep=1))
 
-        assert list(store.ailments()) == []
+        assert list(store.findings()) == []
 
     def test_a_moment_without_an_agent_is_found_and_removed(self, store: CheckpointStore) -> None:
-        for rounds in Rounds:
-            store.watch("nobody", LONG_TTL, rounds)
+        for on in Schedule:
+            store.schedule("nobody", LONG_TTL, on)
 
-        assert [(found.subject, found.repaired) for found in store.ailments()] == [
+        assert [(found.subject, found.repaired) for found in store.findings()] == [
             ("nobody", False),
             ("nobody", False),
         ]
-        assert all(found.repaired for found in store.ailments(repair=True))
-        assert list(store.ailments()) == []
+        assert all(found.repaired for found in store.findings(repair=True))
+        assert list(store.findings()) == []

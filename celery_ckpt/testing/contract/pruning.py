@@ -33,9 +33,9 @@ class PruningContract(ContractFixtures):
         assert store.prune("agent", 3) == 0
 
     def test_pruning_goes_by_the_order_of_saving_not_by_the_clock(self, store: CheckpointStore) -> None:
-        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        due_at = datetime(2026, 1, 1, tzinfo=UTC)
         saved = [
-            make_checkpoint().model_copy(update={"created_at": moment - timedelta(days=day)})
+            make_checkpoint().model_copy(update={"created_at": due_at - timedelta(days=day)})
             for day in range(3)
         ]
         for checkpoint in saved:
@@ -168,7 +168,7 @@ class PruningContract(ContractFixtures):
         assert list(store.agents()) == ["other"]
         assert store.load_latest("other") == other
         assert store.delete(agent_id) == 0
-        assert list(store.ailments()) == []
+        assert list(store.findings()) == []
 
     def test_a_deleted_agent_that_is_taken_up_by_who_knew_it_is_among_all_agents(
         self, store: CheckpointStore, other_store: CheckpointStore

@@ -6,8 +6,7 @@ import pytest
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import LeaseHeld, LeaseLost
-from celery_ckpt.records import RunStatus
-from celery_ckpt.retention.report import Contents
+from celery_ckpt.records import AgentContents, RunStatus
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import (
@@ -37,8 +36,8 @@ def _worked(store: CheckpointStore) -> Conversation:
     return conversation
 
 
-def _contents(store: CheckpointStore) -> Contents:
-    found: list[Contents] = []
+def _contents(store: CheckpointStore) -> AgentContents:
+    found: list[AgentContents] = []
     assert store.rewrite("agent", lambda contents: found.append(contents))
     return found[0]
 
@@ -94,9 +93,9 @@ class RewritingContract(ContractFixtures):
     def test_steps_may_be_given_other_keys(self, store: CheckpointStore) -> None:
         _worked(store)
 
-        def renamed(contents: Contents) -> Contents:
+        def renamed(contents: AgentContents) -> AgentContents:
             steps = [s.model_copy(update={"key": f"{s.key}!"}) for s in contents.steps]
-            return Contents(contents.checkpoints, steps, contents.runs)
+            return AgentContents(contents.checkpoints, steps, contents.runs)
 
         store.rewrite("agent", renamed)
         assert [step.key for step in store.steps("agent", "two")] == ["a!", "b!"]
@@ -107,7 +106,7 @@ class RewritingContract(ContractFixtures):
     def test_steps_may_be_left_out_and_may_exchange_their_keys(self, store: CheckpointStore) -> None:
         _worked(store)
 
-        def exchanged(contents: Contents) -> Contents:
+        def exchanged(contents: AgentContents) -> AgentContents:
             _, first_b, *rest = contents.steps
             last = rest.pop()
             steps = [
@@ -115,14 +114,14 @@ class RewritingContract(ContractFixtures):
                 *(step.model_copy(update={"key": "b"}) for step in rest),
                 last.model_copy(update={"key": "a"}),
             ]
-            return Contents(contents.checkpoints, steps, contents.runs)
+            return AgentContents(contents.checkpoints, steps, contents.runs)
 
         store.rewrite("agent", exchanged)
         assert [step.value for step in store.steps("agent", "one")] == ["b"]
         found = [(step.key, step.value) for step in store.steps("agent", "two")]
         assert found == [("b", "a"), ("a", "b")]
 
-        store.rewrite("agent", lambda all_: Contents(all_.checkpoints, [], all_.runs))
+        store.rewrite("agent", lambda all_: AgentContents(all_.checkpoints, [], all_.runs))
         assert store.steps("agent", "one") == store.steps("agent", "two") == []
         store.record_step(make_step("agent", "one", "a"))
         assert len(store.steps("agent", "one")) == 1
@@ -141,9 +140,9 @@ class RewritingContract(ContractFixtures):
         store.add_run(make_run("agent", "next"))
         store.start_run(make_run("agent", "next"), "me", LONG_TTL)
         store.rewrite("agent", emphasized, start.lease)
-        standing = store.standing("agent")
+        standing = store.activity("agent")
         assert standing.active == "run"
-        assert [run.status for run in standing.open] == [RunStatus.RUNNING, RunStatus.WAITING]
+        assert [run.status for run in standing.open] == [RunStatus.RUNNING, RunStatus.BLOCKED]
         assert standing.open[0].envelope == {"was": {"e": 1}}
         assert standing.holder is not None
 
@@ -163,6 +162,6 @@ class RewritingContract(ContractFixtures):
     def test_there_is_nothing_to_rewrite_of_an_agent_that_is_not_there(
         self, store: CheckpointStore
     ) -> None:
-        assert _contents(store) == Contents([], [], [])
+        assert _contents(store) == AgentContents([], [], [])
         assert store.rewrite("agent", lambda contents: None)
         assert list(store.agents()) == []

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.retention.report import Notes, Verdict
+from celery_ckpt.retention.report import AgentPolicy, PrunePlan
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.contract.swept import SWEEP, judged, saved, settled, sweep
@@ -23,10 +23,10 @@ class SweepingContract(ContractFixtures):
         saved(store, "{other}", 1)
 
         assert store.count_due(SWEEP) == 2
-        assert sorted(name for name, _ in store.due(10, LONG_TTL, SWEEP)) == ["agent", "{other}"]
-        assert store.due(10, LONG_TTL, SWEEP) == []
+        assert sorted(name for name, _ in store.claim_due(10, LONG_TTL, SWEEP)) == ["agent", "{other}"]
+        assert store.claim_due(10, LONG_TTL, SWEEP) == []
         assert store.count_due(SWEEP) == 0
-        assert store.due(10, LONG_TTL) == [], "a watchdog has nothing to do with it"
+        assert store.claim_due(10, LONG_TTL) == [], "a watchdog has nothing to do with it"
 
     def test_a_sweep_that_is_done_with_an_agent_hears_of_it_when_it_changes(
         self, store: CheckpointStore, other_store: CheckpointStore
@@ -60,77 +60,81 @@ class SweepingContract(ContractFixtures):
             lambda: saved(store, "agent", 1),
             lambda: store.pin(store.history("agent")[-1].id, "mine"),
         ):
-            verdicts = judged(store, Rules(keep=1), retry=-1)
+            plans = judged(store, Rules(keep=1), retry=-1)
             change()
-            store.carry_out(verdicts)
+            store.apply(plans)
             assert sweep(store, Rules(keep=1)) == ["agent"]
         assert sweep(store) == []
 
     def test_a_sweep_looks_again_when_it_said(self, store: CheckpointStore) -> None:
         saved(store, "agent", 2)
-        [verdict] = judged(store)
-        store.carry_out([Verdict(verdict.sight, verdict.moment, again=LONG_TTL)])
+        [plan] = judged(store)
+        store.apply([PrunePlan(plan.snapshot, plan.due_at, again=LONG_TTL)])
         assert sweep(store) == []
 
         saved(store, "agent", 1)  # not to be kept waiting by that
-        [verdict] = judged(store)
-        store.carry_out([Verdict(verdict.sight, verdict.moment, again=-1)])
+        [plan] = judged(store)
+        store.apply([PrunePlan(plan.snapshot, plan.due_at, again=-1)])
         assert sweep(store) == ["agent"]
 
     def test_a_moment_that_an_agent_was_given_meanwhile_stays(self, store: CheckpointStore) -> None:
         saved(store, "agent", 2)
-        verdicts = judged(store)
-        store.watch("agent", -1, SWEEP)
-        store.carry_out(verdicts)
+        plans = judged(store)
+        store.schedule("agent", -1, SWEEP)
+        store.apply(plans)
 
         assert sweep(store) == ["agent"]
 
     def test_an_agent_that_is_not_there_is_not_told_again(self, store: CheckpointStore) -> None:
         saved(store, "agent", 1)
-        found = store.due(10, -1, SWEEP)
+        found = store.claim_due(10, -1, SWEEP)
         store.delete("agent")
-        store.watch("nobody", 0, SWEEP)
+        store.schedule("nobody", 0, SWEEP)
         sweep(store)
 
         assert found[0][0] == "agent"
-        assert store.due(10, LONG_TTL, SWEEP) == []
-        assert [sight.seen for sight in store.sights(["agent"])] == [""]
+        assert store.claim_due(10, LONG_TTL, SWEEP) == []
+        assert [snapshot.seen for snapshot in store.snapshots(["agent"])] == [""]
         assert list(store.agents()) == []
 
     # -- what it sees --------------------------------------------------------------------------------
 
     def test_a_sight_has_what_it_takes_to_judge(self, store: CheckpointStore) -> None:
         history = saved(store, "agent", 3)
-        [sight, nobody] = store.sights(["agent", "nobody"])
+        [snapshot, nobody] = store.snapshots(["agent", "nobody"])
 
-        assert [mark.id for mark in sight.marks] == [one.id for one in reversed(history)]
-        assert [mark.seq for mark in sight.marks] == [one.seq for one in store.history("agent")]
-        assert [mark.created_at for mark in sight.marks] == [one.created_at for one in history[::-1]]
-        assert (sight.is_busy, sight.is_named_by_task, sight.last_run) == (False, False, None)
+        assert [mark.id for mark in snapshot.marks] == [one.id for one in reversed(history)]
+        assert [mark.seq for mark in snapshot.marks] == [one.seq for one in store.history("agent")]
+        assert [mark.created_at for mark in snapshot.marks] == [one.created_at for one in history[::-1]]
+        assert (snapshot.is_busy, snapshot.is_named_by_task, snapshot.last_run) == (False, False, None)
         assert (nobody.seen, nobody.marks) == ("", [])
 
     def test_a_sight_knows_the_runs(self, store: CheckpointStore) -> None:
         store.add_run(make_run("agent", "agent"))
         store.add_run(make_run("agent", "later", keep=7, max_age=60.0))
-        [sight] = store.sights(["agent"])
-        assert (sight.is_busy, sight.is_named_by_task) == (True, True)
-        assert sight.last_run is not None
-        assert (sight.last_run.run_id, sight.last_run.keep, sight.last_run.max_age) == ("later", 7, 60)
+        [snapshot] = store.snapshots(["agent"])
+        assert (snapshot.is_busy, snapshot.is_named_by_task) == (True, True)
+        assert snapshot.last_run is not None
+        assert (snapshot.last_run.run_id, snapshot.last_run.keep, snapshot.last_run.max_age) == (
+            "later",
+            7,
+            60,
+        )
 
         lease = store.acquire("leased", "me", LONG_TTL)
-        assert store.sights(["leased"])[0].is_busy
+        assert store.snapshots(["leased"])[0].is_busy
         store.release(lease)
-        assert not store.sights(["leased"])[0].is_busy
+        assert not store.snapshots(["leased"])[0].is_busy
 
     def test_whatever_changes_an_agent_changes_what_is_seen(self, store: CheckpointStore) -> None:
         run = make_run("agent", "run")
         seen = [""]
 
         def look() -> None:
-            [sight] = store.sights(["agent"])
-            assert sight.seen != seen[-1]
-            assert store.sights(["agent"])[0].seen == sight.seen
-            seen.append(sight.seen)
+            [snapshot] = store.snapshots(["agent"])
+            assert snapshot.seen != seen[-1]
+            assert store.snapshots(["agent"])[0].seen == snapshot.seen
+            seen.append(snapshot.seen)
 
         saved(store, "agent", 1)
         look()
@@ -145,7 +149,7 @@ class SweepingContract(ContractFixtures):
         look()
         store.update_run(run)
         look()
-        store.set_notes("agent", Notes(), Notes(keep=3))
+        store.set_policy("agent", AgentPolicy(), AgentPolicy(keep=3))
         look()
 
     # -- what it does --------------------------------------------------------------------------------
@@ -153,7 +157,7 @@ class SweepingContract(ContractFixtures):
     def test_what_was_judged_goes_and_nothing_else(self, store: CheckpointStore) -> None:
         history, others = saved(store, "agent", 6), saved(store, "other", 2)
 
-        pruned = {one.agent_id: one for one in store.carry_out(judged(store, Rules(keep=2)))}
+        pruned = {one.agent_id: one for one in store.apply(judged(store, Rules(keep=2)))}
 
         assert store.list("agent") == history[:-3:-1]
         assert store.list("other") == others[::-1]
@@ -164,9 +168,9 @@ class SweepingContract(ContractFixtures):
 
     def test_what_is_saved_meanwhile_stays(self, store: CheckpointStore) -> None:
         history = saved(store, "agent", 4)
-        verdicts = judged(store, Rules(keep=1))
+        plans = judged(store, Rules(keep=1))
         later = saved(store, "agent", 2, history[-1])
-        [pruned] = store.carry_out(verdicts)
+        [pruned] = store.apply(plans)
 
         assert pruned.checkpoints == 3
         assert store.list("agent") == [*later[::-1], history[-1]]
@@ -178,18 +182,18 @@ class SweepingContract(ContractFixtures):
             saved(store, agent_id, 2)
             settled(store, agent_id, agent_id, None, RunStatus.CANCELLED)
         latest = {name: store.load_latest(name) for name in store.agents()}
-        verdicts = judged(store, Rules(keep=None, max_age=1), retry=-1, later=timedelta(days=1))
-        assert [len(verdict.drop) for verdict in verdicts] == [2, 2, 2]
+        plans = judged(store, Rules(keep=None, max_age=1), retry=-1, later=timedelta(days=1))
+        assert [len(plan.drop) for plan in plans] == [2, 2, 2]
         store.start_run(make_run("taken up", "next"), "me", LONG_TTL)
         store.update_run(make_run("resumed", "resumed"))
 
-        pruned = {one.agent_id: one.checkpoints for one in store.carry_out(verdicts)}
+        pruned = {one.agent_id: one.checkpoints for one in store.apply(plans)}
 
         assert pruned == {"quiet": 2, "taken up": 0, "resumed": 0}
         assert store.load_latest("quiet") is None
         for agent_id in ("taken up", "resumed"):
             assert store.load_latest(agent_id) == latest[agent_id]
-        [*again] = store.carry_out(judged(store, Rules(keep=1)))
+        [*again] = store.apply(judged(store, Rules(keep=1)))
         assert {one.agent_id: one.checkpoints for one in again} == {"taken up": 1, "resumed": 1}
 
     def test_an_agent_is_forgotten_only_if_nothing_has_changed(self, store: CheckpointStore) -> None:
@@ -198,11 +202,11 @@ class SweepingContract(ContractFixtures):
             lease = store.start_run(run, "me", LONG_TTL).lease
             store.save(make_checkpoint(agent_id), lease)
             store.settle_run(run.model_copy(update={"status": RunStatus.FAILED}), lease)
-        verdicts = judged(store, Rules(forget_after=1), later=timedelta(days=1))
-        assert all(verdict.forget for verdict in verdicts)
+        plans = judged(store, Rules(forget_after=1), later=timedelta(days=1))
+        assert all(plan.forget for plan in plans)
         store.update_run(make_run("busy", "busy"))  # somebody resumes it
 
-        pruned = {one.agent_id: one for one in store.carry_out(verdicts)}
+        pruned = {one.agent_id: one for one in store.apply(plans)}
 
         assert (pruned["quiet"].forgotten, pruned["quiet"].checkpoints) == (True, 1)
         assert not pruned["busy"].is_any
@@ -213,8 +217,8 @@ class SweepingContract(ContractFixtures):
 
     def test_repeating_a_verdict_does_no_harm(self, store: CheckpointStore) -> None:
         history = saved(store, "agent", 4)
-        verdicts = judged(store, Rules(keep=2))
+        plans = judged(store, Rules(keep=2))
 
-        assert store.carry_out(verdicts)[0].checkpoints == 2
-        assert store.carry_out(verdicts)[0].checkpoints == 0
+        assert store.apply(plans)[0].checkpoints == 2
+        assert store.apply(plans)[0].checkpoints == 0
         assert store.list("agent") == history[:-3:-1]

@@ -7,14 +7,14 @@ from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import system_clock
-from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.records import RunRecord, RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules, judge
-from celery_ckpt.retention.report import Rounds, Verdict
+from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 
-SWEEP = Rounds.SWEEP
+SWEEP = Schedule.SWEEP
 
 
 def saved(
@@ -52,19 +52,19 @@ def judged(
     *,
     retry: float = LONG_TTL,
     later: timedelta = timedelta(0),
-) -> list[Verdict]:
+) -> list[PrunePlan]:
     """What a sweep decides about all that it is told of."""
-    found = store.due(100, LONG_TTL, SWEEP)
-    sights = store.sights([name for name, _ in found])
+    found = store.claim_due(100, LONG_TTL, SWEEP)
+    snapshots = store.snapshots([name for name, _ in found])
     now = system_clock.now() + later
     return [
-        judge(sight, rules or Rules(keep=None), now, moment, retry)
-        for sight, (_, moment) in zip(sights, found, strict=True)
+        judge(snapshot, rules or Rules(keep=None), now, due_at, retry)
+        for snapshot, (_, due_at) in zip(snapshots, found, strict=True)
     ]
 
 
 def sweep(store: CheckpointStore, rules: Rules | None = None) -> list[str]:
     """Sweep once; returns the agents that it was told of."""
-    verdicts = judged(store, rules)
-    store.carry_out(verdicts)
-    return sorted(verdict.sight.agent_id for verdict in verdicts)
+    plans = judged(store, rules)
+    store.apply(plans)
+    return sorted(plan.snapshot.agent_id for plan in plans)

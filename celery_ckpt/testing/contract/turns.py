@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt.errors import CheckpointTooLarge, LeaseHeld, LeaseLost, RunNotFound, RunOver
-from celery_ckpt.records import Lease, RunRecord, RunStatus
-from celery_ckpt.retention.report import Rounds
+from celery_ckpt.records import Lease, RunRecord, RunStatus, Schedule
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
@@ -36,7 +35,7 @@ class TurnsContract(ContractFixtures):
         assert run.envelope == {"args": [1.0, {}, []]}
         assert store.run("agent", "run") == run
         assert store.holder("agent") == lease
-        assert store.standing("agent").active == "run"
+        assert store.activity("agent").active == "run"
 
     def test_a_run_that_is_not_known_is_added_as_it_starts(self, store: CheckpointStore) -> None:
         run, _ = _started(store, make_run("agent", "run", task="t", envelope={"a": None}))
@@ -96,7 +95,7 @@ class TurnsContract(ContractFixtures):
         first, lease = _started(store, make_run("agent", "first"))
         for name in ("third", "second"):
             start = store.start_run(make_run("agent", name, delivery=name), "worker", LONG_TTL)
-            assert (start.lease, start.run.status) == (None, RunStatus.WAITING)
+            assert (start.lease, start.run.status) == (None, RunStatus.BLOCKED)
             assert start.run.delivery == name
         store.release(lease, run=first.model_copy(update={"status": RunStatus.QUEUED}))
         assert store.start_run(make_run("agent", "second"), "w", LONG_TTL).lease is None
@@ -113,7 +112,7 @@ class TurnsContract(ContractFixtures):
         assert third.run_id == "third"
         third, lease = _started(store, make_run("agent", "third"))
         assert store.settle_run(_ended(third), lease) is None
-        assert store.standing("agent").open == []
+        assert store.activity("agent").open == []
 
     def test_a_settled_run_never_starts_again(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
@@ -142,7 +141,7 @@ class TurnsContract(ContractFixtures):
 
         store.update_run(run.model_copy(update={"status": RunStatus.QUEUED}))
 
-        assert [run.run_id for run in store.standing("agent").open] == ["run"]
+        assert [run.run_id for run in store.activity("agent").open] == ["run"]
         again, _ = _started(store, make_run("agent", "run"))
         assert (again.attempts, len(store.steps("agent", "run"))) == (2, 1)
 
@@ -258,7 +257,7 @@ class TurnsContract(ContractFixtures):
         run, lease = _started(store, ended)
 
         assert run == ended
-        assert store.standing("agent").open == [ended]
+        assert store.activity("agent").open == [ended]
         assert store.settle_run(run, lease) is None
         settled = _ended(make_run("agent", "other"), delivered=True)
         assert store.start_run(settled, "worker", LONG_TTL).lease is None
@@ -275,17 +274,17 @@ class TurnsContract(ContractFixtures):
             store.add_run(make_run("agent", name))
         run, lease = _started(store, make_run("agent", "a"))
 
-        standing = store.standing("agent")
+        standing = store.activity("agent")
 
         assert [run.run_id for run in standing.open] == ["c", "a", "b"]
         assert (standing.active, standing.holder) == ("a", lease)
         assert 0 < standing.seconds_left <= LONG_TTL
         store.settle_run(_ended(run), lease)
-        assert [run.run_id for run in store.standing("agent").open] == ["c", "b"]
-        assert store.standing("nobody").open == []
+        assert [run.run_id for run in store.activity("agent").open] == ["c", "b"]
+        assert store.activity("nobody").open == []
 
     def test_settling_an_unknown_run_is_an_error(self, store: CheckpointStore) -> None:
         with pytest.raises(RunNotFound):
             store.settle_run(make_run("agent", "run"))
         assert list(store.agents()) == []
-        assert store.count_due(Rounds.SWEEP) == 0, "a sweep is told of nobody"
+        assert store.count_due(Schedule.SWEEP) == 0, "a sweep is told of nobody"

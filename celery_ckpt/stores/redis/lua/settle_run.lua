@@ -8,7 +8,7 @@
 local function following()
   for _, id in ipairs(redis.call('LRANGE', KEYS[5], 0, -1)) do
     local run, number = run_facts(redis.call('HGET', KEYS[4], id) or '')
-    if run.status == 'waiting' then
+    if run.status == 'blocked' then
       run.status = 'queued'
       return id, run_line(number, run)
     end

@@ -2,7 +2,7 @@
   KEYS[1]  hash of the agent (see fence.lua)    KEYS[2]  runs (see add_run.lua)
   ARGV[1]  run_id   ARGV[2]  delivery
   ARGV[3]  nonce of the new lease   ARGV[4]  owner   ARGV[5]  ttl_ms   ARGV[6]  over (see fence.lua)
-  returns  {"ok", line, token, expires_ms} | {"waiting", line} | {"settled", line} | {"none"} | refusal
+  returns  {"ok", line, token, expires_ms} | {"blocked", line} | {"settled", line} | {"none"} | refusal
            | {"damaged", line}: nothing is done, also if a newer version wrote it
 ]]
 local function keep(line)
@@ -20,8 +20,8 @@ local run, number = run_facts(stored)
 if not number or is_too_new(run) then return {'damaged', stored} end
 if is_settled(run) then return {'settled', stored} end
 if not run.is_final and is_anothers then
-  run.status, run.delivery = 'waiting', ARGV[2]
-  return {'waiting', keep(run_line(number, run))}
+  run.status, run.delivery = 'blocked', ARGV[2]
+  return {'blocked', keep(run_line(number, run))}
 end
 local turn = run.is_final and active or ARGV[1]
 local refused, token, expires_ms = take_lease(agent, ARGV[3], ARGV[4], ARGV[5], ARGV[6], 'active', turn)
