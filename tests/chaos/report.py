@@ -10,7 +10,7 @@ from rich.table import Table
 from chaos.judge import Verdict
 
 _COLUMNS = (
-    "campaign", "faults", "runs", "bodies interrupted", "hand-offs", "calls", "calls made again",
+    "campaign", "faults", "runs", "bodies interrupted", "hand-offs", "calls", "calls repeated",
     "resumed p50", "p99", "lost or wrong",
 )  # fmt: skip
 
