@@ -152,5 +152,5 @@ def our_file(place: Place) -> Contender:
 def our_memory(place: Place) -> Contender:
     """This process."""
     store = OurStore("memory", MemoryCheckpointStore(), place)
-    store.note = "hands out the very objects that were saved; takes no bytes of its own"
+    store.note = "returns the same objects that were saved; stores no bytes"
     return store

@@ -22,7 +22,7 @@ class NaiveJson(Contender):
     """The whole conversation as one JSON, under a new key each time."""
 
     name, kind = "naive: whole JSON, Redis", NAIVE
-    note = "SET of the whole conversation to a new key; it remembers its keys itself"
+    note = "SET of the whole conversation to a new key; it keeps its keys in memory"
 
     def __init__(self, place: Place) -> None:
         self._place, self._client = place, place.client()

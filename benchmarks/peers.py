@@ -35,7 +35,7 @@ class LangGraphSaver(Contender):
         self._configs: dict[str, Any] = {}
         self._versions: dict[str, Any] = {}
         self._keeps_latest = _can_prune(saver)
-        whole = "delete_thread: there is no other"
+        whole = "delete_thread, the only one it has"
         self.note = f"prune is {'keep_latest' if self._keeps_latest else whole}"
 
     def prepare(self, turn: Turn) -> tuple[Any, ...]:
@@ -101,7 +101,9 @@ class LangGraphDelta(LangGraphSaver):
         # keep_latest refuses threads with such a channel.
         self._keeps_latest = False
         every = self._channel.snapshot_frequency
-        self.note = f"beta; a snapshot every {every} updates; prune is delete_thread: there is no other"
+        self.note = (
+            f"beta; a snapshot every {every} updates; prune is delete_thread, the only one it has"
+        )
 
     def prepare(self, turn: Turn) -> tuple[Any, ...]:
         from langgraph.checkpoint.base import empty_checkpoint

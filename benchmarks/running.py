@@ -31,7 +31,7 @@ def agent_task(place: Place, plan: Plan) -> Budget:
         pair = alternate(
             lambda: _executed(tasks.agent), lambda: _executed(tasks.plain), plan.batches, warm_up=1
         )
-    what, limit_is = "an agent's task that checkpoints nothing", "a plain task (acks_late, 10 ms body)"
+    what, limit_is = "an agent task without checkpoints", "a plain task (acks_late, 10 ms body)"
     return Budget.of(what, limit_is, pair, 1 / 0.85)
 
 
