@@ -139,6 +139,8 @@ def _docstring(found: Any) -> Iterator[str]:
             said = {str(one.annotation): _one_line(_markdown(one.description)) for one in section.value}
             rows = [f"- `{error}`: {when}" for error, when in said.items()]
             yield "\n".join(["Raises:", "", *rows])
+        elif section.kind is kinds.returns:
+            yield "Returns: " + " ".join(_one_line(_markdown(one.description)) for one in section.value)
         else:
             sys.exit(f"{found.path}: a section that docs/.api cannot show: {section.kind.value}")
 

@@ -26,20 +26,20 @@ _COLUMNS = (
               help="How many bytes each of them adds to the conversation.")  # fmt: skip
 @json_option
 @click.pass_context
-def bench_(ctx: click.Context, on: int, size: int, as_json: bool) -> None:
+def bench_(ctx: click.Context, rounds: int, size: int, as_json: bool) -> None:
     """Measure the speed of the store.
 
     Times each operation from this machine, with an agent that is deleted afterwards.
     """
-    bench = Bench(agents_of(ctx, may_make_store=True).store, on, size)
-    with bar("measuring", on) as advance:
+    bench = Bench(agents_of(ctx, may_make_store=True).store, rounds, size)
+    with bar("measuring", rounds) as advance:
         timings = bench.run(advance)
     screen = screen_of(ctx, as_json=as_json)
     if as_json:
-        screen.json({"rounds": on, "bytes": size, "operations": [_as_object(t) for t in timings]})
+        screen.json({"rounds": rounds, "bytes": size, "operations": [_as_object(t) for t in timings]})
         return
     screen.table(_COLUMNS, [_row(timing) for timing in timings])
-    many, grown = counted(on, "round"), bytes_of(on * size)
+    many, grown = counted(rounds, "round"), bytes_of(rounds * size)
     screen.line(f"{many}, each adding {bytes_of(size)}; load_latest reads up to {grown}.", "dim")
 
 

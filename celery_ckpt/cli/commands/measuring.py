@@ -37,9 +37,9 @@ class Timing:
 class Bench:
     """Saves a growing conversation, records steps and loads, in the name of an agent of its own."""
 
-    def __init__(self, store: CheckpointStore, on: int, size: int) -> None:
+    def __init__(self, store: CheckpointStore, rounds: int, size: int) -> None:
         self.agent_id = f"ckpt-bench-{token_hex(8)}"
-        self._store, self._rounds, self._size = store, on, size
+        self._store, self._rounds, self._size = store, rounds, size
         self._timings: dict[str, Timing] = {}
 
     def run(self, told: Callable[[], object] = lambda: None) -> list[Timing]:
