@@ -30,6 +30,8 @@ from celery_ckpt.stores.redis import doctor
 from celery_ckpt.testing import make_checkpoint, make_run, make_step
 
 AGENT, RUN, WAITING = "first", "run of first", "another run"
+#: All that can show that there was a checkpoint: the agent's hash, with the records, and its log.
+CHECKPOINT_KEYS = f"ckpt:{{{AGENT}}}:agent", f"ckpt:{{{AGENT}}}:log"
 _KEY = base64.b64encode(bytes(range(32))).decode()
 
 
@@ -95,8 +97,7 @@ def _check_checkpoints(
     is_lost: bool,
     is_one: Callable[[Checkpoint, list[Checkpoint]], bool],
 ) -> None:
-    with suppress(CheckpointError):
-        assert store.load_latest(AGENT) is not None or _has_no_checkpoint(), "there is data"
+    expect_latest(store)
     for number in (1, 2, 3):
         with suppress(CheckpointError):
             assert is_lost or store.load(id_of(AGENT, number)) is not None
@@ -112,9 +113,11 @@ def _check_checkpoints(
         assert not one or is_one(one, saved.checkpoints), one
 
 
-def _has_no_checkpoint() -> bool:
-    """Is neither a record nor a message of the agent left, so that there is nothing to load?"""
-    return not _client().exists(f"ckpt:{{{AGENT}}}:agent", f"ckpt:{{{AGENT}}}:log")
+def expect_latest(store: CheckpointStore) -> None:
+    """Fail if the store answers ``None`` while a record or a message of the agent is left."""
+    with suppress(CheckpointError):
+        is_found = store.load_latest(AGENT) is not None
+        assert is_found or not _client().exists(*CHECKPOINT_KEYS), "there is data"
 
 
 def _check_sealed(store: CheckpointStore, saved: Saved) -> None:
@@ -204,6 +207,14 @@ def _tampered(chance: Random, *, is_sealed: bool) -> Iterator[tuple[CheckpointSt
     # Nobody else is about to write anything.
     with patch.object(doctor, "PATIENCE", 0):
         yield _store(client, is_sealed), saved, is_lost
+
+
+def store_without(*keys: str, is_sealed: bool) -> CheckpointStore:
+    """Return a store with two agents from which these keys were deleted."""
+    client = _client()
+    _restore(client, _saved(is_sealed, is_held=False).keys)
+    assert client.delete(*keys) == len(keys)
+    return _store(client, is_sealed)
 
 
 def _tamper(chance: Random, client: Redis, key: bytes) -> bool:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 from traceback import format_exception
+from unittest.mock import patch
 
 import pytest
 from celery import Celery
@@ -16,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import imported_into, store_with
 from mangling import mangled_json
+from tampering import AGENT, CHECKPOINT_KEYS, expect_latest, store_without
 from watching import nothing_executed
 
 from celery_ckpt import Agents
-from celery_ckpt.errors import StoreError
+from celery_ckpt.errors import CheckpointError, StoreError
 from celery_ckpt.runtime.broker.unacked import envelope, send
 from celery_ckpt.testing import make_run
 
@@ -54,6 +56,27 @@ def test_a_store_that_was_tampered_with_does_no_harm(name: str, number: int) -> 
 @pytest.mark.parametrize("number", [78, 1959])
 def test_an_agent_of_which_no_checkpoint_is_left_has_no_latest_one(number: int) -> None:
     run_case("sealed_redis", 2029, number)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_without_records_and_messages_there_is_no_latest_checkpoint(is_sealed: bool) -> None:
+    store = store_without(*CHECKPOINT_KEYS, is_sealed=is_sealed)
+    assert store.load_latest(AGENT) is None
+    expect_latest(store)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("key", CHECKPOINT_KEYS)
+def test_the_check_reports_none_while_records_or_messages_are_left(key: str, is_sealed: bool) -> None:
+    store = store_without(key, is_sealed=is_sealed)
+    with pytest.raises(CheckpointError):
+        store.load_latest(AGENT)
+    expect_latest(store)
+    with (
+        patch.object(type(store), "load_latest", return_value=None),
+        pytest.raises(AssertionError, match="there is data"),
+    ):
+        expect_latest(store)
 
 
 @settings(max_examples=100, database=None)
