@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Has the lowest versions of all dependencies that pyproject.toml allows.
 LOWEST := .venv-lowest
-LOWEST_TESTS := tests/stores/test_contract.py tests/redis tests/sealed tests/cli \
-	$(filter-out %_load.py,$(wildcard tests/runtime/test_scenario_*.py))
+LOWEST_TESTS := tests/contract tests/redis tests/unit/stores/encrypted tests/cli \
+	$(filter-out %_load.py,$(wildcard tests/workers/scenarios/test_*.py))
 # Many tests wait for others most of the time.
 JOBS ?= 6
 # Hundreds of processes import the same modules: Python may keep what it has compiled.
@@ -46,9 +46,9 @@ test: $(VENV)/ready ## Run all tests, on real servers that come in a wheel
 
 test-deep: test-lowest test-loops ## Run the long tests, each a target of its own
 
-$(LOWEST)/ready: pyproject.toml tests/lowest_versions.py | $(VENV)/ready
+$(LOWEST)/ready: pyproject.toml tests/support/lowest_versions.py | $(VENV)/ready
 	$(PYTHON) -m venv --clear $(LOWEST)
-	$(BIN)/python tests/lowest_versions.py suite > $(LOWEST)/constraints.txt
+	$(BIN)/python -m tests.support.lowest_versions suite > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt --editable '.[suite]'
 	@touch $@
 
@@ -58,7 +58,7 @@ test-lowest: $(LOWEST)/ready ## Run stores, commands and workers on the lowest v
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS)
 
 test-loops: $(VENV)/ready ## Interrupt loops of many iterations everywhere
-	CKPT_DEEP=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/run/test_loop_end.py $(ARGS)
+	CKPT_DEEP=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit/run/test_loop_end.py $(ARGS)
 
 check: $(VENV)/ready ## Lint, check types and the direction of imports
 	$(BIN)/ruff format --check .
@@ -70,11 +70,11 @@ bench: $(VENV)/bench-ready ## Measure against the bare commands and against othe
 	$(BIN)/python -m benchmarks
 
 chaos: $(VENV)/ready ## Kill, freeze, deploy and cut off workers and servers for about 20 minutes, and judge
-	CKPT_MODEL_DEPTH=2 $(BIN)/python -m pytest -q -n $(JOBS) tests/model
-	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+	CKPT_MODEL_DEPTH=2 $(BIN)/python -m pytest -q -n $(JOBS) tests/protocol
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 fuzz: $(VENV)/ready ## Give forged, torn and strange bytes to everything that decodes: 30,000 cases of each kind
-	$(BIN)/python tests/hostile $(ARGS)
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 api: $(VENV)/ready ## Write docs/reference/api.md anew, from the docstrings
 	$(BIN)/python docs/.api

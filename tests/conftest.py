@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from servers import Valkey
+
+from tests.support.servers.valkey import Valkey
 
 # Two cores and many processes: how long an example takes says nothing. CKPT_EXAMPLES=1000 looks deeper.
 settings.register_profile(

@@ -1,4 +1,4 @@
-"""``python -m chaos [--seed N] [--faults N] [--json] [--page FILE] [campaign ...]``."""
+"""``python -m tests.chaos [--seed N] [--faults N] [--json] [--page FILE] [campaign ...]``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from chaos.campaigns import CAMPAIGNS, Campaign, run
-from chaos.judge import Verdict
-from chaos.report import table, write
+from tests.chaos.campaigns import CAMPAIGNS, Campaign, run
+from tests.chaos.judge import Verdict
+from tests.chaos.report import table, write
 
 #: The table needs that many columns.
 _MIN_WIDTH = 120
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("campaign", nargs="*", choices=[[], *(one.name for one in CAMPAIGNS)])
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
     parser.add_argument("--faults", type=int, help="so many in each campaign")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos import faults
-from chaos.evidence import examined
-from chaos.faults import Fault
-from chaos.fleet import TURNS
-from chaos.judge import Verdict, judge
-from chaos.soak import soak
+from tests.chaos import faults
+from tests.chaos.evidence import examined
+from tests.chaos.faults import Fault
+from tests.chaos.fleet import TURNS
+from tests.chaos.judge import Verdict, judge
+from tests.chaos.soak import soak
 
 #: One that does not end while a replica takes over, nor before the old master is one.
 LONGER_LEASE = 15.0

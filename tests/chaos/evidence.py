@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from chaos.fleet import Fleet, fleet
-from chaos.judge import Verdict
+from tests.chaos.fleet import Fleet, fleet
+from tests.chaos.judge import Verdict
 
 
 @contextmanager

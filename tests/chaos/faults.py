@@ -7,11 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 
-from celery_workers.broker import BROKER_DB
-from celery_workers.waiting import until
-from servers import Guarded, Valkey
-
-from chaos.fleet import LEASE, Fleet
+from tests.chaos.fleet import LEASE, Fleet
+from tests.support.servers.valkey import Guarded, Valkey
+from tests.support.wait import until
+from tests.support.workers.broker import BROKER_DB
 
 #: How soon a worker that was told to stop has to be gone, with agents at work.
 EXIT = 20.0

@@ -12,18 +12,18 @@ from typing import Any
 
 import psutil
 from celery.result import AsyncResult
-from celery_workers.broker import BACKEND_DB, Broker
-from celery_workers.clocks import WorkerClock, sweep_up_after
-from celery_workers.configuration import Configuration
-from celery_workers.fixtures import app_of
-from celery_workers.ledger import Ledger
-from celery_workers.piping import piped
-from celery_workers.processes import Pool, Worker
-from celery_workers.scenarios import MODULE, count
-from celery_workers.waiting import until
-from servers import Valkey
 
-from chaos.stores import KEPT, STORES
+from tests.chaos.stores import KEPT, STORES
+from tests.support.ledger import Ledger
+from tests.support.ledger_pipe import piped
+from tests.support.servers.valkey import Valkey
+from tests.support.tasks.scenarios import MODULE, count
+from tests.support.wait import until
+from tests.support.workers.broker import BACKEND_DB, Broker
+from tests.support.workers.clocks import WorkerClock, sweep_up_after
+from tests.support.workers.configuration import Configuration
+from tests.support.workers.fixtures import app_of
+from tests.support.workers.processes import Pool, Worker
 
 #: A lease that ends soon, but not because a machine with two cores was busy for a moment.
 LEASE = 2.0

@@ -10,17 +10,17 @@ from statistics import median
 
 from celery import current_app
 from celery.result import AsyncResult
-from celery_workers import bodies
-from celery_workers.broker import assert_nothing_left
-from celery_workers.judging import repetitions, uninterrupted
-from celery_workers.ledger import NO_RUN, Note
-from celery_workers.waiting import until
-from servers import Guarded
 
 from celery_ckpt import CheckpointStore
 from celery_ckpt.runtime.process.context import AppContext
-from chaos.fleet import LEASE, Fleet
-from chaos.records import judge_record
+from tests.chaos.fleet import LEASE, Fleet
+from tests.chaos.records import judge_record
+from tests.support import bodies
+from tests.support.ledger import NO_RUN, Note
+from tests.support.repetitions import repetitions, uninterrupted
+from tests.support.servers.valkey import Guarded
+from tests.support.wait import until
+from tests.support.workers.broker import assert_nothing_left
 
 #: How long all agents together may take to end after the last fault.
 _END = 120.0

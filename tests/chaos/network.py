@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from proxies import Proxy
+from tests.support.servers.proxies import Proxy
 
 
 class Network(Proxy):

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from celery_workers.ledger import Note
-
 from celery_ckpt import CheckpointStore
 from celery_ckpt.records import RunStatus
+from tests.support.ledger import Note
 
 
 def judge_record(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from chaos.judge import Verdict
+from tests.chaos.judge import Verdict
 
 _COLUMNS = (
     "campaign", "faults", "runs", "bodies interrupted", "hand-offs", "calls", "calls repeated",

@@ -16,17 +16,17 @@ from urllib.parse import urlsplit
 import psutil
 from celery import current_app
 from celery.result import AsyncResult
-from celery_workers.agents import flaky
-from celery_workers.judging import uninterrupted
-from celery_workers.scenarios import count, fair, talk, weigh
-from celery_workers.waiting import until
-from servers import Valkey
 
 from celery_ckpt import Agents
 from celery_ckpt.runtime.pruning.tasks import PRUNE
-from chaos.evidence import examined
-from chaos.fleet import Fleet
-from chaos.judge import Verdict
+from tests.chaos.evidence import examined
+from tests.chaos.fleet import Fleet
+from tests.chaos.judge import Verdict
+from tests.support.repetitions import uninterrupted
+from tests.support.servers.valkey import Valkey
+from tests.support.tasks.agents import flaky
+from tests.support.tasks.scenarios import count, fair, talk, weigh
+from tests.support.wait import until
 
 _END = 120.0
 #: Agents are forgotten soon after their end, so that a round leaves nothing behind.

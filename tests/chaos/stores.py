@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from servers import APPEND_ONLY, LOOPBACK, Valkey, cluster, guarded
-
-from chaos.network import Network
+from tests.chaos.network import Network
+from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster, guarded
 
 #: What was acknowledged is kept over a kill -9 of the server.
 KEPT = ("--appendonly", "yes", "--appendfsync", "no")

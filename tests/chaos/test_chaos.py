@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos import faults
-from chaos.campaigns import Campaign, run
-from chaos.evidence import examined
-from chaos.judge import Verdict
-from chaos.soak import TOLERANCES, Sample, drift, soak
+from tests.chaos import faults
+from tests.chaos.campaigns import Campaign, run
+from tests.chaos.evidence import examined
+from tests.chaos.judge import Verdict
+from tests.chaos.soak import TOLERANCES, Sample, drift, soak
 
 _MEGABYTE = 1 << 20
 ALL = Campaign(

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery_workers.fixtures import *  # noqa: F403
-from celery_workers.standing import *  # noqa: F403
-from cli_kit import Commands, Process, commands_for, with_entry_points
 
 from celery_ckpt import CheckpointStore, MemoryCheckpointStore, open_store
+from tests.support.cli import Commands, Process, commands_for, with_entry_points
+from tests.support.workers.fixtures import *  # noqa: F403
+from tests.support.workers.site import *  # noqa: F403
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import Demo, StartDemo
+
+from tests.support.demo import Demo, StartDemo
 
 
 @pytest.fixture

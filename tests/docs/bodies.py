@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pages import PAGES, ROOT, Page
+from tests.docs.pages import PAGES, ROOT, Page
 
 #: Whoever uses one of these makes an agent task.
 MAKERS = frozenset({"agent_task", "AgentTask"})

@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pages import ROOT, Page
-from servers import DEADLINE, LOOPBACK, Valkey, free_port, wait_until
+from tests.docs.pages import ROOT, Page
+from tests.support.servers.valkey import DEADLINE, LOOPBACK, Valkey, free_port, wait_until
 
 #: Commands of the pages, as modules of the Python that runs the tests.
 _MODULES = {"celery": "celery", "uvicorn": "uvicorn", "django-admin": "django", "python": None}

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from bodies import SOURCES, Source, sliced
 from llmock.pytest_plugin import LLMock
-from pages import ROOT
+
+from tests.docs.bodies import SOURCES, Source, sliced
+from tests.docs.pages import ROOT
 
 INTERRUPTIONS = Path(__file__).with_name("interruptions.py")
 #: What has to be done before the agents of a source can work; it runs in their process.

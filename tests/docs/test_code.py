@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import PAGES, Page, page
-from projects import Project
-from servers import Valkey, wait_until
+
+from tests.docs.pages import PAGES, Page, page
+from tests.docs.projects import Project
+from tests.support.servers.valkey import Valkey, wait_until
 
 #: By page: why a block is not run. Please keep it empty.
 NOT_RUN: dict[str, list[str]] = {}

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from pages import page
-from projects import Project, Running
-from servers import Valkey, wait_until
+from tests.docs.pages import page
+from tests.docs.projects import Project, Running
+from tests.support.servers.valkey import Valkey, wait_until
 
 PAGE = page("docs/quickstart.md")
 COMMANDS = [line[2:] for block in PAGE.blocks_of("console") for line in block.lines]

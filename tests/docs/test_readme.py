@@ -9,7 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from celery import Celery
-from celery_workers.processes import FAST, WorkerProcess
+
+from tests.support.workers.processes import FAST, WorkerProcess
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery_workers.fixtures import broker_server
 from llmock.pytest_plugin import LLMock
-from running import Example, OpenExample
-from servers import Valkey
-from telling import Model
+
+from tests.support.example_model import Model
+from tests.support.example_programs import Example, OpenExample
+from tests.support.servers.valkey import Valkey
+from tests.support.workers.fixtures import broker_server
 
 __all__ = ["broker_server"]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from celery_workers.starting import TESTS
+
+from tests.support.workers.launch import ROOT
 
 #: Stands in for the command ``docker`` on a machine with an engine that lacks one image.
 ENGINE = """#!/bin/sh
@@ -20,7 +21,7 @@ case "$*" in *nowhere/image) exit 1;; esac
 
 def _check(tmp_path: Path, **environment: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, TESTS.parent / "deploy" / "compose_check.py"],
+        [sys.executable, ROOT / "deploy" / "compose_check.py"],
         env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin", **environment},
         capture_output=True,
         text=True,
@@ -52,7 +53,7 @@ def test_it_names_an_image_that_cannot_be_had(tmp_path: Path, variable: str) -> 
 
 def test_each_image_is_built_by_one_service_alone() -> None:
     """Compose builds side by side; an engine may refuse a name that another build has just taken."""
-    services = yaml.safe_load((TESTS.parent / "docker-compose.yml").read_text())["services"].values()
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
 
     builders = Counter(service["image"] for service in services if "build" in service)
 

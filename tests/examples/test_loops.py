@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from running import DEADLINE, OpenExample
-from telling import Model
+from tests.support.example_model import Model
+from tests.support.example_programs import DEADLINE, OpenExample
 
 
 def test_the_openai_loop_pays_for_no_answer_again_after_its_worker_was_killed(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from celery_workers.waiting import until
-from running import DEADLINE, Example, OpenExample
-from telling import Model
+
+from tests.support.example_model import Model
+from tests.support.example_programs import DEADLINE, Example, OpenExample
+from tests.support.wait import until
 
 Event = dict[str, Any]
 

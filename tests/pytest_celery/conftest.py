@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery_workers.fixtures import current_app_kept
-from containers import *  # noqa: F403
-from containers import WorkerContainer, WorkerNode
-from places import PROPERTY, Place, found_place
-from processes import *  # noqa: F403
 from pytest_celery import CeleryTestBackend, CeleryTestBroker, CeleryTestWorker, CeleryWorkerContainer
 from pytest_celery.plugin import *  # noqa: F403
-from stand_ins import LocalWorker, LocalWorkerNode
+
+from tests.pytest_celery.containers import *  # noqa: F403
+from tests.pytest_celery.containers import WorkerContainer, WorkerNode
+from tests.pytest_celery.places import PROPERTY, Place, found_place
+from tests.pytest_celery.processes import *  # noqa: F403
+from tests.pytest_celery.stand_ins import LocalWorker, LocalWorkerNode
+from tests.support.workers.fixtures import current_app_kept
 
 #: The first test with containers waits until the images are pulled and built.
 _CONTAINERS_TIMEOUT = 900

@@ -11,15 +11,16 @@ from typing import Any
 
 import docker
 import pytest
-from celery_workers.processes import FAST, READY, START_DEADLINE
-from celery_workers.starting import TESTS
-from celery_workers.waiting import until
 from docker.errors import BuildError
-from places import PYTHON_IMAGE, VALKEY_IMAGE
 from pytest_celery import CeleryTestWorker, CeleryWorkerContainer, RedisContainer
 from pytest_celery.defaults import CONTAINER_TIMEOUT, DEFAULT_WORKER_VOLUME
 from pytest_docker_tools import container, fxtr, volume
-from servers import APPEND_ONLY
+
+from tests.pytest_celery.places import PYTHON_IMAGE, VALKEY_IMAGE
+from tests.support.servers.valkey import APPEND_ONLY
+from tests.support.wait import until
+from tests.support.workers.launch import ROOT
+from tests.support.workers.processes import FAST, READY, START_DEADLINE
 
 __all__ = [
     "backend_container",
@@ -31,7 +32,7 @@ __all__ = [
     "worker_image",
 ]
 
-DOCKERFILE = TESTS.parent / "deploy" / "Dockerfile"
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 
 
 class ValkeyContainer(RedisContainer):
@@ -87,7 +88,7 @@ def worker_image() -> str:
 
 def _built(engine: docker.DockerClient) -> str:
     image, _ = engine.images.build(
-        path=str(TESTS.parent),
+        path=str(ROOT),
         dockerfile=str(DOCKERFILE),
         buildargs={"PYTHON_IMAGE": PYTHON_IMAGE, "EXTRAS": "psutil"},
         tag="celery-ckpt-tests",

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from servers import APPEND_ONLY, Valkey
-from stand_ins import LocalRedis, LocalWorker
+
+from tests.pytest_celery.stand_ins import LocalRedis, LocalWorker
+from tests.support.servers.valkey import APPEND_ONLY, Valkey
 
 __all__ = [
     "backend_process",

@@ -16,11 +16,12 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
-from celery_workers.processes import FAST, WorkerProcess
-from celery_workers.starting import TESTS
 from pytest_celery import CeleryTestWorker, CeleryWorkerContainer, RedisContainer
 from pytest_docker_tools.exceptions import ContainerFailed
-from servers import LOOPBACK, Valkey
+
+from tests.support.servers.valkey import LOOPBACK, Valkey
+from tests.support.workers.launch import ROOT
+from tests.support.workers.processes import FAST, WorkerProcess
 
 
 class _Process:
@@ -103,7 +104,7 @@ class LocalWorker(_Process, CeleryWorkerContainer):
     ) -> None:
         super().__init__(self.worker_name())
         _write(directory, content)
-        path = ":".join(map(str, [directory, TESTS, TESTS.parent]))
+        path = ":".join(map(str, [directory, ROOT]))
         program, *arguments = command
         assert program == "celery", f"only celery can be run without Docker: {command}"
         # In a container the host's name is the beginning of its id, and the node relies on that.

@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from types import ModuleType
 
-import counting as counting_module
-import gate
 import pytest
 from celery import Celery
-from celery_workers.waiting import until
-from counting import counting
 from pytest_celery import (
     CeleryTestSetup,
     CeleryTestWorker,
@@ -18,6 +14,11 @@ from pytest_celery import (
     CeleryWorkerContainer,
     RedisTestBackend,
 )
+
+from tests.pytest_celery import counter as counting_module
+from tests.pytest_celery import gate
+from tests.pytest_celery.counter import counting
+from tests.support.wait import until
 
 #: The second database of the server that has the results.
 STORE = 1

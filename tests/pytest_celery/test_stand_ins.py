@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import gate
 import pytest
 from celery import Celery
-from celery_workers.configuration import FAST_REDELIVERY
-from celery_workers.waiting import until
 from pytest_celery import CeleryTestSetup
 from pytest_celery.vendors.worker.tasks import add
+
+from tests.pytest_celery import gate
+from tests.support.wait import until
+from tests.support.workers.configuration import FAST_REDELIVERY
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from proxies import Proxy
-from servers import Valkey
 
 from celery_ckpt import RedisCheckpointStore
+from tests.support.servers.proxies import Proxy
+from tests.support.servers.valkey import Valkey
 
 
 @pytest.fixture

@@ -1,0 +1,421 @@
+"""export and import: agents between stores, exactly; damaged files are refused, by the line."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from celery_ckpt import (
+    AgentRun,
+    Checkpoint,
+    CheckpointStore,
+    Conversation,
+    Entry,
+    MemoryCheckpointStore,
+    Message,
+    agent_task,
+    open_store,
+)
+from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
+from celery_ckpt.retention.report import PrunePlan
+from celery_ckpt.runtime.broker.envelope import AGENT_HEADER
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.testing import Fault, FaultyStore
+from celery_ckpt.testing.contract.swept import settled
+from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
+from celery_ckpt.transfer import export_agents, import_agents, sections
+from celery_ckpt.transfer.format import Sealer
+from tests.support.cli import Commands, commands_for, tell
+
+PROVIDERS = json.loads((Path(__file__).parents[1] / "support/provider_messages.json").read_text())
+
+
+def exported(store: CheckpointStore, *names: str) -> list[bytes]:
+    return list(export_agents(store, names or sorted(store.agents())))
+
+
+def imported(store: CheckpointStore, lines: list[bytes]) -> list[tuple[str, int, int]]:
+    found = list(import_agents(store, lines))
+    assert [one.error for one in found if one.error] == []
+    return [(one.agent_id, one.checkpoints, one.runs) for one in found]
+
+
+def everything(store: CheckpointStore) -> dict[str, object]:
+    """All that a store holds, to be compared."""
+    return {
+        agent_id: (
+            [checkpoint.to_bytes() for checkpoint in store.list(agent_id)],
+            store.runs(agent_id),
+            [store.steps(agent_id, run.run_id) for run in store.runs(agent_id)],
+            store.policy(agent_id),
+        )
+        for agent_id in sorted(store.agents())
+    }
+
+
+def fill(store: CheckpointStore) -> None:
+    """Agents of all sorts: growing, compacted in an iteration, of any provider, without runs."""
+    _, second, *_ = tell(store, "growing", iterations=5)
+    store.pin(second, "before the change")
+    envelope = {"headers": {"task": "tests.agent", "id": "run-of-waiting"}, "a": [1, None]}
+    tell(store, "waiting", iterations=0, status="queued", delivered=False, envelope=envelope)
+    conversation = Conversation(777, PROVIDERS.values())
+    store.save(make_checkpoint("providers \x1b ü", conversation, state={"π": [1.5, True, 10**30]}))
+    entered = conversation.copy()
+    conversation.replace(
+        [*conversation.messages[:2], Message.user("summary"), *conversation.messages[-3:]]
+    )
+    entry = Entry(conversation=entered, state={"before": 1})
+    store.save(make_checkpoint("providers \x1b ü", conversation, 2, entry=entry))
+    repeated = Conversation(messages=[make_message("same")] * 3)
+    store.save(make_checkpoint("repeating", repeated))
+    store.save(Checkpoint(**{**dict(make_checkpoint("foreign id")), "id": "an id of another making"}))
+
+
+def test_what_is_imported_equals_what_was_exported(any_store: CheckpointStore) -> None:
+    original = MemoryCheckpointStore()
+    fill(original)
+    lines = exported(original)
+
+    imported(any_store, lines)
+
+    assert everything(any_store) == everything(original)
+    assert exported(any_store) == lines
+
+
+def test_importing_twice_changes_nothing(any_store: CheckpointStore) -> None:
+    original = MemoryCheckpointStore()
+    fill(original)
+    lines = exported(original)
+    imported(any_store, lines)
+    before = everything(any_store)
+    assert {counts for _, *counts in map(list, imported(any_store, lines)) for counts in counts} == {0}
+    assert everything(any_store) == before
+
+
+def test_an_import_that_was_cut_short_is_said_and_can_be_completed(any_store: CheckpointStore) -> None:
+    original = MemoryCheckpointStore()
+    tell(original, iterations=6)
+    lines = exported(original)
+    faulty = FaultyStore(any_store, Fault(at=5))  # the lease, then three checkpoints
+    told = []
+    with pytest.raises(StoreUnavailable):
+        told.extend(import_agents(faulty, lines))  # those that were told before stay
+    assert [(one.checkpoints, one.runs, one.in_part) for one in told] == [(3, 0, True)]
+    assert imported(any_store, lines) == [("user-42", 3, 1)]
+    assert everything(any_store) == everything(original)
+
+
+@pytest.mark.parametrize("pruned_or_gone_on", ["pruned", "gone on", "another"])
+def test_an_agent_with_another_history_is_refused_and_not_touched(
+    any_store: CheckpointStore, pruned_or_gone_on: str
+) -> None:
+    original = MemoryCheckpointStore()
+    tell(original, iterations=4)
+    lines = exported(original)
+    if pruned_or_gone_on == "another":
+        tell(any_store, iterations=4)
+    else:
+        imported(any_store, lines)
+        any_store.prune("user-42", 2)
+        if pruned_or_gone_on == "gone on":
+            any_store.save(make_checkpoint("user-42"))
+    before = everything(any_store)
+    [refused] = import_agents(any_store, lines)
+    assert refused.error is not None
+    assert "Agent 'user-42' already has a different history in this store" in str(refused.error)
+    assert everything(any_store) == before
+
+
+def test_an_agent_that_has_only_gone_on_is_left_as_it_is(any_store: CheckpointStore) -> None:
+    original = MemoryCheckpointStore()
+    tell(original)
+    lines = exported(original)
+    imported(any_store, lines)
+    any_store.save(make_checkpoint("user-42", iteration=9))
+    assert imported(any_store, lines) == [("user-42", 0, 0)]
+    assert any_store.history("user-42")[0].iteration == 9
+
+
+def test_the_same_id_with_another_content_is_refused() -> None:
+    original, other = MemoryCheckpointStore(), MemoryCheckpointStore()
+    checkpoint = make_checkpoint()
+    original.save(checkpoint)
+    other.save(checkpoint.model_copy(update={"conversation": make_conversation()}))
+    [refused] = import_agents(other, exported(original))
+    assert refused.error is not None
+    assert checkpoint.id in str(refused.error)
+    assert "Delete the agent there first, or import into another store" in str(refused.error)
+
+
+def test_a_thousand_checkpoints_cost_their_messages_once(tmp_path: Path) -> None:
+    original, conversation = MemoryCheckpointStore(), Conversation()
+    for number in range(1, 1001):
+        conversation.append(Message.assistant(f"{number} {'x' * 2000}"))
+        original.save(make_checkpoint("long", conversation, number))
+    lines = exported(original)
+    assert sum(map(len, lines)) < 1.2 * conversation.size
+    with open_store(f"sqlite:///{tmp_path}/store.db") as copy:
+        assert imported(copy, lines) == [("long", 1000, 0)]
+        assert copy.load_latest("long") == original.load_latest("long")
+        assert imported(copy, lines) == [("long", 0, 0)]
+
+
+def test_a_changed_byte_is_refused_with_the_number_of_its_line() -> None:
+    original = MemoryCheckpointStore()
+    tell(original, "first")
+    tell(original, "second")
+    lines = exported(original)
+    second = next(number for number, line in enumerate(lines) if b'"agent_id":"second"' in line)
+    for number, line in enumerate(lines):
+        for at in (2, 15, len(line) // 2, len(line) - 2):
+            damaged = lines.copy()
+            damaged[number] = line[:at] + (b"#" if line[at : at + 1] != b"#" else b"!") + line[at + 1 :]
+            store = MemoryCheckpointStore()
+            with pytest.raises(NotAnExport, match=f"Line {number + 1} ") as told:
+                list(import_agents(store, damaged))
+            assert told.value.line == number + 1
+            whole = ["first", "second"] if line is lines[-1] else ["first"] if number >= second else []
+            assert list(store.agents()) == whole
+
+
+def test_a_lost_repeated_or_moved_line_is_refused() -> None:
+    original = MemoryCheckpointStore()
+    tell(original)
+    lines = exported(original)
+    for number in range(len(lines) - 1):
+        for changed in (
+            [*lines[:number], *lines[number + 1 :]],
+            [*lines[: number + 1], *lines[number:]],
+            [*lines[:number], lines[number + 1], lines[number], *lines[number + 2 :]],
+            lines[:number],
+        ):
+            store = MemoryCheckpointStore()
+            with pytest.raises(NotAnExport):
+                list(import_agents(store, changed))
+
+
+def forged(*described: tuple[str, dict[str, object]]) -> list[bytes]:
+    """Lines with the right sums and whatever content."""
+    sealer = Sealer()
+    return [sealer.line(kind, **fields) for kind, fields in (("export", {"format": 1}), *described)]
+
+
+AGENT = ("agent", {"agent_id": "a"})
+HEADER = {"created_at": 0, "messages": 1, "iteration": 1}
+MESSAGE = ("message", {"message": {"role": "user"}})
+
+
+@pytest.mark.parametrize(
+    ("line", "described"),
+    [
+        (2, [MESSAGE]),
+        (2, [("agent", {"agent_id": ""})]),
+        (2, [("agent", {"agent_id": 7})]),
+        (2, [("agent", {})]),
+        (3, [AGENT, ("agent", {"agent_id": "b"})]),
+        (3, [AGENT, ("virus", {})]),
+        (3, [AGENT, ("checkpoint", {"id": "x", "messages": "0:1", "header": HEADER})]),
+        (3, [AGENT, ("checkpoint", {"id": "x", "messages": "0:9999999999", "header": HEADER})]),
+        (4, [AGENT, MESSAGE, ("checkpoint", {"id": "x", "messages": "0:1", "header": {}})]),
+        (4, [AGENT, MESSAGE, ("checkpoint", {"id": "x", "messages": "0:1", "header": []})]),
+        (4, [AGENT, MESSAGE, ("checkpoint", {"id": "x", "messages": 5, "header": HEADER})]),
+        (4, [AGENT, MESSAGE, ("checkpoint", {"id": "", "messages": "0:1", "header": HEADER})]),
+        (
+            4,
+            [
+                AGENT,
+                MESSAGE,
+                ("checkpoint", {"id": "x", "messages": "0:1", "header": {**HEADER, "e": 1}}),
+            ],
+        ),
+        (3, [AGENT, ("message", {"message": "no object"})]),
+        (3, [AGENT, ("step", {"run_id": "r", "key": "k", "agent_id": "b"})]),
+        (3, [AGENT, ("run", {"run_id": "r", "status": "dancing", "created_at": 0})]),
+        (3, [AGENT, ("end", {"agent_id": "b"})]),
+        (3, [AGENT, ("notes", {"pins": {"x": "y"}})]),
+        (3, [AGENT, ("notes", {"keep": -1})]),
+        (2, [("finished", {"agents": 3})]),
+        (3, [("finished", {"agents": 0}), AGENT]),
+    ],
+)
+def test_forged_lines_are_refused_and_nothing_is_written(
+    line: int, described: list[tuple[str, dict[str, object]]]
+) -> None:
+    counts = {"messages": 1, "checkpoints": 1, "steps": 0, "runs": 0}
+    whole = [*described, ("end", {"agent_id": "a", **counts}), ("finished", {"agents": 1})]
+    store = MemoryCheckpointStore()
+    with pytest.raises(NotAnExport) as told:
+        list(import_agents(store, forged(*whole)))
+    assert told.value.line == line
+    assert list(store.agents()) == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "both"),
+    [
+        ({"task": "proj.wipe", "id": "r"}, ["'proj.agent'", "'proj.wipe'"]),
+        ({"task": "proj.agent", "id": "other"}, ["'r'", "'other'"]),
+        ({"task": "proj.agent", "id": "r", AGENT_HEADER: "victim"}, ["'a'", "'victim'"]),
+        # A message of Celery's first protocol names its task in its body.
+        ({}, ["'proj.agent'", "None"]),
+        (None, ["'proj.agent'", "None"]),
+    ],
+    ids=["task", "id", "agent", "neither", "no headers"],
+)
+def test_a_run_with_the_message_of_another_one_is_refused_and_nothing_is_written(
+    headers: dict[str, str] | None, both: list[str]
+) -> None:
+    fields = {"run_id": "r", "task": "proj.agent", "created_at": "2026-01-01T00:00:00Z"}
+    run = ("run", {**fields, "envelope": {"headers": headers, "text": "[]"}})
+    end = ("end", {"agent_id": "a", "messages": 0, "checkpoints": 0, "steps": 0, "runs": 1})
+    store = MemoryCheckpointStore()
+    with pytest.raises(NotAnExport) as told:
+        list(import_agents(store, forged(AGENT, run, end, ("finished", {"agents": 1}))))
+    assert all(name in str(told.value) for name in both), told.value
+    assert (told.value.line, list(store.agents())) == (3, [])
+
+
+def test_runs_that_were_sent_are_imported_with_their_messages(commands: Commands) -> None:
+    @agent_task(app=commands.app, name="proj.agent")
+    def agent(run: AgentRun) -> None: ...
+
+    agent.apply_async(agent_id="named")
+    unnamed = agent.delay().id
+    other = MemoryCheckpointStore()
+
+    imported(other, exported(commands.store))
+
+    assert everything(other) == everything(commands.store)
+    assert [run.has_envelope for name in ("named", unnamed) for run in other.runs(name)] == [True] * 2
+
+
+def test_an_import_knows_the_header_that_names_the_agent() -> None:
+    assert sections.AGENT_HEADER == AGENT_HEADER
+
+
+def test_an_export_of_a_newer_version_is_refused() -> None:
+    sealer = Sealer()
+    with pytest.raises(SchemaTooNew, match="This export has format version 2"):
+        list(import_agents(MemoryCheckpointStore(), [sealer.line("export", format=2)]))
+
+
+def test_the_commands_move_agents_from_one_store_to_another(
+    commands: Commands, any_store: CheckpointStore, tmp_path: Path
+) -> None:
+    tell(commands.store, "one")
+    tell(commands.store, "two", status="running", delivered=False)
+    file, other = tmp_path / "agents.jsonl", commands_for(any_store)
+
+    told = commands("export", "-o", str(file)).stderr
+    assert told.startswith("2 agents, ")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert commands("export").stdout_bytes == file.read_bytes()
+    assert other("import", str(file)).stdout.splitlines() == [
+        "one: 3 checkpoints, 1 run",
+        "two: 3 checkpoints, 1 run (1 open, see celery ckpt resume)",
+    ]
+    assert "one: already in the store." in other("import", "-", input=file.read_bytes()).stdout
+    [first, _] = map(json.loads, other("import", str(file), "--json").stdout.splitlines())
+    assert first == {
+        "agent_id": "one",
+        "checkpoints": 0,
+        "runs": 0,
+        "open_runs": 0,
+        "error": None,
+        "in_part": False,
+    }
+    assert everything(any_store) == everything(commands.store)
+
+
+def test_the_commands_name_the_line_of_a_damaged_file(commands: Commands, tmp_path: Path) -> None:
+    tell(commands.store)
+    file, other = tmp_path / "agents.jsonl", commands_for(MemoryCheckpointStore())
+    commands("export", "user-42", "-o", str(file))
+    file.write_bytes(file.read_bytes().replace(b"result 2", b"result 7"))
+    line = other.fails("import", str(file), code=65)
+    assert "Line 9 cannot be imported: it was changed, or a line before it is missing." in line
+    assert list(other.store.agents()) == []
+    (tmp_path / "other").write_text("something\nelse")
+    assert "this is not an export" in other.fails("import", str(tmp_path / "other"), code=65)
+    assert "does not exist" not in other("import", str(tmp_path / "no"), code=2).stdout
+
+
+def test_the_command_says_that_an_agent_is_there_in_part(commands: Commands, tmp_path: Path) -> None:
+    tell(commands.store)
+    commands("export", "-o", str(tmp_path / "file"))
+    other, whole = commands_for(MemoryCheckpointStore()), MemoryCheckpointStore()
+    AppContext.of(other.app).store = FaultyStore(whole, Fault(at=3))
+    told = other("import", str(tmp_path / "file"), code=69).stderr
+    assert "Error: Agent 'user-42' was imported only in part (1 checkpoint): " in told
+    assert len(whole.history("user-42")) == 1
+
+
+def test_an_agent_with_another_history_is_refused_by_the_command(
+    commands: Commands, tmp_path: Path
+) -> None:
+    tell(commands.store)
+    commands("export", "-o", str(tmp_path / "file"))
+    other = commands_for(MemoryCheckpointStore())
+    tell(other.store)
+    line = other.fails("import", str(tmp_path / "file"), code=1)
+    assert "Agent 'user-42' already has a different history in this store" in line
+    assert "Delete the agent there first, or import into another store" in line
+
+    # What it advises works.
+    other("delete", "user-42", "--yes")
+    assert other("import", str(tmp_path / "file")).stdout == "user-42: 3 checkpoints, 1 run\n"
+
+
+def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
+    commands: Commands, tmp_path: Path
+) -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for run_id in ("old", "last"):
+        settled(commands.store, "user-7", run_id, noon)
+    commands("export", "-o", str(tmp_path / "file"))
+    [snapshot] = commands.store.snapshots(["user-7"])
+    commands.store.apply([PrunePlan(snapshot, runs_before=noon)])
+
+    line = commands.fails("import", str(tmp_path / "file"), code=1)
+    assert "Agent 'user-7' already has a different history" in line
+    assert [run.run_id for run in commands.store.runs("user-7")] == ["last"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_in_one_line(
+    commands: Commands, tmp_path: Path
+) -> None:
+    assert "Cannot write" in commands.fails("export", "-o", str(tmp_path / "no/file"), code=1)
+
+
+def test_an_export_is_written_to_a_link_and_does_not_replace_it(
+    commands: Commands, tmp_path: Path
+) -> None:
+    # As /dev/stdout is one; a device is no regular file either.
+    (tmp_path / "link").symlink_to("behind it")
+    commands("export", "-o", str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
+    assert b'"finished"' in (tmp_path / "behind it").read_bytes()
+
+
+def test_what_cannot_be_read_stops_an_export_unless_it_may_be_skipped(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with open_store(url) as store:
+        ids = tell(store)
+        store.add_run(make_run("other"))
+        commands = commands_for(store)
+        with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+            connection.execute("UPDATE ckpt_saves SET record = x'00' WHERE id = ?", [ids[1]])
+        assert ids[1] in commands.fails("export", "-o", str(tmp_path / "file"), code=65)
+        assert not (tmp_path / "file").exists()
+        told = commands("export", "--skip-damaged", "-o", str(tmp_path / "file"), code=65).stderr
+    assert ids[1] in told
+    other = MemoryCheckpointStore()
+    with (tmp_path / "file").open("rb") as file:
+        list(import_agents(other, file))
+    assert [one.id for one in other.history("user-42")] == [ids[2], ids[0]]

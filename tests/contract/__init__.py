@@ -1,0 +1,1 @@
+"""The contract of a store and its state machine, for every store, also encrypted."""

@@ -1,0 +1,155 @@
+"""A sealed store keeps every promise of a store, whatever store it is around."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from celery_ckpt import FileCheckpointStore, SqliteCheckpointStore, open_store
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.encrypted import UnsealedStore
+from celery_ckpt.stores.memory import MemoryCheckpointStore
+from celery_ckpt.stores.wrapper import WrapperStore
+from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
+from celery_ckpt.testing.contract.checkpoints import CheckpointContract
+from celery_ckpt.testing.contract.ledger import LedgerContract
+from celery_ckpt.testing.contract.pins import PinsContract
+from celery_ckpt.testing.contract.rewrite import RewritingContract
+from celery_ckpt.testing.contract.turns import TurnsContract
+from tests.support.encryption import NEW, OLD, sealed
+
+SETTINGS = settings(
+    max_examples=10, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+class OnMemory(StoreContract):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def inner(self, clock: FakeClock) -> CheckpointStore:
+        return MemoryCheckpointStore(clock=clock)
+
+
+class TestSealedStore(OnMemory):
+    @pytest.fixture
+    def store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner)
+
+    @pytest.fixture
+    def other_store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner)
+
+
+class WhatIsSealed(CheckpointContract, RewritingContract, PinsContract, LedgerContract, TurnsContract):
+    """The parts of the contract about what is sealed. Names, leases, moments and sweeps a sealed store
+    passes on as they are: on memory, which is quick, it is held to those too.
+    """
+
+
+class TestSealedFileStore(WhatIsSealed):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, clock: FakeClock, tmp_path: Path) -> CheckpointStore:
+        return sealed(FileCheckpointStore(tmp_path / "store", clock=clock))
+
+    @pytest.fixture
+    def other_store(self, clock: FakeClock, tmp_path: Path) -> CheckpointStore:
+        return sealed(FileCheckpointStore(tmp_path / "store", clock=clock))
+
+
+class TestSealedSqliteStore(WhatIsSealed):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, clock: FakeClock, tmp_path: Path) -> Iterator[CheckpointStore]:
+        with SqliteCheckpointStore.open(tmp_path / "store.db", clock=clock) as inner:
+            yield sealed(inner)
+
+    @pytest.fixture
+    def other_store(
+        self, store: CheckpointStore, clock: FakeClock, tmp_path: Path
+    ) -> Iterator[CheckpointStore]:
+        with SqliteCheckpointStore.open(tmp_path / "store.db", clock=clock) as inner:
+            yield sealed(inner)
+
+
+class TestSealedRedisStore(WhatIsSealed):
+    @pytest.fixture
+    def store(self, redis_url: str) -> Iterator[CheckpointStore]:
+        with open_store(redis_url) as inner:
+            yield sealed(inner)
+
+    @pytest.fixture
+    def other_store(self, store: CheckpointStore, redis_url: str) -> Iterator[CheckpointStore]:
+        with open_store(redis_url) as inner:
+            yield sealed(inner)
+
+
+class TestAfterARotation(OnMemory):
+    """One process has the new key already, another one still seals with the old."""
+
+    @pytest.fixture
+    def store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner, OLD, NEW)
+
+    @pytest.fixture
+    def other_store(self, inner: CheckpointStore) -> CheckpointStore:
+        return sealed(inner, NEW, OLD)
+
+
+class TestUnsealedStore(OnMemory):
+    @pytest.fixture
+    def store(self, inner: CheckpointStore) -> CheckpointStore:
+        return UnsealedStore(inner)
+
+
+class SealedMachine(StoreMachine):
+    def open(self) -> CheckpointStore:
+        self.inner = MemoryCheckpointStore()
+        return sealed(self.inner)
+
+    def reopen(self, store: CheckpointStore) -> CheckpointStore:
+        return sealed(self.inner)
+
+
+class TestMachine(SealedMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = SETTINGS
+
+
+class SealedRedisMachine(SealedMachine):
+    url: str
+
+    def open(self) -> CheckpointStore:
+        self.inner = open_store(self.url)
+        for agent_id in list(self.inner.agents()):
+            self.inner.delete(agent_id)
+        return sealed(self.inner)
+
+
+class TestMachineOnRedis(SealedRedisMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(SETTINGS, max_examples=5)
+
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_url: str) -> None:
+        SealedRedisMachine.url = redis_url
+
+
+def test_nothing_of_a_store_is_forgotten_by_a_store_around_it() -> None:
+    promised = {
+        name
+        for name, what in vars(CheckpointStore).items()
+        if inspect.isfunction(what) and not name.startswith("_")
+    }
+    assert promised - vars(WrapperStore).keys() == set()

@@ -1,0 +1,1 @@
+"""``celery-ckpt demo`` as a user starts it."""

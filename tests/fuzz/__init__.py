@@ -1,0 +1,1 @@
+"""Forged, torn and mixed-up bytes for everything that decodes: ``make fuzz`` and a short form."""

@@ -1,0 +1,1 @@
+"""The package itself: what is shipped, its public names, its lowest dependencies."""

@@ -1,0 +1,149 @@
+"""What a process sees of the world: a store, a broker and a result backend, each access a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import Celery
+from celery.backends.base import BaseBackend
+
+from celery_ckpt.records import Lease
+from tests.protocol.world import HEARD, World, pause
+
+#: What only the holder of the lease may do.
+_WRITES = {"save", "record_step", "update_run"}
+
+
+class SteppingStore:
+    """The world's store; every verb is a step."""
+
+    def __init__(self) -> None:
+        self.world = World()
+
+    def __getattr__(self, verb: str) -> Any:
+        method = getattr(self.world.store, verb)
+
+        def step(*args: Any, **options: Any) -> Any:
+            pause(verb)
+            newest = self.world.newest_token()
+            if verb == "delete":
+                self.world.forget()
+            answer = method(*args, **options)
+            lease = next((arg for arg in (*args, *options.values()) if isinstance(arg, Lease)), None)
+            if verb in _WRITES and lease is not None and lease.token < newest:
+                self.world.wrong.append(f"{verb} was accepted of somebody who had lost the lease")
+            if verb == "record_step":
+                self.world.recorded.add((args[0].run_id, args[0].iteration))
+            return answer
+
+        return step
+
+
+class SteppingBroker:
+    """A producer and its connection in one; the library and Celery publish through it."""
+
+    def __init__(self, store: SteppingStore) -> None:
+        self.store = store
+
+    @property
+    def connection(self) -> SteppingBroker:
+        return self
+
+    @contextmanager
+    def acquired(self, producer: Any = None) -> Iterator[SteppingBroker]:
+        """As ``Celery.producer_or_acquire``."""
+        yield self
+
+    def _reraise_as_library_errors(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def publish(self, payload: Any, *, headers: dict[str, Any], **_: Any) -> None:
+        is_callback = headers["task"] == HEARD
+        pause("send the callbacks" if is_callback else "publish")
+        world = self.store.world
+        if is_callback:
+            world.callbacks[headers["parent_id"]] += 1
+            return
+        # Of a message that was stored it is text.
+        body = json.loads(payload) if isinstance(payload, str) else payload
+        world.publish({**body[2], **headers}, _seconds_until(headers.get("eta")))
+
+
+def _seconds_until(eta: str | None) -> float:
+    """By the machine's clock, which Celery goes by; whole ones, so that a schedule can be repeated."""
+    left = 0.0 if eta is None else (datetime.fromisoformat(eta) - datetime.now(UTC)).total_seconds()
+    return float(round(left))
+
+
+class SteppingUnacked:
+    """What ``broker.Unacked`` is elsewhere."""
+
+    def __init__(self, broker: SteppingBroker) -> None:
+        self._store = broker.store
+
+    def drop(self, tag: str) -> None:
+        pause("drop")
+        self._store.world.unacked.pop(tag, None)
+
+    def restore(self, tag: str) -> bool:
+        pause("restore")
+        return self._store.world.restore(tag)
+
+    def is_backlogged(self, sealed: Any) -> bool:
+        return self._store.world.has_message()
+
+    def touch(self, tags: list[str]) -> None:
+        """Time jumps for all at once here."""
+
+    def untouched_for(self, shortest: float, longest: float) -> list[str]:
+        return []
+
+
+class SteppingBackend(BaseBackend):
+    """Keeps the last state of each run."""
+
+    def __init__(self, app: Celery, store: SteppingStore) -> None:
+        super().__init__(app)
+        self._of = store
+
+    def store_result(self, task_id: str, result: Any, state: str, *_: Any, **__: Any) -> Any:
+        pause(f"keep the result: {state}")
+        self._of.world.keep_result(task_id, state, result)
+        return result
+
+    def get_state(self, task_id: str) -> str:
+        pause("ask for the state")
+        return self._of.world.state(task_id)
+
+    def forget(self, task_id: str) -> None:
+        pause("forget the result")
+        self._of.world.results.pop(task_id, None)
+
+
+class NoKeeper:
+    """Renews nothing: time only passes where the scheduler says so."""
+
+    def __init__(self, store: SteppingStore) -> None:
+        self._store = store
+
+    def keep(self, hold: Any) -> None: ...
+    def let_go(self, hold: Any) -> None: ...
+    def is_keeping(self, agent_id: str) -> bool:
+        return False
+
+    def unschedule(self, agent_id: str, moment: int) -> None:
+        self._store.unschedule({agent_id: moment})
+
+
+class AtOnce:
+    """Does at once what is to be done aside: with a thread of its own there would be no schedule."""
+
+    def do(self, action: Callable[[], object]) -> None:
+        action()
+
+    def finish(self, seconds: float) -> bool:
+        return True

@@ -1,0 +1,119 @@
+"""Who acts: workers, a watchdog and a caller, which execute the library's own code and Celery's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from celery.app.trace import TraceInfo, build_tracer
+
+from celery_ckpt import AgentRun, Agents, EveryN, agent_task
+from celery_ckpt.errors import CheckpointError
+from celery_ckpt.runtime.process import context as contexts
+from celery_ckpt.runtime.process.context import AppContext
+from celery_ckpt.runtime.worker.watchdog import Watchdog
+from tests.protocol.access import (
+    AtOnce,
+    NoKeeper,
+    SteppingBackend,
+    SteppingBroker,
+    SteppingStore,
+    SteppingUnacked,
+)
+from tests.protocol.world import AGENT, CALLS, HEARD, LEASE, World, pause
+
+
+class _Quiet(TraceInfo):
+    """Says nothing in a log of what was ignored: that takes longer than all the rest."""
+
+    def _log_error(self, *_: Any) -> None: ...
+
+
+class Process:
+    """An app with an agent's task, as one process has it."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.store = SteppingStore()
+        self.broker = SteppingBroker(self.store)
+        self.app = Celery(name, set_as_current=False, broker="memory://")
+        self.app.conf.update(ckpt_store_url="memory://", ckpt_lease_ttl=LEASE, task_publish_retry=False)
+        self.app.producer_or_acquire = self.broker.acquired
+        self.app._backend = SteppingBackend(self.app, self.store)
+        self.context = AppContext(self.app, store=self.store)  # type: ignore[arg-type]
+        self.context.owner = f"{name}/-/-/-/-"  # as a process is named that nobody can see
+        self.context.keeper = NoKeeper(self.store)  # type: ignore[assignment]
+        self.context.aside = AtOnce()  # type: ignore[assignment]
+        contexts._contexts[self.app] = self.context
+        declare = agent_task(app=self.app, shared=False, name="agent", strategy=EveryN(1), **options)
+        self.task = declare(self._body)
+        self._trace = build_tracer("agent", self.task, app=self.app, Info=_Quiet)
+
+    def _body(self, run: AgentRun) -> list[str]:
+        self.world.begin(self, run.run_id)
+        try:
+            for number in run.iterations(limit=CALLS):
+                call = run.step("call", self.world.call, run.run_id, number)
+                run.state["done"] = [*run.state.get("done", []), call]
+                if number == CALLS:
+                    self.world.fail(run.run_id, run.task.request.retries)
+            return list(run.state["done"])
+        finally:
+            self.world.bodies.pop(self, None)
+
+    @property
+    def world(self) -> World:
+        return self.store.world
+
+    def enter(self, world: World) -> None:
+        """Begin anew, in another world, or after a crash."""
+        self.store.world = world
+        world.bodies.pop(self, None)
+
+    # -- what it does --------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """A worker: takes messages and acknowledges each when all is done."""
+        while True:
+            pause("take a message", self.world.has_message)
+            message = self.world.taken()
+            # Redis hands it out first, and the worker notes it down then.
+            pause("keep it as not acknowledged")
+            self.world.deliver(message, self)
+            where = {"exchange": "", "routing_key": "celery"}
+            request = {"properties": {"delivery_tag": message.tag}, "delivery_info": where}
+            self._trace(message.run_id, (), {}, {**message.headers, **request})
+            pause("acknowledge")
+            self.world.unacked.pop(message.tag, None)
+
+    def watch(self) -> None:
+        """A watchdog: looks whenever something is due."""
+        dog = Watchdog(self.app, lambda: None)
+        while True:
+            pause("look", self._is_due)
+            dog.look(SteppingUnacked(self.broker))  # type: ignore[arg-type]
+
+    def _is_due(self) -> bool:
+        now = self.world.clock.now().timestamp()
+        return any(moment <= now for moment in self.world.moments())
+
+    def send(self, *run_ids: str) -> Callable[[], None]:
+        """A caller: sends its runs one after the other."""
+        heard = self.app.signature(HEARD, immutable=True)
+
+        def act() -> None:
+            for run_id in run_ids:
+                self.task.apply_async(task_id=run_id, agent_id=AGENT, link=heard)
+
+        return act
+
+    def operate(self, act: Callable[[Agents, World], object]) -> Callable[[], None]:
+        """Somebody who acts on agents from outside."""
+
+        def operator() -> None:
+            try:
+                act(Agents(self.app), self.world)
+            except CheckpointError as error:
+                self.world.wrong.append(f"whoever acted from outside got {error!r}")
+
+        return operator

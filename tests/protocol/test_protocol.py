@@ -1,0 +1,65 @@
+"""The order of writes, explored: the real code, step by step, with everything that can come between."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from tests.protocol.access import SteppingUnacked
+from tests.protocol.scenarios import PLANS, Scenario, explore, told
+from tests.protocol.schedules import alternatives
+from tests.protocol.wrong_orders import BROKEN
+
+#: How many things come between, in every combination. With 2 it takes minutes.
+DEPTH = int(os.environ.get("CKPT_MODEL_DEPTH", "1"))
+
+
+@pytest.fixture(autouse=True)
+def stepping_broker() -> Iterator[None]:
+    with (
+        patch("celery_ckpt.runtime.broker.unacked.Unacked", SteppingUnacked),
+        # Nobody reads how the tracer tells of exceptions.
+        patch(
+            "celery.app.trace.ExceptionInfo",
+            lambda *_, **__: SimpleNamespace(exception=None, traceback=""),
+        ),
+        patch("celery_ckpt.runtime.worker.watchdog.is_known_dead", lambda owner: False),
+        patch("celery_ckpt.runtime.attempt.start.is_known_dead", lambda owner: False),
+    ):
+        yield
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", PLANS)
+def test_all_is_well_whatever_comes_between(name: str) -> None:
+    scenario = Scenario(name)
+    assert explore(scenario, DEPTH, scenario.given) > 20
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_all_is_well_whatever_four_things_come_between(name: str) -> None:
+    scenario, chance = Scenario(name), random.Random(20261116)
+    for _ in range(20 * DEPTH):
+        deviations: dict[int, str] = {**scenario.given}
+        for _ in range(4):
+            execution = scenario.run(deviations)
+            assert not execution.world.wrong, told(execution, deviations)
+            behind = list(alternatives(execution, max(deviations, default=-1)))
+            if not behind:
+                break
+            number, what = chance.choice(behind)
+            deviations[number] = what
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_wrong_order_is_found(what: str) -> None:
+    (name, instead), plan, given, found = BROKEN[what]
+    with patch(name, instead):
+        scenario = Scenario(plan, given)
+        with pytest.raises(AssertionError, match=found):
+            explore(scenario, 1, scenario.given)

@@ -1,0 +1,1 @@
+"""Agents through pytest-celery, on containers or, without a Docker engine, on processes."""

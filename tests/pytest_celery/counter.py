@@ -1,0 +1,25 @@
+"""An agent for the workers of a setup: they get a copy of this file, their logs tell what it does."""
+
+from __future__ import annotations
+
+from celery_ckpt import AgentRun, EveryN, agent_task
+from tests.pytest_celery.gate import pass_gate
+
+
+@agent_task(name="counting", strategy=EveryN(1))
+def counting(run: AgentRun, n: int, *, held: bool = False) -> list[int]:
+    """Add the numbers up to ``n``, one in each turn; says which it adds, and which are on record.
+
+    If it is to be held, its first attempt waits at the gate while it adds the third.
+    """
+
+    def add(number: int) -> int:
+        print(f"adds {number};", flush=True)  # noqa: T201
+        if held and (number, run.attempt) == (3, 1):
+            pass_gate(run.task)
+        return run.state.get("sum", 0) + number
+
+    for number in run.iterations(limit=n):
+        run.state["sum"] = run.step("add", add, number)
+        print(f"has {number};", flush=True)  # noqa: T201
+    return [run.state["sum"], run.attempt, run.task.request.retries]

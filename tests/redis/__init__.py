@@ -1,0 +1,1 @@
+"""The Redis store on real servers: cluster, Sentinel, outages, races, damage, costs."""

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import RedisCluster
+from redis.cluster import ClusterNode
+
+from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
+from celery_ckpt.records import Schedule
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.testing.contract.swept import sweep
+from tests.support.redis_agents import every_verb, work
+from tests.support.servers.valkey import LOOPBACK, Valkey, cluster
+
+
+@pytest.fixture(scope="module")
+def masters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Valkey]]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+def flush(masters: list[Valkey], what: str) -> None:
+    for node in masters:
+        with node.client() as client:
+            client.execute_command(what)
+
+
+@pytest.fixture
+def clustered(masters: list[Valkey]) -> Iterator[CheckpointStore]:
+    flush(masters, "FLUSHALL")
+    hosts = ",".join(f"{LOOPBACK}:{node.port}" for node in masters[:2])
+    with open_store(f"redis+cluster://{hosts}") as store:
+        yield store
+
+
+@pytest.mark.parametrize("agent_id", ["agent", "{another}", "a third %7B", "\0", "🦊" * 512])
+def test_every_verb_works_on_a_cluster(clustered: CheckpointStore, agent_id: str) -> None:
+    every_verb(clustered, agent_id)
+
+
+def test_agents_spread_over_all_masters_and_are_all_found(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    saved = {f"agent {number}": work(clustered, f"agent {number}", 2) for number in range(40)}
+    for node in masters:
+        with node.client() as client:
+            logs = [key for key in client.scan_iter() if key.endswith(b":log")]
+        assert len(logs) > 3
+    assert sorted(clustered.agents()) == sorted(saved)
+    for name, (first, second) in saved.items():
+        assert clustered.load(first.id) == first
+        assert clustered.load_latest(name) == second
+
+
+def test_a_deleted_agent_leaves_no_key_on_any_master(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    for number in range(10):
+        every_verb(clustered, f"agent {number}")
+    for node in masters:
+        with node.client() as client:
+            assert client.dbsize() == 0
+
+
+def test_the_masters_are_asked_what_they_can_lose(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    risks = clustered.risks()
+    assert all("append-only file is off" in risk for risk in risks)
+    assert {risk.partition(": ")[0] for risk in risks} == {
+        f"{LOOPBACK}:{node.port}" for node in masters
+    }
+
+
+def test_no_server_is_asked_where_the_keys_of_a_script_are(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    for number in range(40):
+        work(clustered, f"agent {number}", 3)
+    flush(masters, "CONFIG RESETSTAT")
+    assert len(sweep(clustered, Rules(keep=1))) == 40
+    for node in masters:
+        with node.client() as client:
+            assert "cmdstat_evalsha" in client.info("commandstats")
+            assert "cmdstat_command|getkeys" not in client.info("commandstats")
+
+
+def test_scripts_flushed_from_a_cluster_are_sent_again(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    work(clustered, "agent", 1)
+    flush(masters, "SCRIPT FLUSH")
+    work(clustered, "agent", 1)
+    assert len(clustered.list("agent")) == 2
+
+
+def test_a_cluster_client_that_was_passed_in_is_not_closed(
+    clustered: CheckpointStore, masters: list[Valkey]
+) -> None:
+    nodes = [ClusterNode(LOOPBACK, node.port) for node in masters]
+    with RedisCluster(startup_nodes=nodes, decode_responses=True) as client:
+        with RedisCheckpointStore(client) as store:
+            every_verb(store, "agent")
+        assert client.ping()
+
+
+def test_a_sweep_works_on_a_cluster(clustered: CheckpointStore, masters: list[Valkey]) -> None:
+    latest = {f"agent {number}": work(clustered, f"agent {number}", 4)[-1] for number in range(20)}
+    flush(masters, "SCRIPT FLUSH")
+
+    assert sweep(clustered, Rules(keep=1)) == sorted(latest)
+    assert sweep(clustered, Rules(keep=1)) == []
+    assert {name: clustered.list(name) for name in latest} == {n: [c] for n, c in latest.items()}
+    clustered.schedule("nobody", 60, Schedule.SWEEP)
+    assert [found.subject for found in clustered.findings(repair=True)] == ["nobody"]
+    assert list(clustered.findings()) == []

@@ -1,0 +1,153 @@
+"""What an operation costs on the wire and in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from celery_ckpt import Checkpoint, RedisCheckpointStore
+from celery_ckpt.records import Schedule
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.testing.contract.swept import sweep
+from tests.support.redis_agents import checkpoint, line, talk, work
+from tests.support.servers.proxies import Proxy
+from tests.support.servers.valkey import Valkey
+
+
+def log_length(valkey: Valkey, agent_id: str) -> int:
+    with valkey.client() as client:
+        return client.llen(f"ckpt:{{{agent_id}}}:log")
+
+
+def trips_of(wire: Proxy, action: Callable[[], object]) -> int:
+    wire.reset()
+    action()
+    return wire.trips
+
+
+@pytest.fixture
+def saved(far_store: RedisCheckpointStore) -> list[Checkpoint]:
+    """The checkpoints of an agent that the store knows, on a server that knows the scripts."""
+    lease = far_store.acquire("agent", "somebody", 30)
+    saved = work(far_store, "agent", 3, lease)
+    far_store.release(lease)
+    return saved
+
+
+def test_a_save_is_one_round_trip(far_store, wire: Proxy, saved: list[Checkpoint]) -> None:
+    conversation = saved[-1].conversation
+    conversation.append(line("agent", 4))
+    fourth = Checkpoint.new("agent", conversation, 4)
+    assert trips_of(wire, lambda: far_store.save(fourth)) == 1
+
+
+def test_loading_the_latest_is_one_round_trip(far_store, wire: Proxy, saved) -> None:
+    assert trips_of(wire, lambda: far_store.load_latest("agent")) == 1
+
+
+def test_loading_by_id_is_two_round_trips(far_store, wire: Proxy, saved) -> None:
+    assert trips_of(wire, lambda: far_store.load(saved[0].id)) == 2
+
+
+def test_acquiring_and_keeping_a_lease_is_one_round_trip_each(far_store, wire: Proxy, saved) -> None:
+    leases = []
+    assert trips_of(wire, lambda: leases.append(far_store.acquire("agent", "me", 30))) == 1
+    far_store.renew(leases[0], 30)
+    assert trips_of(wire, lambda: far_store.renew(leases[0], 30)) == 1
+    assert trips_of(wire, lambda: far_store.release(leases[0])) == 1
+
+
+def test_a_first_save_adds_nothing_but_index_writes(far_store, wire: Proxy, saved) -> None:
+    another = checkpoint("another agent")
+    assert trips_of(wire, lambda: far_store.save(another)) == 3
+
+
+def test_a_save_after_a_load_by_a_new_process_is_one_round_trip_and_an_index_write(
+    far_store, wire: Proxy, saved
+) -> None:
+    with RedisCheckpointStore.from_url(wire.url) as other:
+        conversation = other.load_latest("agent").conversation
+        conversation.append(line("agent", 4))
+        fourth = Checkpoint.new("agent", conversation, 4)
+        assert trips_of(wire, lambda: other.save(fourth)) == 2
+
+
+def test_a_save_late_in_a_conversation_sends_no_more_than_an_early_one(
+    far_store: RedisCheckpointStore, wire: Proxy, valkey: Valkey
+) -> None:
+    def bytes_of_next_save() -> int:
+        wire.reset()
+        work(far_store, "agent", 1)
+        return wire.bytes_sent
+
+    work(far_store, "agent", 4)
+    early = bytes_of_next_save()
+    work(far_store, "agent", 194)
+    late = bytes_of_next_save()
+    assert late <= early + 30  # some numbers have more digits
+    assert log_length(valkey, "agent") == 200
+
+
+def test_a_writer_that_never_saw_the_agent_does_not_write_its_messages_again(
+    store: RedisCheckpointStore, valkey: Valkey, redis_url: str
+) -> None:
+    work(store, "agent", 10)
+    with RedisCheckpointStore.from_url(redis_url) as cold:
+        continued = Checkpoint.new("agent", talk("agent", 11), 11)
+        cold.save(continued)
+    assert log_length(valkey, "agent") == 11
+    assert store.load_latest("agent") == continued
+
+
+def test_a_compaction_writes_only_what_is_new(store: RedisCheckpointStore, valkey: Valkey) -> None:
+    conversation = work(store, "agent", 10)[-1].conversation
+    summary = line("agent", 1000)
+    conversation.replace([summary, *conversation.messages[5:]])
+    compacted = Checkpoint.new("agent", conversation, 11)
+    store.save(compacted)
+    assert log_length(valkey, "agent") == 11
+    assert store.load_latest("agent") == compacted
+
+
+def test_pruning_trims_the_log(store: RedisCheckpointStore, valkey: Valkey) -> None:
+    work(store, "agent", 10)
+    fresh = Checkpoint.new("agent", talk("someone else", 3), 11)
+    store.save(fresh)
+    assert log_length(valkey, "agent") == 13
+    assert store.prune("agent", keep=1) == 10
+    assert log_length(valkey, "agent") == 3
+    more = work(store, "agent", 2)
+    assert store.list("agent") == [*reversed(more), fresh]
+
+
+def test_pruning_everything_leaves_no_log(store: RedisCheckpointStore, valkey: Valkey) -> None:
+    work(store, "agent", 10)
+    assert store.prune("agent", keep=0) == 10
+    assert log_length(valkey, "agent") == 0
+    assert store.load_latest("agent") is None
+    again = work(store, "agent", 2)
+    assert store.list("agent") == again[::-1]
+
+
+def test_only_the_first_save_since_a_sweep_writes_an_index(far_store, wire: Proxy, saved) -> None:
+    for _ in range(2):
+        sweep(far_store)
+        assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 3  # it loads the latest first
+        assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 1
+
+
+def test_a_sweep_with_nothing_to_do_is_one_round_trip(far_store, wire: Proxy, saved) -> None:
+    sweep(far_store)
+    assert trips_of(wire, lambda: far_store.claim_due(100, 60, Schedule.SWEEP)) == 1
+
+
+def test_a_sweep_takes_as_many_round_trips_for_ten_agents_as_for_one(far_store, wire: Proxy) -> None:
+    def trips_for(agents: int) -> int:
+        for number in range(agents):
+            work(far_store, f"agent-{number}", 3)
+        return trips_of(wire, lambda: sweep(far_store, Rules(keep=1)))
+
+    assert trips_for(1) > 0  # the server learns the scripts
+    # The client sends longer pipelines in pieces, which the proxy would take for several trips.
+    assert trips_for(1) == trips_for(10) == 4

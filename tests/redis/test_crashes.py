@@ -1,0 +1,83 @@
+"""Kill -9 in the middle of saving: what was acknowledged is there, and the latest is whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
+from tests.support.redis_agents import talk
+from tests.support.redis_writers import another_process, save_for_ever
+from tests.support.servers.valkey import APPEND_ONLY, Valkey, wait_until
+
+KILLED_CLIENTS = 30
+KILLED_SERVERS = 6
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Where the writer notes what was acknowledged."""
+    path = tmp_path / "acknowledged"
+    path.touch()
+    return path
+
+
+def wait_for_more(notes: Path) -> None:
+    """Wait for a few acknowledged saves, so that a kill comes at some moment of the next."""
+    more = notes.stat().st_size + random.randrange(1, 400)
+    wait_until("more was acknowledged", lambda: notes.stat().st_size >= more)
+
+
+def assert_nothing_is_missing(store: CheckpointStore, notes: Path) -> None:
+    acknowledged = notes.read_text().split()
+    history = [info.id for info in reversed(store.history("agent"))]
+    # At most one save at a time was under way and could be there without having been acknowledged.
+    assert [one for one in history if one in set(acknowledged)] == acknowledged
+    latest = store.load_latest("agent")
+    assert latest.id == history[-1]
+    assert latest.conversation == talk("agent", latest.iteration)
+
+
+def assert_all_are_exact(store: CheckpointStore) -> None:
+    listed = store.list("agent")
+    assert [one.iteration for one in reversed(listed)] == list(range(1, len(listed) + 1))
+    everything = talk("agent", len(listed)).messages
+    for one in listed[:: max(1, len(listed) // 50)]:
+        assert one.conversation.messages == everything[: one.iteration]
+
+
+def test_a_client_killed_while_it_saves_leaves_nothing_half_done(
+    store: RedisCheckpointStore, redis_url: str, notes: Path
+) -> None:
+    for _ in range(KILLED_CLIENTS):
+        with another_process(save_for_ever, redis_url, "agent", notes) as writer:
+            wait_for_more(notes)
+            writer.kill()
+        assert_nothing_is_missing(store, notes)
+    assert_all_are_exact(store)
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[Valkey]:
+    with Valkey(tmp_path / "valkey", *APPEND_ONLY) as server:
+        yield server
+
+
+def test_a_server_killed_while_others_save_has_all_it_acknowledged(
+    lasting: Valkey, notes: Path
+) -> None:
+    with (
+        open_store(lasting.url) as store,
+        another_process(save_for_ever, lasting.url, "agent", notes) as writer,
+    ):
+        for _ in range(KILLED_SERVERS):
+            wait_for_more(notes)
+            lasting.restart()
+        wait_for_more(notes)
+        writer.kill()
+        writer.join()
+        assert_nothing_is_missing(store, notes)
+        assert_all_are_exact(store)

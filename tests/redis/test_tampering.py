@@ -1,0 +1,196 @@
+"""What somebody wrote into keys by hand is named, and keeps nobody else from being looked after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
+from celery_ckpt.errors import CheckpointDamaged, StoreError
+from celery_ckpt.records import Schedule
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import PrunePlan
+from celery_ckpt.stores.redis import doctor
+from celery_ckpt.testing import make_checkpoint, make_message, make_step
+from celery_ckpt.testing.contract.swept import judged, settled
+from tests.support.redis_agents import run, work
+from tests.support.servers.valkey import Valkey
+
+AGENT, RUNS, STEPS = "ckpt:{agent}:agent", "ckpt:{agent}:runs", "ckpt:{agent}:steps"
+#: A name that is no text.
+NO_TEXT = b"\xff\xfe"
+LONGEST = b"x" * 513
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def server(valkey: Valkey, redis_url: str) -> Iterator[Redis]:
+    with valkey.client() as client:
+        yield client
+
+
+@pytest.fixture
+def saved(store: RedisCheckpointStore) -> list[Checkpoint]:
+    work(store, "neighbour", 2)
+    return work(store, "agent", 2)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PATIENCE", 0)
+
+
+@pytest.mark.parametrize("name", [NO_TEXT, b"", LONGEST])
+@pytest.mark.parametrize("rounds", Schedule)
+def test_a_moment_for_what_can_be_no_agent_keeps_no_others_from_theirs(
+    store, server, saved, rounds: Schedule, name: bytes
+) -> None:
+    store.schedule("agent", 0, rounds)
+    for key in store._keys.moments(rounds):
+        server.zadd(key, {name: 0})
+
+    assert "agent" in [agent_id for agent_id, _ in store.claim_due(100, 10, rounds)]
+    assert all(agent_id for agent_id, _ in store.claim_due(100, 10, rounds))
+    [*found] = (one for one in store.findings(repair=True) if "no agent's name" in one.what)
+    assert len(found) == len(store._keys.moments(rounds))
+    assert not any("no agent's name" in one.what for one in store.findings())
+
+
+def test_an_index_with_what_is_no_name_lists_the_others(store, server, saved) -> None:
+    for shard in "abcdefghijklmnopqrstuvwxyz234567":
+        server.zadd(f"ckpt:agents:{shard}", {b"x:" + NO_TEXT: 0, b"no name": 0})
+    assert sorted(store.agents()) == ["agent", "neighbour"]
+
+
+def test_an_id_that_somebody_gave_to_nobody_is_not_found_and_goes(store, server, saved) -> None:
+    for shard in "abcdefghijklmnopqrstuvwxyz234567":
+        server.hset(f"ckpt:ids:{shard}", "foreign", NO_TEXT)
+    assert store.load("foreign") is None
+    assert [one for one in store.findings(repair=True) if "foreign" in one.what]
+    assert list(store.findings()) == []
+
+
+@pytest.mark.parametrize("field", [NO_TEXT, b":", b"x:y:z", b"9" * 30])
+def test_a_step_whose_name_somebody_changed_is_named_by_its_agent(
+    store, server, saved, field: bytes
+) -> None:
+    store.record_step(make_step("agent", "run-1", "key"))
+    [value] = server.hgetall(STEPS).values()
+    server.hset(STEPS, field, value)
+    with pytest.raises(StoreError, match="'agent'"):
+        store.rewrite("agent", lambda contents: contents)
+
+
+@pytest.mark.parametrize("name", [b"", LONGEST])
+def test_a_run_whose_name_somebody_changed_is_named_by_its_agent(
+    store, server, saved, name: bytes
+) -> None:
+    store.add_run(run("agent"))
+    server.hset(RUNS, name, server.hget(RUNS, "run-1"))
+    with pytest.raises(StoreError, match="of agent 'agent' is damaged"):
+        store.runs("agent")
+
+
+def test_names_that_are_no_text_are_shown_escaped(store, server, saved) -> None:
+    store.add_run(run("agent"))
+    server.hset(RUNS, NO_TEXT, server.hget(RUNS, "run-1"))
+    server.hset(AGENT, b"c:" + NO_TEXT, server.hget(AGENT, f"c:{saved[0].id}"))
+    server.hset(AGENT, "active", NO_TEXT)
+    assert {one.run_id for one in store.runs("agent")} == {"run-1", r"\xff\xfe"}
+    assert r"\xff\xfe" in {info.id for info in store.history("agent")}
+    assert store.activity("agent").active == r"\xff\xfe"
+    assert store.load_latest("agent") == saved[-1]
+
+
+def test_an_agent_without_tip_and_messages_is_not_taken_for_a_new_one(store, server, saved) -> None:
+    server.hdel(AGENT, "tip")
+    server.delete("ckpt:{agent}:log")
+    with pytest.raises(CheckpointDamaged, match="'agent'"):
+        store.load_latest("agent")
+
+
+DAMAGE: dict[str, Callable[[Redis], Any]] = {
+    "a lease without an end": lambda server: server.hset(AGENT, "expires_ms", "soon"),
+    "a log that begins nowhere": lambda server: server.hset(AGENT, "first", "x"),
+    "a nonce that is no text": lambda server: server.hset(AGENT, "nonce", NO_TEXT),
+    "another kind of key": lambda server: (server.delete(AGENT), server.set(AGENT, "x")),
+    "a run that ended at no time": lambda server: (
+        server.hset(AGENT, "last", "run-1"),
+        server.hset(RUNS, "run-1", b'1 failed 1 0 0 - - {"x":1,"created_at":"x","ended_at":7}'),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_sweep_is_told_of_a_damaged_agent_and_sees_the_others(store, server, saved, how: str) -> None:
+    store.acquire("agent", "me", 60)
+    DAMAGE[how](server)
+
+    damaged, neighbour = store.snapshots(["agent", "neighbour"])
+
+    assert damaged.damage
+    assert len(neighbour.marks) == 2
+    assert "agent" in [one.subject for one in store.findings() if one.kind == "damaged"]
+
+
+def test_a_lease_of_which_parts_are_missing_is_an_error_of_the_store(store, server, saved) -> None:
+    store.acquire("agent", "me", 60)
+    server.hdel(AGENT, "owner")
+    with pytest.raises(StoreError, match="'agent'"):
+        store.holder("agent")
+    with pytest.raises(StoreError, match="'agent'"):
+        store.acquire("agent", "other", 60)
+
+
+def test_what_the_server_cannot_do_with_a_key_is_said_with_its_name(store, server, saved) -> None:
+    server.delete(AGENT)
+    server.set(AGENT, "x")
+    for read in (store.load_latest, store.history, store.holder, store.activity, store.policy):
+        with pytest.raises(StoreError, match=r"answered about ckpt:\{agent\}:agent: .*WRONGTYPE"):
+            read("agent")
+
+
+def _wrong_kind(key: str) -> Callable[[Redis], object]:
+    return lambda server: (server.delete(key), server.set(key, "no such thing"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (_wrong_kind("ckpt:{agent}:log"), "WRONGTYPE"),
+        (_wrong_kind("ckpt:{agent}:stepidx"), "WRONGTYPE"),
+        (lambda server: server.hset(AGENT, "listed", "many"), "number expected"),
+    ],
+    ids=["log", "steps", "listed"],
+)
+def test_an_agent_that_cannot_be_pruned_keeps_no_other_from_it(
+    store: RedisCheckpointStore,
+    server: Redis,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Redis], object],
+    told: str,
+) -> None:
+    histories = {name: [] for name in ("neighbour", "agent", "other neighbour")}
+    for name, history in histories.items():
+        for run_id in ("old", "last"):
+            settled(store, name, run_id, NOON)
+            store.record_step(make_step(name, run_id))
+        for number in range(3):  # what a later one says is all new, so that the log is trimmed
+            history.append(make_checkpoint(name, Conversation(messages=[make_message(f"{number}")])))
+            store.save(history[-1])
+    spoil(server)
+    rules = Rules(keep=1, forget_after=60)
+    pruned = {one.agent_id: one for one in store.apply(judged(store, rules))}
+
+    assert (told in caplog.text, "Agent 'agent' is not pruned" in caplog.text) == (True, True)
+    for name in ("neighbour", "other neighbour"):
+        assert (pruned[name].checkpoints, pruned[name].runs) == (2, 1)
+        assert store.list(name) == histories[name][-1:]
+    [snapshot] = store.snapshots(["agent"])
+    drop = [one.id for one in histories["agent"][:2]]
+    with pytest.raises(StoreError, match=told):
+        store.apply([PrunePlan(snapshot, drop=drop, runs_before=NOON)])

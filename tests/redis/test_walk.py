@@ -1,0 +1,30 @@
+"""The files and functions that a save to Redis visits. ``tests/support/walk.py`` counts the rest.
+
+The limits are what a save takes today: lower them when the path gets shorter. The target for
+``run.emit`` is 15 files and 40 functions.
+"""
+
+from __future__ import annotations
+
+from celery_ckpt import RedisCheckpointStore
+from tests.support.walk import Walk, Worker, emit, save, walk
+
+
+def assert_at_most(found: Walk, files: int, functions: int) -> None:
+    listed = "\n".join(found.visited)
+    assert found.files <= files, f"{found}:\n{listed}"
+    assert found.functions <= functions, f"{found}:\n{listed}"
+
+
+def test_an_emit_that_saves_visits_no_more_than_it_did(redis_url: str) -> None:
+    with Worker(redis_url, redis_url) as worker:
+        assert_at_most(emit(worker), files=30, functions=78)
+
+
+def test_a_save_visits_no_more_than_it_did(store: RedisCheckpointStore) -> None:
+    assert_at_most(save(store), files=14, functions=33)
+
+
+def test_a_walk_counts_nothing_but_the_package() -> None:
+    found = walk(lambda: [str(number) for number in range(3)])
+    assert (found.files, found.functions, found.hops, found.depth) == (0, 0, 0, 0)

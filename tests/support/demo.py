@@ -1,0 +1,138 @@
+"""The demo as a person starts it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from tests.support.wait import until
+
+ROOT = Path(__file__).parents[2]
+DEMO = ("-m", "celery_ckpt.demo")
+#: With two cores that others use as well.
+DEADLINE = 60.0
+_GONE_DEADLINE = 10.0
+
+
+class Demo:
+    """Runs it, with its temporary files in a folder of their own; ``columns`` gives it a terminal."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        columns: int | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = folder / "tmp"
+        self._folder.mkdir()
+        self._told, self._is_read = b"", True
+        ours, theirs = pty.openpty() if columns else os.pipe()
+        # As a terminal does: what it runs is the leader of a group of its own.
+        self.process = subprocess.Popen(
+            [sys.executable, *(arguments or DEMO)],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=folder,
+            env=self._environment(columns, variables or {}),
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._ours = ours
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _environment(self, columns: int | None, variables: Mapping[str, str]) -> dict[str, str]:
+        size = {"COLUMNS": str(columns), "LINES": "24", "TERM": "xterm-256color"} if columns else {}
+        own = {
+            "TMPDIR": str(self._folder),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUTF8": "1",
+        }
+        return {**os.environ, **own, **size, **variables}
+
+    def _read(self) -> None:
+        # A terminal whose other end is closed answers with an error.
+        with suppress(OSError):
+            while self._is_read and (some := os.read(self._ours, 65536)):
+                self._told += some
+        os.close(self._ours)
+
+    @property
+    def told(self) -> str:
+        """All that it has printed."""
+        return self._told.decode(errors="replace")
+
+    def wait_for(self, text: str) -> Self:
+        """Wait until it has printed that."""
+        until(lambda: text in self.told or self._is_over(text), DEADLINE, f"{text!r} in {self.told}")
+        return self
+
+    def _is_over(self, text: str) -> bool:
+        assert self.process.poll() is None, f"it ended without {text!r}:\n{self.told}"
+        return False
+
+    def wait(self) -> int:
+        """Wait for its end; returns its exit status."""
+        status = self.process.wait(240)
+        self._reader.join(240)
+        return status
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def hang_up(self) -> None:
+        """Nobody reads any more what it prints."""
+        self._is_read = False
+
+    def processes(self) -> list[psutil.Process]:
+        """All that it has started: they work in its folder, or in what was its folder."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        # Not by their environment: Valkey writes its title over it.
+        try:
+            is_dead = process.status() == psutil.STATUS_ZOMBIE
+            return not is_dead and process.cwd().startswith(str(self._folder))
+        except psutil.Error:
+            return False
+
+    def started(self, word: str) -> psutil.Process:
+        """A process that it has started, by a word of its command line, without its children."""
+        return until(lambda: self._found(word), DEADLINE, f"a process with {word}")
+
+    def _found(self, word: str) -> psutil.Process | None:
+        found = [process for process in self.processes() if word in " ".join(process.cmdline())]
+        return min(found, key=lambda process: process.pid, default=None)
+
+    def wait_until_gone(self) -> None:
+        """Wait until all that it has started has ended."""
+        until(lambda: not self.processes(), _GONE_DEADLINE, "all its processes are gone")
+
+    def assert_nothing_left(self) -> None:
+        """No process and no file."""
+        self.wait_until_gone()
+        assert list(self._folder.iterdir()) == []
+
+    def close(self) -> None:
+        """End whatever is left."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.kill()
+        self.process.kill()
+        self.process.wait()
+
+
+StartDemo = Callable[..., Demo]

@@ -1,0 +1,119 @@
+"""An example run as its README says: its worker, its programs, its server, each a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from tests.support.servers.valkey import LAUNCHER, LOOPBACK, free_port
+from tests.support.wait import until
+from tests.support.workers.launch import ROOT
+from tests.support.workers.processes import FAST, Pool, WorkerProcess
+
+EXAMPLES = ROOT / "examples"
+#: Many processes start at once, and each imports a lot.
+DEADLINE = 60.0
+
+
+class Program:
+    """A Python program of an example, at work."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str], *arguments: str) -> None:
+        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, sys.executable]
+        self._process = subprocess.Popen(
+            [*launcher, *arguments],
+            cwd=directory,
+            env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def output(self) -> list[str]:
+        """Wait for its end; the lines that it printed."""
+        told, complaints = self._process.communicate(timeout=240)
+        assert self._process.returncode == 0, complaints
+        return told.splitlines()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        if self.is_running():
+            self._process.kill()
+        self._process.communicate()
+
+
+class Example:
+    """One directory below ``examples``."""
+
+    def __init__(self, name: str, app: str, environment: Mapping[str, str], scratch: Path) -> None:
+        self.directory, self._app, self._scratch = EXAMPLES / name, app, scratch
+        self._environment = {
+            **environment,
+            "PYTHONPATH": os.pathsep.join(map(str, [self.directory, ROOT])),
+        }
+        self._running = ExitStack()
+        self._workers: list[WorkerProcess] = []
+
+    def set(self, **variables: str) -> None:
+        """More for the environment."""
+        self._environment.update(variables)
+
+    def start_workers(self, pool: Pool = "prefork", concurrency: int = 1) -> None:
+        """``celery -A APP worker``, twice; they become ready while the test goes on."""
+        for name in ("worker1", "worker2"):
+            arguments = ["-A", self._app, "worker", "-n", f"{name}@%h", "-l", "INFO", *FAST]
+            arguments += ["-P", pool, "-c", str(concurrency)]
+            worker = WorkerProcess(self._scratch, arguments, self._environment, name=name)
+            self._running.callback(worker.close)
+            self._workers.append(worker.start())
+
+    def working(self) -> WorkerProcess:
+        """The worker that has something to do; the other one is there to go on with it, or will be."""
+
+        def busy() -> WorkerProcess | None:
+            return next((worker for worker in self._workers if " received" in worker.log()), None)
+
+        worker = until(busy, DEADLINE, "a worker has something to do")
+        assert worker is not None
+        return worker
+
+    def start(self, *arguments: str) -> Program:
+        """``python ARGUMENTS``, in the example's directory."""
+        program = Program(self.directory, self._environment, *arguments)
+        self._running.callback(program.close)
+        return program
+
+    def serve(self, *arguments: str) -> httpx.Client:
+        """``python ARGUMENTS PORT`` for a server, and a client for it once it answers."""
+        port = free_port()
+        server = self.start(*(argument.format(port=port) for argument in arguments))
+        client = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=DEADLINE, trust_env=False)
+        self._running.callback(client.close)
+        until(lambda: self._answers(server, client), DEADLINE, "the server answers")
+        return client
+
+    def _answers(self, server: Program, client: httpx.Client) -> bool:
+        assert server.is_running(), server.output()
+        try:
+            return client.get("/").status_code == httpx.codes.NOT_FOUND
+        except httpx.TransportError:
+            return False
+
+    def close(self) -> None:
+        """End everything."""
+        self._running.close()
+
+
+class OpenExample(Protocol):
+    """The example of that directory; whatever it starts ends with the test."""
+
+    def __call__(self, name: str, app: str) -> Example: ...

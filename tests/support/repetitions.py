@@ -1,0 +1,45 @@
+"""What a run may have done, whatever happened to it: every call once, but for those in flight."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+from tests.support.ledger import VARIABLE, Note, names
+from tests.support.tasks.scenarios import count
+
+
+@cache
+def uninterrupted(n: int) -> list[Any]:
+    """What counting to ``n`` gives when nothing happens."""
+    with patch.dict(os.environ, {VARIABLE: os.devnull}):
+        return count(n, 0)
+
+
+def repetitions(
+    run_id: str, n: int, notes: Sequence[Note], is_excused: Callable[[Note], bool] = lambda call: False
+) -> int:
+    """How many calls of a run were made again; each was made, and none that was recorded again, unless
+    there is an excuse for it.
+    """
+    wanted = {f"{what} {turn}" for what in ("llm", "tool") for turn in range(1, n + 1)}
+    made = names(note for note in notes if note.what == "call")
+    assert set(made) == wanted, f"run {run_id} made {made}"
+    again = [call for call in called_after_record(notes) if not is_excused(call)]
+    assert not again, f"called although recorded: {again}"
+    return len(made) - len(wanted)
+
+
+def called_after_record(notes: Sequence[Note]) -> list[Note]:
+    """The calls that somebody made although they were recorded."""
+    recorded: set[str] = set()
+    again = []
+    for note in notes:
+        if note.what == "recorded":
+            recorded.add(note["name"])
+        elif note.what == "call" and note["name"] in recorded:
+            again.append(note)
+    return again

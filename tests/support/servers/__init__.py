@@ -1,0 +1,1 @@
+"""Real servers, and what can be between a client and a server."""

@@ -1,0 +1,24 @@
+"""Writes down what is imported by threads, from the moment that a worker has its tasks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from tests.support.ledger import NO_RUN, VARIABLE, here
+
+MODULE = "tests.support.tasks.import_log"
+
+
+class _Finder:
+    """Finds nothing, and is asked first."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        thread = threading.current_thread()
+        if thread is not threading.main_thread():
+            here().note(NO_RUN, "import", module=name, thread=thread.name)
+
+
+if VARIABLE in os.environ:  # in a worker; the tests import this module too
+    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]

@@ -1,0 +1,128 @@
+"""Agents that are interrupted while their body is not at work, at a moment that the test names.
+
+A moment is a call of the store, before or after it is made, or a line that Celery's tracer logs. Each
+comes once for a run, in the process that executes it. A prefork child then gets the signal of a soft
+time limit; at ``TRACER_FAILS`` Celery's tracer runs into an error, whichever the pool.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from celery import current_task, shared_task
+from celery.signals import worker_init, worker_process_init
+
+from celery_ckpt import AgentRun, RedisCheckpointStore, agent_task
+from tests.support.ledger import here
+
+MODULE = "tests.support.tasks.interruptions"
+_STORE = ("start_run", "load_latest", "release", "save", "update_run")
+#: Moments in which the body of an agent is not at work.
+MOMENTS = (
+    *(f"{when} {name}" for name in _STORE for when in ("before", "after")),
+    "ignored",
+    "succeeded",
+)
+TRACER_FAILS = "tracer fails"
+_LOGGED = {"ignored": "ignored", TRACER_FAILS: "ignored", "succeeded": "succeeded in"}
+
+
+class Broken(Exception):
+    pass
+
+
+@agent_task(iterations_per_task=1, max_retries=0)
+def count(run: AgentRun, moment: str) -> int:
+    """Hands itself off once, and ends in its second attempt."""
+    for _ in run.iterations(limit=2):
+        run.state["sum"] = run.state.get("sum", 0) + run.iteration
+    return int(run.state["sum"])
+
+
+@agent_task(iterations_per_task=1, max_retries=0)
+async def async_count(run: AgentRun, moment: str) -> int:
+    """The same as a coroutine."""
+    async for _ in run.iterations(limit=2):
+        run.state["sum"] = run.state.get("sum", 0) + run.iteration
+    return int(run.state["sum"])
+
+
+@agent_task(iterations_per_task=1, max_retries=0)
+def grow(run: AgentRun) -> None:
+    """Has more to save at its hand-off than the store takes."""
+    for _ in run.iterations(limit=2):
+        run.state["text"] = "x" * 100_000
+
+
+@agent_task(max_retries=0)
+def held(run: AgentRun) -> str:
+    """Takes as long as it is held."""
+    here().call(run.run_id, "held")
+    return "done"
+
+
+@agent_task(max_retries=0)
+def fail(run: AgentRun, moment: str) -> None:
+    raise Broken("by itself")
+
+
+@agent_task(max_retries=1, retry_backoff=False, default_retry_delay=0)
+def fail_once(run: AgentRun, moment: str) -> int:
+    """Gives up its lease for the retry."""
+    if not run.task.request.retries:
+        raise Broken("once")
+    return int(run.task.request.retries)
+
+
+@shared_task
+def plain() -> None:
+    """None of an agent's; takes as long as it is held."""
+    here().call("", "plain")
+
+
+def _interrupt(moment: str) -> None:
+    """Send the signal, if the task that is being executed waits for that moment, and has not had it."""
+    request = getattr(current_task, "request", None)
+    if request is None or moment not in (request.args or ()):
+        return
+    if not here().notes(request.id, "interrupted"):
+        here().note(request.id, "interrupted", moment=moment)
+        if moment == TRACER_FAILS:
+            raise Broken(moment)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def _interrupted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _interrupt(f"before {name}")
+        result = method(*args, **kwargs)
+        _interrupt(f"after {name}")
+        return result
+
+    return call
+
+
+class _Listener(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        for moment, words in _LOGGED.items():
+            if words in record.getMessage():
+                _interrupt(moment)
+        return True
+
+
+# Only in a worker: the tests import this module too.
+@worker_process_init.connect(weak=False)
+def _interrupt_store(**_: Any) -> None:
+    for name in _STORE:
+        setattr(RedisCheckpointStore, name, _interrupted(name, getattr(RedisCheckpointStore, name)))
+
+
+@worker_init.connect(weak=False)
+def _interrupt_tracer(**_: Any) -> None:
+    logging.getLogger("celery.app.trace").addFilter(_Listener())

@@ -1,0 +1,95 @@
+"""Receivers of all signals, in the worker: what they are told goes to the ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from celery.utils.dispatch import Signal
+
+from celery_ckpt import AgentRun, CheckpointStore, EveryN, agent_task, signals
+from celery_ckpt.errors import StoreUnavailable
+from celery_ckpt.runtime.process.context import AppContext
+from tests.support.ledger import here
+
+#: Those of a run.
+SIGNALS: dict[str, Signal] = {
+    name: getattr(signals, name) for name in signals.__all__ if name != "checkpoints_pruned"
+}
+
+
+def _told(name: str) -> Any:
+    def receive(sender: Any, signal: Any, **facts: Any) -> None:
+        run = facts.get("run")
+        run_id = facts["run"].run_id if run else sender.request.id
+        kinds = {fact: type(value).__name__ for fact, value in facts.items()}
+        texts = {fact: str(facts[fact]) for fact in ("event", "reason", "name") if fact in facts}
+        here().note(run_id, name, sender=sender.name, kinds=kinds, texts=json.dumps(texts))
+
+    return receive
+
+
+def _broken(**_: Any) -> None:
+    raise RuntimeError("a receiver's own trouble")
+
+
+RECEIVERS = {name: _told(name) for name in SIGNALS}
+for name, signal in SIGNALS.items():
+    signal.connect(_broken)
+    signal.connect(RECEIVERS[name])
+
+
+@agent_task(strategy=EveryN(1), iterations_per_task=2)
+def telling(run: AgentRun, n: int) -> int:
+    """Has something to tell in each iteration."""
+    for _ in run.iterations(limit=n):
+        run.llm(_answer)
+    return run.iteration
+
+
+def _answer() -> dict[str, str]:
+    return {"role": "assistant", "content": "yes"}
+
+
+@agent_task(strategy=EveryN(1), autoretry_for=())
+def failing(run: AgentRun) -> None:
+    raise ValueError("no")
+
+
+@agent_task(strategy=EveryN(1))
+def changing(run: AgentRun, path: str) -> str:
+    """Asks for another step the second time."""
+    marker = Path(path)
+    if marker.exists():
+        return str(run.step("name", str.upper, "new"))
+    run.step("name", str.upper, "old")
+    marker.touch()
+    raise ConnectionError("once more")
+
+
+@agent_task(strategy=EveryN(1))
+def without_a_store(run: AgentRun) -> str:
+    """Its first checkpoint finds the store away."""
+    store: CheckpointStore = AppContext.of(run.task.app).store
+    save = store.save
+
+    def away(*args: Any, **kwargs: Any) -> None:
+        store.save = save  # type: ignore[method-assign]
+        raise StoreUnavailable(where="a test", reason="it says so")
+
+    store.save = away  # type: ignore[method-assign]
+    for _ in run.iterations(limit=2):
+        run.step("work", str.upper, "on")
+    return "done"
+
+
+@agent_task(strategy=EveryN(1))
+def overtaken(run: AgentRun) -> None:
+    """Somebody else takes its agent."""
+    context = AppContext.of(run.task.app)
+    holder = context.store.holder(run.agent_id)
+    lease = context.store.acquire(run.agent_id, "somebody", 0.05, over=holder)
+    context.store.release(lease)
+    if run.attempt == 1:
+        run.step("too late", str.upper, "x")

@@ -1,0 +1,84 @@
+"""Agents that let ``run.tools`` run what the model asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from celery_ckpt import AgentRun, EveryN, agent_task, current_run
+from tests.support.ledger import here
+from tests.support.wait import POLL
+
+MODULE = "tests.support.tasks.toolboxes"
+_SOON: dict[str, Any] = {"max_retries": 20, "retry_backoff": False, "default_retry_delay": 0}
+
+
+def asks(tool: str, n: int) -> dict[str, Any]:
+    """A reply that asks for the same tool so many times."""
+    calls = [
+        {"id": f"c{i}", "type": "function", "function": {"name": tool, "arguments": f'{{"n": {i}}}'}}
+        for i in range(n)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+async def _asks(tool: str, n: int) -> dict[str, Any]:
+    return asks(tool, n)
+
+
+def expected(turns: int, n: int) -> list[list[str]]:
+    """What the agents below find."""
+    return [[f"work {turn}.{i}" for i in range(n)] for turn in range(1, turns + 1)]
+
+
+def work(n: int) -> str:
+    """Takes as long as it is held. Its own thread knows the run."""
+    run = current_run()
+    here().call(run.run_id, name := f"work {run.iteration}.{n}")
+    return name
+
+
+async def async_work(n: int) -> str:
+    """The same on a loop."""
+    run = current_run()
+    here().note(run.run_id, "call", name=(name := f"work {run.iteration}.{n}"))
+    while here().is_held(name):
+        await asyncio.sleep(POLL)
+    return name
+
+
+def flaky(n: int) -> str:
+    """Every call of it fails once; the odd ones in a way that is worth a retry."""
+    run = current_run()
+    here().call(run.run_id, name := f"flaky {n}")
+    if len(here().calls(name, run.run_id)) == 1:
+        raise ConnectionError("busy") if n % 2 else ValueError("wrong")
+    return name
+
+
+@agent_task(strategy=EveryN(1), **_SOON)
+def with_threads(run: AgentRun, turns: int, n: int) -> Any:
+    with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
+        for _ in run.iterations(limit=turns):
+            found = run.tools(run.llm(asks, "work", n), [work])
+            run.state["found"] = [*run.state.get("found", []), found]
+        return run.state["found"]
+
+
+@agent_task(strategy=EveryN(1), **_SOON)
+async def with_tasks(run: AgentRun, turns: int, n: int) -> Any:
+    with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
+        async for _ in run.iterations(limit=turns):
+            found = await run.tools(await run.llm(_asks, "work", n), {"work": async_work})
+            run.state["found"] = [*run.state.get("found", []), found]
+        return run.state["found"]
+
+
+@agent_task(**_SOON)
+def with_retries(run: AgentRun, n: int) -> Any:
+    return run.tools(run.llm(asks, "flaky", n), [flaky], retry_on=ConnectionError)
+
+
+@agent_task(**_SOON)
+async def with_retries_of_tasks(run: AgentRun, n: int) -> Any:
+    return await run.tools(await run.llm(_asks, "flaky", n), [flaky], retry_on=ConnectionError)

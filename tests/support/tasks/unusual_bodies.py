@@ -1,0 +1,176 @@
+"""Agents whose bodies do what few bodies do."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.exceptions import Retry
+
+from celery_ckpt import AgentRun, EveryN, Message, agent_task
+from tests.support.ledger import here
+
+
+def _asks_for(*numbers: int) -> dict[str, Any]:
+    def call(number: int) -> dict[str, Any]:
+        function = {"name": "square", "arguments": f'{{"number": {number}}}'}
+        return {"id": f"c{number}", "type": "function", "function": function}
+
+    return {"role": "assistant", "content": None, "tool_calls": [call(number) for number in numbers]}
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+@agent_task
+def in_threads(run: AgentRun, turns: int) -> int:
+    """Runs its tools in threads of its own."""
+    for _ in run.iterations(limit=turns):
+        reply = run.llm(_asks_for, 1, 2, 3)
+        with ThreadPoolExecutor(3) as threads:
+            done = list(threads.map(lambda call: run.tool(call, _square), reply.tool_calls))
+        run.state["sum"] = run.state.get("sum", 0) + sum(done)
+    return int(run.state["sum"])
+
+
+@agent_task(strategy="never")
+def wants_no_checkpoints(run: AgentRun) -> int:
+    """Says and keeps something all the same."""
+    run.conversation.append(Message.user("go"))
+    run.state["squares"] = [run.step("square", _square, n) for n in run.iterations(limit=2)]
+    return len(run.conversation)
+
+
+@agent_task
+def answers_the_second_call_only(run: AgentRun) -> int:
+    """Returns while a result waits for that of the call before it."""
+    _, second = run.llm(_asks_for, 1, 2).tool_calls
+    return run.tool(second, _square)
+
+
+@agent_task(iterations_per_task=1)
+def factorial(run: AgentRun, number: int) -> list[Any]:
+    """Calls itself as a plain function, and tells the keys that all of them have."""
+    for _ in run.iterations(limit=2):
+        product, keys = (1, []) if number <= 1 else factorial(number - 1)
+        run.state["all"] = [number * product, [*keys, run.idempotency_key("pay")]]
+    return list(run.state["all"])
+
+
+@agent_task
+async def inner(run: AgentRun, number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+@agent_task
+async def outer(run: AgentRun, number: int, how: str) -> int:
+    """Calls an async agent as a plain function, on the loop or in a thread."""
+    return int(inner(number) if how == "on the loop" else await asyncio.to_thread(inner, number))
+
+
+@agent_task(max_retries=0)
+async def exits(run: AgentRun, attempts: int) -> int:
+    """Has something in it that ends the process, as scripts do."""
+    if run.attempt <= attempts:
+        await asyncio.gather(run.step("exit", sys.exit, "enough"))
+    return run.attempt
+
+
+@agent_task
+def retries_by_itself(run: AgentRun) -> int:
+    """Tells Celery of a retry that it has not sent."""
+    if run.attempt == 1:
+        raise Retry("some day")
+    return run.attempt
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@agent_task(autoretry_for=())
+def fails_speechless(run: AgentRun) -> None:
+    raise Speechless
+
+
+@agent_task
+def returns_what_nobody_can_keep(run: AgentRun) -> Any:
+    return run.step("think", lambda: 1) and object()
+
+
+def _of_name(name: str) -> Any:
+    """A body that asks for another step the second time, or finds an open call of its first time."""
+
+    def changes(run: AgentRun) -> Any:
+        here().note(run.run_id, "begin")
+        if run.attempt > 1:
+            return run.step("name", str.upper, "new")
+        run.step("name", str.upper, "old")
+        raise ConnectionError("once more")
+
+    def interrupted(run: AgentRun) -> Any:
+        if not run.resumed:
+            run.conversation.append(Message.user("go"))
+            run.conversation.append(_asks_for(1))
+            run.checkpoint()
+            raise ConnectionError("before the call was made")
+        return [message.role for message in run.conversation], len(
+            run.conversation.pending_tool_calls()
+        )
+
+    return {"changes": changes, "interrupted": interrupted}[name]
+
+
+_SOON: dict[str, Any] = {"retry_backoff": False, "default_retry_delay": 0}
+fails_if_changed = agent_task(name="fails_if_changed", on_changed="fail", **_SOON)(_of_name("changes"))
+interrupted = {
+    policy: agent_task(name=f"interrupted.{policy}", pending_calls=policy, **_SOON)(
+        _of_name("interrupted")
+    )
+    for policy in ("leave", "answer", "take_back")
+}
+
+
+@agent_task(strategy=EveryN(1), retry_backoff=False, default_retry_delay=0)
+def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
+    """Keeps what JSON cannot hold, as an attempt after it would too."""
+    for _ in run.iterations(limit=2):
+        kept: dict[str, Any] = {"state": run.state, "metadata": run.metadata}[what]
+        kept["when"] = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@agent_task(autoretry_for=())
+def retries_with_what_cannot_be_sent(run: AgentRun, what: Any = None) -> None:
+    """Tries again by its own hand, with an argument that no message can hold."""
+    run.task.retry(args=(object(),), countdown=0)
+
+
+@agent_task(autoretry_for=())
+def fails_in_an_except(run: AgentRun) -> None:
+    """Fails while it handles another error."""
+    try:
+        {}["the first error"]
+    except KeyError:
+        raise ValueError("the second error")  # noqa: B904
+
+
+@agent_task(autoretry_for=())
+def ends_its_process(run: AgentRun) -> None:
+    """Has something in it that ends the process, as scripts do, every time."""
+    here().note(run.run_id, "exit")
+    sys.exit(3)
+
+
+@agent_task(track_started=False)
+def tells_its_progress(run: AgentRun) -> None:
+    """Tells how far it is, as many tasks do."""
+    for number in run.iterations():
+        here().call(run.run_id, f"working {number}")
+        run.task.update_state(state="PROGRESS", meta={"done": number})
+        here().note(run.run_id, "told")

@@ -1,0 +1,33 @@
+"""Agents that count what they use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_ckpt import AgentRun, Usage, agent_task
+from tests.support.ledger import here
+
+MODULE = "tests.support.tasks.usage"
+
+
+def cost(model: str, usage: Usage) -> float:
+    """A coin for each token of input."""
+    return float(usage.input_tokens)
+
+
+def _ask(run: AgentRun, turn: int) -> dict[str, Any]:
+    here().call(run.run_id, f"ask {turn}")
+    return {
+        "model": "big",
+        "choices": [{"message": {"role": "assistant", "content": f"answer {turn}"}}],
+        "usage": {"prompt_tokens": 10**turn, "completion_tokens": 1},
+    }
+
+
+@agent_task(strategy="every:1", max_retries=3)
+def spend(run: AgentRun, turns: int) -> dict[str, Any]:
+    """Asks once a turn, and returns what it has used."""
+    with here().body(run.run_id, attempt=run.attempt):
+        for turn in run.iterations(limit=turns):
+            reply = run.llm(_ask, run, turn)
+        return {"answer": reply.text, **run.usage.to_dict()}

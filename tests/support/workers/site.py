@@ -1,0 +1,60 @@
+"""One worker for all tests of a module, for what does no harm to it: ``site``.
+
+A module says in ``SITE`` what differs: options of ``Configuration`` and, as ``worker``, of ``Worker``.
+Its tests tell their runs apart by their ids; none of them may ask for ``broker`` or ``celery_app``,
+which empty the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.ledger import Ledger
+from tests.support.servers.valkey import Valkey
+from tests.support.workers.broker import BACKEND_DB, STORE_DB, Broker
+from tests.support.workers.configuration import Configuration
+from tests.support.workers.fixtures import app_of
+from tests.support.workers.processes import Worker
+
+__all__ = ["site"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """An app, its worker, and what they leave behind."""
+
+    app: Celery
+    worker: Worker
+    ledger: Ledger
+    broker: Broker
+    configuration: Configuration
+
+
+@pytest.fixture(scope="module")
+def site(
+    request: pytest.FixtureRequest, broker_server: Valkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """The worker of this module."""
+    with broker_server.client() as client:
+        client.flushall()
+    wanted: dict[str, Any] = dict(getattr(request.module, "SITE", {}))
+    options = {"pool": "threads", "concurrency": 4, **wanted.pop("worker", {})}
+    directory = tmp_path_factory.mktemp("site")
+    broker, ledger = Broker(broker_server), Ledger(directory / "ledger")
+    configuration = Configuration(
+        broker_url=broker.url(),
+        backend_url=broker.url(BACKEND_DB),
+        store_url=broker.url(STORE_DB),
+        ledger=ledger.path,
+        **wanted,
+    )
+    with (
+        app_of(configuration) as app,
+        Worker(directory, configuration.environment(), ledger=ledger, **options) as worker,
+    ):
+        yield Site(app, worker, ledger, broker, configuration)

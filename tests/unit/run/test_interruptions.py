@@ -1,0 +1,433 @@
+"""Bodies that are killed before and after every write, and handed off at every check.
+
+Each ends as if nothing had happened: the same result, conversation, state, metadata and usage. Nothing
+that was recorded is called again, and no call is taken for a changed one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from celery_ckpt import (
+    AfterToolCall,
+    AgentRun,
+    CheckpointEvent,
+    CheckpointStrategy,
+    Conversation,
+    EveryN,
+    Message,
+    Never,
+)
+from celery_ckpt.run.control import HandOff, found
+from tests.support.run_host import Attempts, chat_reply, was_killed
+
+Body = Callable[[AgentRun], Any]
+STRATEGIES = [Never(), EveryN(1), EveryN(5), AfterToolCall()]
+each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+
+
+class Tried(Attempts):
+    """Attempts at a run that count its records, also those that were dropped since."""
+
+    def __init__(self, body: Body, strategy: CheckpointStrategy) -> None:
+        super().__init__(body, strategy)
+        self.recorded: Counter[str] = Counter()
+        self.changes: list[str] = []
+        record = self.store.record_step
+
+        def counting(step: Any, lease: Any = None, **paid: Any) -> None:
+            record(step, lease, **paid)
+            self.recorded[step.name] += 1
+
+        self.store.record_step = counting  # type: ignore[method-assign]
+
+    def interrupted(self, kill_at: int | None, stop_at: int | None) -> bool:
+        """Make an attempt that is killed at that write or stopped at that check; False if it ended."""
+        run = self.attempt(kill_at)
+        self.host.stop_at_check = stop_at
+        try:
+            self.go(run)
+        except BaseException as error:
+            if not (was_killed(error) or isinstance(found(error), HandOff)):
+                raise
+            return True
+        finally:
+            self.changes += self.host.changes
+        return False
+
+    def end(self) -> dict[str, Any]:
+        result, run = self.go()
+        return {
+            "result": result,
+            "conversation": run.conversation.to_dict(),
+            "state": run.state,
+            "metadata": run.metadata,
+            "iteration": run.iteration,
+            "usage": run.usage,
+            "recorded": self.recorded,
+            "changes": self.changes + self.host.changes,
+        }
+
+
+def interruptions(make: Callable[[], Body], strategy: CheckpointStrategy) -> Iterator[tuple[Any, Any]]:
+    """How the run may be interrupted: killed at a write, or stopped at a check."""
+    tried = Tried(make(), strategy)
+    tried.go()
+    yield from ((place, None) for place in range(2 * tried.host.writes))
+    yield from ((None, check) for check in range(1, tried.host.checks + 1))
+
+
+def ends_the_same(make: Callable[[], Body], strategy: CheckpointStrategy) -> None:
+    """Interrupted anywhere, once or twice, the run ends the same."""
+    expected = Tried(make(), strategy).end()
+    assert expected["changes"] == []
+    for first in interruptions(make, strategy):
+        for second in (None, (None, 1), (2, None)):
+            tried = Tried(make(), strategy)
+            assert tried.interrupted(*first)
+            if second is not None and not tried.interrupted(*second):
+                continue
+            assert tried.end() == expected, (first, second)
+
+
+def think(conversation: Conversation, turn: int) -> dict[str, Any]:
+    calls = [(f"call_{n}", "look", f'{{"n": {n}}}') for n in range(2)]
+    return {
+        "choices": [{"message": chat_reply(f"thought {turn} on {len(conversation)}", *calls)}],
+        "model": "m",
+        "usage": {"prompt_tokens": 10, "completion_tokens": turn},
+    }
+
+
+def look(n: int) -> str:
+    return f"seen {n}"
+
+
+# -- leaving the loop --------------------------------------------------------------------------------
+
+
+def test_a_body_that_tidies_up_while_it_is_handed_off_has_not_left_its_loop() -> None:
+    def body(run: AgentRun) -> list[int]:
+        try:
+            for turn in run.iterations(limit=3):
+                run.state["turns"] = [*run.state.get("turns", []), turn]
+                run.emit(CheckpointEvent.LLM_RESPONSE)
+        finally:
+            run.step("tidy up", str)
+        return sorted(set(run.state["turns"]))
+
+    for check in range(1, 4):
+        attempts = Attempts(body)
+        run = attempts.attempt()
+        attempts.host.stop_at_check = check
+        with pytest.raises(HandOff):
+            attempts.go(run)
+        assert not attempts.latest.after_loop
+        assert attempts.go()[0] == [1, 2, 3]
+
+
+def test_a_body_that_saves_while_an_error_goes_by_has_not_left_its_loop() -> None:
+    def body(run: AgentRun) -> list[int]:
+        try:
+            for turn in run.iterations(limit=3):
+                run.emit(CheckpointEvent.LLM_RESPONSE)
+                run.state["turns"] = [*run.state.get("turns", []), turn]
+                if run.attempt == 1 and turn == 2:
+                    raise ConnectionError
+        finally:
+            run.checkpoint()
+        return sorted(set(run.state["turns"]))
+
+    attempts = Attempts(body)
+    with pytest.raises(ConnectionError):
+        attempts.go()
+    assert attempts.go()[0] == [1, 2, 3]
+
+
+def test_an_iteration_that_is_told_after_the_loop_does_not_lead_back_into_it() -> None:
+    turns: list[int] = []
+
+    def body(run: AgentRun) -> None:
+        for turn in run.iterations():
+            turns.append(turn)
+            run.step("work", str, turn)
+            if turn >= 2:
+                break
+        run.emit(CheckpointEvent.ITERATION)
+        run.step("more", str)
+
+    for stop_at in (3, 4):
+        turns.clear()
+        attempts = Attempts(body, EveryN(1))
+        run = attempts.attempt()
+        attempts.host.stop_at_check = stop_at
+        with pytest.raises(HandOff):
+            attempts.go(run)
+        attempts.go()
+        assert max(turns) == 2
+
+
+@each_strategy
+def test_after_a_loop_without_iterations_a_checkpoint_holds_what_was_said(
+    strategy: CheckpointStrategy,
+) -> None:
+    def body(run: AgentRun) -> int:
+        if not run.resumed:
+            run.conversation.append(Message.user("go"))
+        for turn in run.iterations(limit=0):
+            run.step("work", str, turn)
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.llm(think, run.conversation, 1)
+        run.checkpoint()
+        run.llm(think, run.conversation, 2)
+        return len(run.conversation)
+
+    ends_the_same(lambda: body, strategy)
+
+
+# -- tool calls that are answered later ----------------------------------------------------------------
+
+
+@each_strategy
+def test_a_question_can_be_answered_in_the_next_iteration(strategy: CheckpointStrategy) -> None:
+    def body(run: AgentRun) -> str:
+        for turn in run.iterations(limit=3):
+            run.state["n"] = run.state.get("n", 0) + 1
+            for call in run.conversation.pending_tool_calls():
+                run.tool(call, look)
+            reply = run.llm(think, run.conversation, turn)
+        return str(reply.text)
+
+    ends_the_same(lambda: body, strategy)
+
+
+@each_strategy
+def test_a_question_can_be_answered_after_a_compaction(strategy: CheckpointStrategy) -> None:
+    def body(run: AgentRun) -> str:
+        for turn in run.iterations(limit=3):
+            if turn > 1:
+                run.conversation.replace([Message.user("summary"), *run.conversation.messages[-1:]])
+            for call in run.conversation.pending_tool_calls():
+                run.tool(call, look)
+            reply = run.llm(think, run.conversation, turn)
+        run.conversation.append(Message.user("at last"))
+        for call in reply.tool_calls:
+            run.tool(call, look)
+        return str(reply.text)
+
+    ends_the_same(lambda: body, strategy)
+
+
+@each_strategy
+def test_a_question_of_the_loop_can_be_answered_after_it(strategy: CheckpointStrategy) -> None:
+    def body(run: AgentRun) -> str:
+        for turn in run.iterations(limit=9):
+            reply = run.llm(think, run.conversation, turn)
+            if turn == 2:
+                break
+            run.tools(reply, [look])
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.tools(reply, [look])
+        return str(reply.text)
+
+    ends_the_same(lambda: body, strategy)
+
+
+# -- calls that fail -----------------------------------------------------------------------------------
+
+
+def flaky() -> Body:
+    """Fails at the first try of each call before its loop, and tries again."""
+    failed: set[int] = set()
+
+    def fetch(conversation: Conversation, number: int) -> str:
+        if number not in failed:
+            failed.add(number)
+            raise ConnectionError
+        return f"page {number}"
+
+    def body(run: AgentRun) -> list[str]:
+        pages: list[str] = []
+        while len(pages) < 2:
+            with suppress(ConnectionError):
+                pages.append(run.step("fetch", fetch, run.conversation, len(pages)))
+        for turn in run.iterations(limit=2):
+            run.llm(think, run.conversation, turn)
+        return pages
+
+    return body
+
+
+@each_strategy
+def test_before_the_loop_a_call_that_was_tried_again_finds_its_record(
+    strategy: CheckpointStrategy,
+) -> None:
+    ends_the_same(flaky, strategy)
+
+
+def unreliable() -> Body:
+    """Has a step that fails once after a step inside of it has succeeded."""
+    failed: set[int] = set()
+
+    def body(run: AgentRun) -> list[str]:
+        def paid(turn: int) -> str:
+            run.report(input_tokens=7)
+            return f"paid {turn}"
+
+        def order(turn: int) -> str:
+            receipt = run.step("pay", paid, turn)
+            if turn not in failed:
+                failed.add(turn)
+                raise ConnectionError
+            return f"{receipt} and ordered"
+
+        done: list[str] = []
+        for turn in run.iterations(limit=2):
+            done = []
+            while not done:
+                with suppress(ConnectionError):
+                    done.append(run.step("order", order, turn))
+        return done
+
+    return body
+
+
+@each_strategy
+def test_what_is_recorded_inside_of_a_step_that_failed_is_not_called_again(
+    strategy: CheckpointStrategy,
+) -> None:
+    expected = Tried(unreliable(), strategy).end()
+    assert expected["recorded"] == {"pay": 2, "order": 2}
+    assert expected["usage"].tokens == 14
+    ends_the_same(unreliable, strategy)
+
+
+# -- checkpoints before the loop -----------------------------------------------------------------------
+
+
+def saves_first(run: AgentRun) -> Any:
+    """Calls and saves before its loop, in every attempt."""
+    run.llm(think, Conversation(), 5)
+    run.checkpoint(note="begun")
+    for turn in run.iterations(limit=3):
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.llm(think, run.conversation, turn)
+        run.step("look", look, turn)
+        used = run.usage.tokens
+    return used
+
+
+def saves_first_and_later(run: AgentRun) -> Any:
+    """Works by its own hand in its loop too."""
+    run.llm(think, Conversation(), 5)
+    run.checkpoint()
+    for turn in run.iterations(limit=3):
+        run.llm(think, run.conversation, turn)
+        run.emit(CheckpointEvent.LLM_RESPONSE)
+        run.step("look", look, turn)
+    return run.usage.tokens
+
+
+def tells_first(run: AgentRun) -> Any:
+    """Emits an event before its loop, in every attempt."""
+    run.emit(CheckpointEvent.LLM_RESPONSE)
+    for turn in run.iterations(limit=3):
+        run.state["n"] = run.state.get("n", 0) + 1
+        run.llm(think, run.conversation, turn)
+        run.step("look", look, turn)
+        used = run.usage.tokens
+    return used
+
+
+@each_strategy
+@pytest.mark.parametrize("body", [saves_first, saves_first_and_later, tells_first])
+def test_a_checkpoint_before_the_loop_does_not_lose_where_a_resumed_run_is(
+    body: Body, strategy: CheckpointStrategy
+) -> None:
+    ends_the_same(lambda: body, strategy)
+
+
+# -- calls side by side after the loop -----------------------------------------------------------------
+
+
+def in_threads(run: AgentRun) -> list[str]:
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda n: str(run.step("look", look, n)), range(2)))
+
+
+def beside_the_body(run: AgentRun) -> list[str]:
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(run.step, "look", look, 1)
+        beside.exception()
+        return [beside.result(), run.step("look", look, 2)]
+
+
+def with_a_key(run: AgentRun) -> list[str]:
+    return [run.step("pay", str, run.idempotency_key("pay"))]
+
+
+@each_strategy
+@pytest.mark.parametrize("after", [in_threads, beside_the_body, with_a_key])
+def test_what_comes_first_after_a_loop_that_was_saved_by_hand_is_recognised(
+    after: Callable[[AgentRun], list[str]], strategy: CheckpointStrategy
+) -> None:
+    def body(run: AgentRun) -> list[str]:
+        for turn in run.iterations(limit=9):
+            run.emit(CheckpointEvent.LLM_RESPONSE)
+            if turn == 2:
+                break
+        found = after(run)
+        run.checkpoint()
+        run.step("more", str)
+        return found
+
+    ends_the_same(lambda: body, strategy)
+
+
+@each_strategy
+def test_tasks_that_come_first_after_a_loop_that_was_saved_by_hand_are_recognised(
+    strategy: CheckpointStrategy,
+) -> None:
+    async def body(run: AgentRun) -> list[str]:
+        async def looking(n: int) -> str:
+            return str(await run.step("look", look, n))
+
+        async for turn in run.iterations(limit=9):
+            await run.emit(CheckpointEvent.LLM_RESPONSE)
+            if turn == 2:
+                break
+        found = await asyncio.gather(looking(1), looking(2))
+        await run.checkpoint()
+        await run.step("more", str)
+        return list(found)
+
+    ends_the_same(lambda: body, strategy)
+
+
+# -- what is told --------------------------------------------------------------------------------------
+
+
+def test_a_hand_off_at_the_end_of_the_last_iteration_does_not_tell_that_end_again() -> None:
+    def body(run: AgentRun) -> None:
+        for turn in run.iterations(limit=2):
+            run.step("look", look, turn)
+        run.step("more", str)
+
+    for further in ([], [1]):
+        attempts, told = Attempts(body, EveryN(1)), []
+        for stop_at in (4, *further):
+            run = attempts.attempt()
+            attempts.host.stop_at_check = stop_at
+            with pytest.raises(HandOff):
+                attempts.go(run)
+            told += attempts.host.events
+        attempts.go()
+        ends = [n for n, event in told + attempts.host.events if event is CheckpointEvent.ITERATION]
+        assert ends == [1, 2]

@@ -1,0 +1,1 @@
+"""``celery_ckpt.runtime.attempt``"""

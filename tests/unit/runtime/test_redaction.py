@@ -1,0 +1,250 @@
+"""``ckpt_redact``: what it takes out is nowhere, and a resumed agent cannot tell."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from traceback import format_exception
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import Reject
+
+from celery_ckpt import (
+    AfterToolCall,
+    AgentRun,
+    Agents,
+    Conversation,
+    EveryN,
+    Message,
+    agent_task,
+)
+from celery_ckpt.errors import ConfigurationError, RedactionFailed
+from celery_ckpt.records import RunStatus
+from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.redaction import Redaction
+from celery_ckpt.runtime.settings import Settings
+from celery_ckpt.testing import crash_everywhere
+from celery_ckpt.testing.life import Life
+from tests.support.ledger import Ledger
+from tests.support.tasks import redaction
+from tests.support.tasks.redaction import MODULE, SECRET
+from tests.support.workers.broker import Broker
+from tests.support.workers.fixtures import StartWorker
+
+CALLS: Counter[str] = Counter()
+STRATEGIES = (AfterToolCall(), EveryN(2))
+
+
+def app_with(redact: Any) -> Celery:
+    app = Celery("redacting", set_as_current=False)
+    app.conf.update(ckpt_store_url="memory://", ckpt_redact=redact)
+    return app
+
+
+def redact(value: Any, what: str) -> Any:
+    """Of messages and steps, each of which it has to be asked once, it counts how often it was."""
+    if "unspeakable" in str(value):
+        raise KeyError(value)
+    text = json.dumps(value).replace(SECRET, "<gone>")
+    return json.loads(text.replace("gone>", "gone!>") if what in ("message", "step") else text)
+
+
+app = app_with(redact)
+
+
+def model(run: AgentRun, conversation: Conversation) -> dict[str, Any]:
+    CALLS[f"llm {run.iteration}"] += 1
+    arguments = json.dumps({"n": run.iteration})
+    call = {"id": f"c{run.iteration}", "type": "function"}
+    return {
+        "role": "assistant",
+        "content": f"{SECRET} in turn {run.iteration}, after {conversation.messages[-1].text}",
+        "tool_calls": [{**call, "function": {"name": "tool", "arguments": arguments}}],
+    }
+
+
+def tool(n: int) -> dict[str, Any]:
+    CALLS[f"tool {n}"] += 1
+    return {"found": f"{SECRET} {n}"}
+
+
+def look(what: str) -> str:
+    CALLS["look"] += 1
+    return f"{what} is {SECRET}"
+
+
+@agent_task(app=app)
+def careless(run: AgentRun, by_hand: bool) -> list[Any]:
+    """Puts the secret wherever it can, and makes calls with what it has."""
+    if not run.resumed:
+        run.conversation.append(Message.user(f"my password is {SECRET}"))
+    run.state["before"] = run.step("before", look, SECRET)
+    for n in run.iterations(limit=3):
+        run.metadata["who"] = SECRET
+        run.state["now"] = f"{SECRET} {n}"
+        reply = run.llm(model, run, run.conversation)
+        for call in reply.tool_calls:
+            run.state["found"] = run.tool(call, tool)["found"]
+        run.step("state", look, run.state["now"])
+        run.step("message", look, reply)
+        if by_hand and n == 2:
+            run.checkpoint(note=SECRET)
+            run.step("after", look, run.state["now"])
+        if n == 2 and not by_hand:
+            kept = run.conversation.messages
+            run.conversation.replace([Message.user(f"in short: {SECRET}"), *kept[-2:]])
+    run.conversation = run.conversation.with_system_prompt(f"never say {SECRET}")
+    return [run.state, run.conversation.digest]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_wherever_it_is_killed_a_redacted_agent_ends_the_same(strategy: Any, by_hand: bool) -> None:
+    careless.strategy = strategy
+    report = crash_everywhere(careless, (by_hand,))
+    assert SECRET not in json.dumps(report.result)
+    assert "<gone!>" in json.dumps(report.result)
+    assert report.kills == 2 * report.writes
+
+
+def test_no_recorded_call_is_made_again_because_of_it() -> None:
+    careless.strategy = EveryN(1)
+    CALLS.clear()
+    report = crash_everywhere(careless, (False,))
+    lives = 1 + report.kills + report.hand_offs
+    # Each life but the first was disturbed once: at most the one call in flight was made again.
+    assert sum(CALLS.values()) <= lives * 13 + lives
+
+
+def test_called_directly_a_body_sees_the_same() -> None:
+    state, _ = careless(False)
+    assert state["before"] == "<gone!> is <gone!>"
+
+
+def raising(value: Any, what: str) -> Any:
+    raise ValueError(f"what about {value}")
+
+
+@pytest.mark.parametrize(
+    ("redact", "says"),
+    [
+        (raising, r"a message to redact, and it raised ValueError \(in raising, .*n.py:\d+\). Nothing"),
+        (lambda value, what: None, "returned a NoneType instead of an object"),
+        (lambda value, what: {"x": b""}, r"it returned what is not JSON \(message.x is of type bytes"),
+    ],
+)
+def test_if_nobody_can_say_what_to_keep_nothing_is(redact: Any, says: str) -> None:
+    conversation = Conversation()
+    Redaction(redact).adopt(conversation)
+
+    with pytest.raises(RedactionFailed, match=says) as failed:
+        conversation.append(Message.user(SECRET))
+
+    assert SECRET not in "".join(format_exception(failed.value)), "nor does Celery's log say it"
+    assert len(conversation) == 0
+
+
+@agent_task(app=app)
+def stuck(run: AgentRun, value: Any) -> None:
+    run.state["kept"] = value
+    raise HandOff("the worker is shutting down")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [({1}, "of type set"), ("unspeakable", "raised KeyError")]
+)
+def test_a_hand_off_that_cannot_be_saved_is_a_failure_and_not_an_endless_loop(
+    value: Any, reason: str
+) -> None:
+    life = Life(stuck._get_current_object(), (value,), {})
+    with pytest.raises((ValueError, RedactionFailed), match=reason):
+        life.live()
+    assert life.end()["status"] is RunStatus.FAILED
+
+
+@agent_task(app=app)
+def rejecting(run: AgentRun, reason: str) -> None:
+    raise Reject(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"), [(f"not {SECRET}", "rejected: not <gone>"), ("unspeakable", "rejected")]
+)
+def test_why_a_body_rejects_its_message_is_redacted_too(reason: str, kept: str) -> None:
+    life = Life(rejecting._get_current_object(), (reason,), {})
+    with pytest.raises(Reject):
+        life.live()
+    [run] = life.store.runs("crash_everywhere")
+    assert (run.status, run.error) == (RunStatus.FAILED, kept)
+
+
+@agent_task(app=Celery("keeping", set_as_current=False))
+def speaking(run: AgentRun, error: Exception) -> None:
+    raise error
+
+
+@pytest.fixture
+def unlogged() -> Iterator[None]:
+    """For what xdist cannot send from its processes: receivers of other tests may log it."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("error", [ValueError("half \ud800"), Reject("half \ud800")])
+def test_an_error_with_half_a_character_is_kept_and_the_run_is_over(
+    error: Exception, unlogged: None
+) -> None:
+    speaking.app.conf.ckpt_store_url = "memory://"
+    life = Life(speaking._get_current_object(), (error,), {})
+    with pytest.raises(type(error)):
+        life.live()
+    [run] = life.store.runs("crash_everywhere")
+    assert run.status is RunStatus.FAILED
+    assert run.error is not None
+    assert run.error.endswith(": half \\ud800")
+
+
+def test_a_function_may_be_named() -> None:
+    assert Settings.of(app_with("tests.support.tasks.redaction:redact")).redact is redaction.redact
+    for wrong in ("tests.support.tasks.redaction:nobody", "nowhere:redact", 7):
+        with pytest.raises(ConfigurationError, match="ckpt_redact"):
+            Settings.of(app_with(wrong))
+
+
+@pytest.mark.configured(
+    include=(MODULE,),
+    conf={"ckpt_lease_ttl": 30, "ckpt_redact": "tests.support.tasks.redaction:redact"},
+)
+def test_a_killed_worker_costs_no_recorded_call_and_the_secret_is_nowhere(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    ledger.hold("tool 2")
+    result = redaction.tell_all.delay(4)
+    worker.kill_child(ledger.wait_for_call("tool 2", 10).pid)
+    ledger.let_go()
+
+    told, calls = (
+        result.get(timeout=60),
+        Counter(note["name"] for note in ledger.calls(run_id=result.id)),
+    )
+
+    assert calls.pop("tool 2") <= 2, "it was in flight"
+    assert set(calls.values()) == {1}
+    assert SECRET not in json.dumps(told)
+    agents = Agents(celery_app)
+    checkpoint = agents.latest(result.id)
+    assert checkpoint is not None
+    assert SECRET not in checkpoint.to_bytes().decode()
+    assert checkpoint.to_bytes().count(b"[gone]") >= 9
+
+    failed = redaction.tell_all.delay(1, fails=True)
+    with pytest.raises(RuntimeError):
+        failed.get(timeout=60)
+    [run] = agents.runs(failed.id)
+    assert (run.status, run.error) == (RunStatus.FAILED, "RuntimeError: about [gone]")

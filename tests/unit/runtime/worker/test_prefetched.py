@@ -1,0 +1,66 @@
+"""Which messages a worker says are its own, and which of others it puts back."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection
+
+from celery_ckpt.runtime.broker.unacked import Unacked
+from celery_ckpt.runtime.worker import parent
+from celery_ckpt.runtime.worker.prefetched import Fetched
+from tests.support.tasks.scenarios import MODULE
+from tests.support.workers.broker import Broker
+
+
+class _Request(SimpleNamespace):
+    """Like Celery's; a plain namespace cannot be referred to weakly."""
+
+
+def _received(channel: Any, tag: str, *, is_agent: bool = True) -> _Request:
+    message = SimpleNamespace(channel=channel, delivery_tag=tag)
+    request = _Request(
+        id=tag, message=message, acknowledged=False, task=SimpleNamespace(is_agent=is_agent)
+    )
+    parent._on_received(request)
+    return request
+
+
+def test_messages_of_agents_are_a_workers_own_until_acknowledged_or_their_connection_is_lost() -> None:
+    with Connection("memory://") as connection, Connection("memory://") as lost:
+        kept, done = (_received(connection.default_channel, tag) for tag in ("kept", "done"))
+        others = _received(connection.default_channel, "other", is_agent=False)
+        gone = _received(lost.default_channel, "gone")
+        assert set(parent.unacknowledged()) >= {"kept", "done", "gone"}
+
+        done.acknowledged = True
+        lost.collect()
+
+        assert {"kept", "done", "gone", "other"} & set(parent.unacknowledged()) == {"kept"}
+        assert [kept, others, gone]  # they live so long
+
+
+@pytest.mark.configured(include=(MODULE,))
+def test_what_is_no_message_does_not_keep_those_of_agents_from_coming_back(
+    celery_app: Celery, broker: Broker
+) -> None:
+    ttl, message = 2.0, {"headers": {"ckpt_recorded": True}, "properties": {"delivery_info": {}}}
+    found = {f"forged {n}": text for n, text in enumerate(["no JSON", "[]", "{}", "[5]"])}
+    found["task"] = json.dumps([{"headers": {"task": ["a list"]}}, "", "celery"])
+    found["agent's"] = json.dumps([message, "", "celery"])
+    with broker.server.client(db=broker.db) as client:
+        client.hset("unacked", mapping=found)
+        client.zadd("unacked_index", dict.fromkeys(found, time.time() - ttl - 2))
+
+    with celery_app.connection_for_write() as connection:
+        fetched = Fetched(celery_app, ttl)
+        fetched.look(Unacked(connection))
+        fetched.look(Unacked(connection))
+
+    assert "agent's" not in broker.unacked()
+    assert broker.queue_length() == 1

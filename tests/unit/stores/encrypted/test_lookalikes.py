@@ -1,0 +1,40 @@
+"""What a tool returns may look like something sealed. Where nothing is, it is data like any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_ckpt import CheckpointStore
+from celery_ckpt.records import RunStatus
+from celery_ckpt.stores.encrypted import UnsealedStore
+from celery_ckpt.stores.encrypted.cipher import MARK, TEXT_MARK
+from celery_ckpt.testing import make_checkpoint, make_run, make_step
+from tests.support.encryption import OLD, sealed
+
+LOOKALIKE = {MARK: "old.bm90IHNlYWxlZA=="}
+
+
+def fill(store: CheckpointStore) -> None:
+    """Everything in which somebody's words can be, with those that look like something sealed."""
+    store.save(make_checkpoint("agent", state=LOOKALIKE))
+    store.record_step(make_step("agent", "run", "key", name="tool", value=LOOKALIKE))
+    run = make_run("agent", "run", envelope={"headers": {}}, status=RunStatus.SUCCEEDED)
+    ended = {"result": LOOKALIKE, "error": f"{TEXT_MARK}{LOOKALIKE[MARK]}"}
+    store.add_run(run.model_copy(update=ended))
+
+
+def everything(store: CheckpointStore) -> list[Any]:
+    records = [*store.steps("agent", "run"), *store.runs("agent"), *store.activity("agent").open]
+    return [store.load_latest("agent"), *store.list("agent"), *records]
+
+
+def test_without_keys_it_is_data(inner: CheckpointStore) -> None:
+    fill(inner)
+    assert everything(UnsealedStore(inner)) == everything(inner)
+
+
+def test_it_is_encrypted_with_the_rest_of_a_store_of_plain_text(inner: CheckpointStore) -> None:
+    fill(inner)
+    plain = everything(inner)
+    assert sealed(inner, OLD).rekey("agent", from_plaintext=True) == (1, 1, 1)
+    assert everything(sealed(inner, OLD)) == plain

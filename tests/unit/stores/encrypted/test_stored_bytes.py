@@ -1,0 +1,93 @@
+"""Every key and every file, byte by byte: what was sealed is nowhere, and what was deleted neither."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_ckpt import CheckpointStore, Conversation, Entry, open_store
+from celery_ckpt.records import RunStatus
+from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
+from tests.support.encryption import sealed
+from tests.support.servers.valkey import Valkey
+from tests.support.stored_bytes import MARKER, bytes_of_files, bytes_of_keys, forms, found_in
+
+Look = Callable[[], Iterator[tuple[str, bytes]]]
+KINDS = ("file", "sqlite", "redis")
+
+
+@pytest.fixture(params=KINDS)
+def opened(
+    request: pytest.FixtureRequest, tmp_path: Path, valkey: Valkey
+) -> Iterator[tuple[CheckpointStore, Look]]:
+    """A store, and how to look at all that it has kept."""
+    if request.param == "redis":
+        with open_store(request.getfixturevalue("redis_url")) as store, valkey.client() as client:
+            yield store, lambda: bytes_of_keys(client)
+        return
+    urls = {"file": f"file://{tmp_path}/store", "sqlite": f"sqlite:///{tmp_path}/store.db"}
+    with open_store(urls[request.param]) as store:
+        yield store, lambda: bytes_of_files(tmp_path)
+
+
+def work(store: CheckpointStore, agent_id: str = "agent") -> None:
+    """Everything that an agent can have, with the marker wherever it can be."""
+    told = f"this is {MARKER}, you know"
+    conversation = Conversation(messages=[make_message(f"{told} {n}") for n in range(5)])
+    entry = Entry(conversation=conversation, state={"e": told})
+    run = make_run(agent_id, "run", envelope={"args": [told]}, task="task")
+    store.add_run(run, due_in=30)
+    start = store.start_run(run, "worker", 30)
+    given: dict[str, Any] = {"state": {told: told}, "metadata": {"m": told}, "run_id": "run"}
+    store.record_step(make_step(agent_id, "run", told, name=told, value=[told]), start.lease)
+    store.save(make_checkpoint(agent_id, conversation, 1, entry=entry, **given), start.lease)
+    conversation.replace([make_message(f"in short, {told}"), *conversation.messages[-2:]])
+    ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED, "result": told, "error": told})
+    store.save(make_checkpoint(agent_id, conversation, 2, **given), start.lease, run=ended)
+    store.settle_run(ended.model_copy(update={"delivered": True}), start.lease)
+    assert store.load_latest(agent_id) is not None
+
+
+def places(look: Look, text: str = MARKER) -> list[str]:
+    return [name for name, data in look() if found_in(data, text)]
+
+
+def test_what_is_sealed_is_in_no_key_and_no_file(opened: tuple[CheckpointStore, Look]) -> None:
+    store, look = opened
+    work(sealed(store))
+    assert list(look()), "there is something to look at"
+    assert places(look) == []
+
+
+def test_what_is_not_sealed_would_be_found(opened: tuple[CheckpointStore, Look]) -> None:
+    store, look = opened
+    work(store)
+    assert places(look) != []
+
+
+def test_a_deleted_agent_is_in_no_key_and_no_file(opened: tuple[CheckpointStore, Look]) -> None:
+    store, look = opened
+    work(store, "harriet-7")
+    store.prune("harriet-7", 1)
+    other = make_checkpoint("other", Conversation(messages=[make_message("who stays")]))
+    store.save(other)
+    assert places(look) != []
+
+    store.delete("harriet-7")
+
+    assert places(look) == []
+    assert places(look, "who stays") != []
+    # When to look at it was noted too: whoever does finds nobody, and takes the name away.
+    assert store.unschedule({"harriet-7": store.schedule("harriet-7", 0)}) == 1
+    assert store.delete("other") == 1
+    assert places(look, "harriet-7") == []
+
+
+def test_all_forms_of_a_text_are_found() -> None:
+    assert all(found_in(b"before" + form + b"after") for form in forms())
+    for length in range(4):
+        assert found_in(base64.b64encode(b"y" * length + MARKER.encode() + b"behind"))

@@ -1,0 +1,1 @@
+"""``celery_ckpt.stores.log``"""

@@ -1,0 +1,294 @@
+"""What is peculiar to the SQLite store."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+import pytest
+
+from celery_ckpt import Checkpoint, Conversation, SqliteCheckpointStore
+from celery_ckpt.errors import (
+    CheckpointDamaged,
+    LeaseLost,
+    SchemaTooNew,
+    StoreDamaged,
+    StoreUnavailable,
+)
+from celery_ckpt.stores.resources import queries, statements
+from celery_ckpt.stores.sqlite import database as database_module
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
+from tests.support.killed_writers import started
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteCheckpointStore]:
+    with SqliteCheckpointStore.open(path) as store:
+        yield store
+
+
+@pytest.fixture
+def saved(store: SqliteCheckpointStore) -> list[Checkpoint]:
+    conversation, saved = make_conversation(1), []
+    for iteration in range(4):
+        conversation.append(make_message())
+        saved.append(make_checkpoint("agent", conversation, iteration))
+        store.save(saved[-1])
+    return saved
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(path) as connection:
+        assert connection.execute(statement, values).rowcount == 1
+    connection.close()
+
+
+def test_the_file_is_for_nobody_else(store: SqliteCheckpointStore, path: Path) -> None:
+    store.save(make_checkpoint())
+
+    files = [found for found in path.parent.iterdir() if found.name.startswith("store.db")]
+    assert len(files) == 3
+    assert {stat.S_IMODE(found.stat().st_mode) for found in files} == {0o600}
+
+
+def test_a_save_is_one_row_with_the_new_messages(store: SqliteCheckpointStore, path: Path) -> None:
+    conversation = make_conversation(50)
+    store.save(make_checkpoint("agent", conversation))
+    conversation.append(make_message("the new one"))
+    store.save(make_checkpoint("agent", conversation))
+
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute(
+            "SELECT base, count, messages FROM ckpt_saves ORDER BY place"
+        ).fetchall()
+    connection.close()
+    assert rows[1] == (51, 1, b'{"role":"user","content":"the new one"}')
+
+
+def test_the_usual_save_is_one_statement(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A compaction is looked at in detail, and all that follows it is usual again.
+    compacted = Conversation(messages=saved[-1].conversation.messages[:2])
+    store.save(make_checkpoint("agent", compacted))
+    monkeypatch.setattr(SqliteCheckpointStore, "_append_or_say_why", None)
+
+    store.save(make_checkpoint("agent", compacted))
+    compacted.append(make_message())
+    store.save(make_checkpoint("agent", compacted))
+    lease = store.acquire("agent", "me", 60)
+    latest = store.load_latest("agent")
+    assert latest is not None
+    store.save(make_checkpoint("agent", latest.conversation), lease)
+    assert len(store.list("agent")) == 8
+
+
+def test_a_released_lease_without_a_nonce_covers_nothing(
+    store: SqliteCheckpointStore, saved: list[Checkpoint]
+) -> None:
+    lease = store.acquire("agent", "me", 60)
+    store.release(lease)
+    forged = lease.model_copy(update={"nonce": ""})
+
+    with pytest.raises(LeaseLost):
+        store.save(make_checkpoint("agent", saved[-1].conversation), forged)
+    assert len(store.list("agent")) == 4
+
+
+def test_a_save_does_not_join_a_transaction_that_was_left_behind(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    store._database._connected().execute("BEGIN IMMEDIATE")
+    checkpoint = make_checkpoint("agent", saved[-1].conversation, 9)
+    store.save(checkpoint)
+
+    with SqliteCheckpointStore.open(path) as other:
+        assert other.load_latest("agent") == checkpoint
+
+
+def test_a_damaged_record_costs_its_checkpoint(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    for damage in (b"{}", b"", b"1 2 3", b'{"foreign": "json"}'):
+        change(path, "UPDATE ckpt_saves SET record = ? WHERE id = ?", damage, saved[1].id)
+
+        with pytest.raises(CheckpointDamaged, match=f"{saved[1].id} of agent 'agent'"):
+            store.load(saved[1].id)
+        with pytest.raises(CheckpointDamaged) as error:
+            store.list("agent")
+        assert list(error.value.readable) == [saved[3], saved[2], saved[0]]
+        assert store.load_latest("agent") == saved[3]
+
+
+def test_a_damaged_message_costs_those_that_contain_it(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    change(path, "UPDATE ckpt_saves SET messages = ? WHERE id = ?", b'{"role":"user"}', saved[2].id)
+
+    assert store.load(saved[1].id) == saved[1]
+    for checkpoint in saved[2:]:
+        with pytest.raises(CheckpointDamaged, match=checkpoint.id):
+            store.load(checkpoint.id)
+    with pytest.raises(CheckpointDamaged):
+        store.load_latest("agent")
+
+
+def test_a_record_of_a_newer_format_is_refused(
+    store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
+) -> None:
+    change(path, "UPDATE ckpt_saves SET format = 9 WHERE id = ?", saved[3].id)
+
+    with pytest.raises(SchemaTooNew, match="format version 9"):
+        store.load_latest("agent")
+
+
+def test_a_store_of_a_newer_format_is_refused(store: SqliteCheckpointStore, path: Path) -> None:
+    change(path, "UPDATE ckpt_format SET version = 2")
+    store.close()
+
+    with pytest.raises(SchemaTooNew, match="reads up to 1") as refusal:
+        SqliteCheckpointStore.open(path)
+    # While the error is looked at, nothing of the store is open any more.
+    assert refusal.value
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
+
+
+@pytest.mark.parametrize("content", [b"this is no database at all, but it is long enough" * 50])
+def test_a_file_that_is_no_database_is_a_clear_error(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(StoreDamaged, match=r"store\.db cannot be read"):
+        SqliteCheckpointStore.open(path)
+
+
+def test_a_truncated_database_is_an_error_and_never_empty(path: Path) -> None:
+    with SqliteCheckpointStore.open(path) as store:
+        for _ in range(50):
+            store.save(make_checkpoint())
+    path.write_bytes(path.read_bytes()[:-8192])
+
+    with pytest.raises(StoreDamaged):
+        _listed(path)
+
+
+def _listed(path: Path) -> list[Checkpoint]:
+    with SqliteCheckpointStore.open(path) as store:
+        return store.list("agent")
+
+
+def test_it_lives_in_another_programs_database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE agents (theirs TEXT)")
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+
+    with SqliteCheckpointStore.open(path) as store:
+        store.save(make_checkpoint())
+        assert list(store.agents()) == ["agent"]
+
+
+def test_a_database_locked_by_another_is_unavailable(
+    store: SqliteCheckpointStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            SqliteCheckpointStore.open(path)
+    finally:
+        other.close()
+
+
+def read_in_another_process(path: str, said: Connection) -> None:
+    with SqliteCheckpointStore.open(path) as store:
+        said.send([checkpoint.iteration for checkpoint in store.list("agent")])
+
+
+def seen_by_another_process(path: Path) -> list[int]:
+    with started(read_in_another_process, str(path)) as (_, heard):
+        found: list[int] = heard.recv()
+        return found
+
+
+def test_two_stores_in_one_process_lose_nothing_when_another_process_leaves(
+    store: SqliteCheckpointStore, path: Path
+) -> None:
+    store.save(make_checkpoint(iteration=1))
+    with SqliteCheckpointStore.open(path):
+        assert seen_by_another_process(path) == [1]
+
+        store.save(make_checkpoint(iteration=2))
+
+        assert seen_by_another_process(path) == [2, 1]
+
+
+def use_a_store_on_both_sides_of_a_fork(path: str, said: Connection) -> None:
+    """The parent closes its store first; the child goes on with what it inherited."""
+    store = SqliteCheckpointStore.open(path)
+    store.save(make_checkpoint(iteration=1))
+    may_go, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(may_go, 1)
+        store.save(make_checkpoint(iteration=3))
+        os.read(may_go, 1)
+        store.save(make_checkpoint(iteration=4))
+        os._exit(0)
+    store.save(make_checkpoint(iteration=2))
+    os.write(go, b"1")
+    store.close()
+    os.write(go, b"2")
+    said.send(os.waitpid(child, 0)[1])
+
+
+def test_a_store_opened_before_a_fork_works_on_both_sides(
+    store: SqliteCheckpointStore, path: Path
+) -> None:
+    with started(use_a_store_on_both_sides_of_a_fork, str(path)) as (_, heard):
+        assert heard.recv() == 0
+
+    assert sorted(seen_by_another_process(path)) == [1, 2, 3, 4]
+    assert len(store.list("agent")) == 4
+
+
+def test_every_statement_is_valid() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(";\n".join(statements("schema")))
+    for statement in queries().values():
+        values = [0] * max(map(int, re.findall(r"\?(\d+)", statement)), default=0)
+        assert connection.execute(f"EXPLAIN {statement}", values).fetchall()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("UPDATE ckpt_agents SET expires_at = 4611686018427387904, nonce = 'x'", StoreDamaged),
+        ("UPDATE ckpt_agents SET key = 4611686018427387904", StoreDamaged),
+        ("UPDATE ckpt_saves SET base = -1", CheckpointDamaged),
+        ("UPDATE ckpt_saves SET record = NULL", CheckpointDamaged),
+    ],
+)
+def test_a_value_that_cannot_be_is_damage(
+    store: SqliteCheckpointStore, path: Path, change: str, kind: type[Exception]
+) -> None:
+    store.save(make_checkpoint("agent"))
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with SqliteCheckpointStore.open(path) as other, pytest.raises(kind):
+        assert other.load_latest("agent") == other.activity("agent")

@@ -1,0 +1,1 @@
+"""``tests.support``, as far as it needs no worker."""

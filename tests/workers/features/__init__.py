@@ -1,0 +1,1 @@
+"""What agent tasks can do on real workers: canvas, retries, signals, tools, cancellation, beat."""

@@ -1,0 +1,69 @@
+"""The hooks of a task's own class: also if one of them fails, a run ends as any task does, and once."""
+
+from __future__ import annotations
+
+import pytest
+from celery.result import AsyncResult
+
+from celery_ckpt import Agents
+from celery_ckpt.records import RunRecord, RunStatus
+from tests.support.ledger import VARIABLE
+from tests.support.tasks.canvas import note_failure
+from tests.support.tasks.hooks import hooked
+from tests.support.wait import until
+from tests.support.workers.site import Site
+
+SITE = {
+    "include": ("tests.support.tasks.canvas", "tests.support.tasks.hooks"),
+    "conf": {"ckpt_lease_ttl": 10},
+}
+
+
+def settled(site: Site, result: AsyncResult) -> RunRecord:
+    """The run, once nobody will bring it back any more."""
+
+    def is_settled() -> bool:
+        return Agents(site.app).runs(result.id)[0].is_settled
+
+    until(is_settled, 8, "the run is settled, long before a watchdog would bring it back")
+    return Agents(site.app).runs(result.id)[0]
+
+
+@pytest.mark.parametrize("fails", ["", "on_success"])
+def test_a_run_that_has_succeeded_is_over_whatever_its_hook_does(site: Site, fails: str) -> None:
+    result = hooked.delay(fails=fails)
+
+    assert result.get(timeout=60) == 7
+    assert settled(site, result).status is RunStatus.SUCCEEDED
+    assert len(site.ledger.notes(result.id, "before_start")) == 2, "at each delivery"
+    assert len(site.ledger.notes(result.id, "on_success")) == 1
+
+
+def test_a_run_that_has_failed_is_over_whatever_its_hook_does(site: Site) -> None:
+    """It was brought back again and again, and each time the errbacks were called."""
+    result = hooked.apply_async(kwargs={"fails": "on_failure"}, link_error=note_failure.s())
+
+    until(result.failed, 30, "the failure")
+    record = settled(site, result)
+    assert (record.status, record.error) == (RunStatus.FAILED, "ValueError: the body has failed")
+
+
+def test_a_run_that_must_not_start_has_failed_and_is_not_sent_again(site: Site) -> None:
+    """Only Celery knew: a watchdog sent it again and again, and each time the errbacks were called."""
+    result = hooked.apply_async(kwargs={"fails": "before_start"}, link_error=note_failure.s())
+
+    with pytest.raises(RuntimeError, match="before_start has failed"):
+        result.get(timeout=60)
+    record = settled(site, result)
+    assert (record.status, record.error) == (RunStatus.FAILED, "RuntimeError: before_start has failed")
+    site.ledger.wait_for_call("errback", 10, result.id)
+    assert [note.what for note in site.ledger.notes(result.id)].count("before_start") == 1
+    assert len(site.ledger.notes(result.id, "on_failure")) == 1
+
+
+def test_an_eager_run_that_must_not_start_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(site.ledger.path))
+    result = hooked.apply(kwargs={"fails": "before_start"})
+
+    with pytest.raises(RuntimeError, match="before_start has failed"):
+        result.get()

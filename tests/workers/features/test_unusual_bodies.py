@@ -1,0 +1,180 @@
+"""Bodies that do what few bodies do: nothing of it is lost in silence."""
+
+from __future__ import annotations
+
+import pytest
+from kombu.exceptions import EncodeError
+
+from celery_ckpt import Agents, CheckpointEvent, Message
+from celery_ckpt.errors import NotJson, RunMisused, RunStalled, StepChanged
+from celery_ckpt.records import RunStatus
+from tests.support.tasks.unusual_bodies import (
+    answers_the_second_call_only,
+    ends_its_process,
+    exits,
+    factorial,
+    fails_if_changed,
+    fails_in_an_except,
+    fails_speechless,
+    forgets_that_it_is_json,
+    in_threads,
+    inner,
+    interrupted,
+    outer,
+    retries_by_itself,
+    retries_with_what_cannot_be_sent,
+    returns_what_nobody_can_keep,
+    tells_its_progress,
+    wants_no_checkpoints,
+)
+from tests.support.wait import until
+from tests.support.workers.site import Site
+
+SITE = {"include": ("tests.support.tasks.unusual_bodies",), "conf": {"ckpt_lease_ttl": 3}}
+
+
+def test_tools_in_threads_of_the_body_are_checkpointed_as_others_are(site: Site) -> None:
+    result = in_threads.delay(2)
+
+    assert result.get(timeout=60) == 28
+    events = [checkpoint.event for checkpoint in Agents(site.app).history(result.id)]
+    assert events.count(CheckpointEvent.TOOL_CALL_COMPLETE) == 6
+
+
+def test_an_agent_that_wants_no_checkpoints_has_none_at_its_end_either(site: Site) -> None:
+    result = wants_no_checkpoints.delay()
+
+    assert result.get(timeout=60) == 1
+    assert Agents(site.app).history(result.id) == []
+
+
+def test_a_result_that_waits_for_another_is_in_the_last_checkpoint(site: Site) -> None:
+    result = answers_the_second_call_only.delay()
+
+    assert result.get(timeout=60) == 4
+    latest = Agents(site.app).latest(result.id)
+    assert latest is not None
+    assert latest.conversation.messages[-1] == Message.tool("4", "c2")
+
+
+def test_a_body_that_calls_itself_gets_a_result_and_runs_of_their_own_get_keys_of_their_own(
+    site: Site,
+) -> None:
+    result = factorial.delay(4)
+
+    product, keys = result.get(timeout=60)
+
+    assert product == 24
+    assert len(set(keys)) == 4
+    assert site.app.backend.get_state(result.id) == "SUCCESS"
+
+
+def test_two_direct_calls_are_two_runs() -> None:
+    [_, [one]], [_, [other]] = factorial(1), factorial(1)
+    assert one != other
+
+
+def test_an_async_agent_that_is_called_on_the_loop_says_what_to_do_and_the_loop_goes_on(
+    site: Site,
+) -> None:
+    with pytest.raises(RunMisused, match=r"Use `await asyncio\.to_thread"):
+        outer.delay(1, "on the loop").get(timeout=60)
+
+    assert outer.delay(1, "in a thread").get(timeout=60) == 2
+
+
+def test_an_async_body_that_wants_to_end_the_process_does_not_end_the_loop(site: Site) -> None:
+    result = exits.delay(1)
+
+    assert result.get(timeout=60) == 2
+    assert inner.delay(1).get(timeout=60) == 2
+
+
+def test_an_attempt_that_only_says_that_it_will_be_retried_does_not_keep_its_lease(site: Site) -> None:
+    assert retries_by_itself.delay().get(timeout=60) == 2
+
+
+def test_an_error_without_words_is_a_failure_like_any_other(site: Site) -> None:
+    result = fails_speechless.delay()
+
+    until(result.failed, 30, "the failure")
+    status = Agents(site.app).status(result.id)
+    assert (status.status, status.error) == (RunStatus.FAILED, "Speechless")
+
+
+def test_a_result_that_celery_cannot_keep_is_a_failure_in_the_store_too(site: Site) -> None:
+    result = returns_what_nobody_can_keep.delay()
+
+    with pytest.raises(EncodeError, match="not JSON serializable"):
+        result.get(timeout=60)
+    status = Agents(site.app).status(result.id)
+    assert (status.status, "EncodeError" in str(status.error)) == (RunStatus.FAILED, True)
+
+
+@pytest.mark.parametrize("what", ["state", "metadata"])
+def test_who_keeps_what_json_cannot_hold_is_told_so_at_once(site: Site, what: str) -> None:
+    """It was retried, and the error reached who waits without its text."""
+    result = forgets_that_it_is_json.delay(what)
+
+    with pytest.raises(NotJson, match=rf"{what}\.when is of type datetime\.datetime"):
+        result.get(timeout=60)
+    assert Agents(site.app).runs(result.id)[0].attempts == 1
+
+
+def test_a_step_that_has_changed_fails_the_run_at_once_if_that_is_wanted(site: Site) -> None:
+    result = fails_if_changed.delay()
+
+    with pytest.raises(StepChanged, match="'name'"):
+        result.get(timeout=60)
+    assert len(site.ledger.notes(result.id, "begin")) == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "roles", "is_open"),
+    [
+        ("leave", ["user", "assistant"], 1),
+        ("answer", ["user", "assistant", "tool"], 0),
+        ("take_back", ["user"], 0),
+    ],
+)
+def test_a_resumed_body_finds_open_calls_as_its_task_wants_them(
+    site: Site, policy: str, roles: list[str], is_open: int
+) -> None:
+    assert interrupted[policy].delay().get(timeout=60) == [roles, is_open]
+
+
+def test_a_retry_that_cannot_be_sent_is_a_failure(site: Site) -> None:
+    """It was a success on record, and nobody was told anything."""
+    result = retries_with_what_cannot_be_sent.delay()
+
+    with pytest.raises(EncodeError, match="not JSON serializable"):
+        result.get(timeout=60)
+    assert Agents(site.app).status(result.id).status is RunStatus.FAILED
+
+
+def test_a_traceback_has_the_error_that_was_being_handled(site: Site) -> None:
+    result = fails_in_an_except.delay()
+
+    with pytest.raises(ValueError, match="the second error"):
+        result.get(timeout=60)
+    assert "the first error" in str(result.traceback)
+
+
+def test_a_cancelled_run_whose_body_tells_its_progress_stays_cancelled(site: Site) -> None:
+    """What the body told last was all that a result said, for ever."""
+    site.ledger.hold("working 1")
+    result = tells_its_progress.delay()
+    site.ledger.wait_for_call("working 1", 10, result.id)
+    Agents(site.app).cancel(result.id)
+    site.ledger.let_go()
+
+    site.ledger.wait_for(lambda note: (note.run_id, note.what) == (result.id, "told"), 10)
+    until(lambda: site.app.backend.get_state(result.id) == "REVOKED", 10, "it is told again")
+
+
+def test_a_body_that_ends_its_process_every_time_is_stopped(site: Site) -> None:
+    result = ends_its_process.delay()
+
+    with pytest.raises(RunStalled, match="5 attempts"):
+        result.get(timeout=60)
+    assert len(site.ledger.notes(result.id, "exit")) == 5

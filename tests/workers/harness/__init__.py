@@ -1,0 +1,1 @@
+"""``tests.support.workers``: that its workers are what they seem to be."""

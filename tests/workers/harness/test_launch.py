@@ -1,0 +1,64 @@
+"""A worker that was forked is what the command would have been."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.workers.launch import ROOT
+from tests.support.workers.processes import WorkerProcess
+
+#: An app that tells of its process.
+TELLING = """
+import json, os, signal, sys
+from pathlib import Path
+
+changed = (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)
+told = {
+    "argv": sys.argv,
+    "directory": os.getcwd(),
+    "environment": dict(os.environ),
+    "files": sorted(os.listdir("/dev/fd")),
+    "handlers": [str(signal.getsignal(number)) for number in changed],
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "leads its session": os.getsid(0) == os.getpid(),
+    "path": sys.path,
+    "streams": [os.fstat(number).st_ino for number in range(3)],
+}
+Path("told").write_text(json.dumps(told))
+from celery import Celery
+app = Celery()
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "telling.py").write_text(TELLING)
+    path = os.pathsep.join(map(str, (tmp_path, ROOT)))
+    return {"PYTHONPATH": path, "OF_ITS_OWN": "yes"}
+
+
+def _told(tmp_path: Path, environment: dict[str, str], *, forked: bool) -> dict[str, Any]:
+    arguments = ["-A", "telling", "report"]
+    process = WorkerProcess(tmp_path, arguments, environment, name="telling", forked=forked).start()
+    assert process.wait_exit(20) == 0, process.log()
+    return json.loads((tmp_path / "told").read_text())
+
+
+def test_a_fork_has_what_the_command_has(tmp_path: Path, environment: dict[str, str]) -> None:
+    executed = _told(tmp_path, environment, forked=False)
+    forked = _told(tmp_path, environment, forked=True)
+
+    assert forked == executed
+
+
+def test_how_a_fork_ended_is_seen(tmp_path: Path, environment: dict[str, str]) -> None:
+    arguments = ["-A", "telling", "no-such-command"]
+    process = WorkerProcess(tmp_path, arguments, environment, name="telling", forked=True).start()
+
+    assert process.wait_exit(20) == 2
+    assert "No such command 'no-such-command'" in process.log()

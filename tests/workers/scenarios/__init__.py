@@ -1,0 +1,1 @@
+"""Kills, deploys, outages, load: whatever happens, a run ends as if nothing had happened."""

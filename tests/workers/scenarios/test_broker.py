@@ -1,0 +1,147 @@
+"""A broker that delivers twice, drops connections, or goes away for a while."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import celery
+import pytest
+from celery import Celery
+
+from celery_ckpt import Agents
+from tests.support.ledger import Ledger
+from tests.support.servers.valkey import Valkey
+from tests.support.tasks.scenarios import count
+from tests.support.wait import until
+from tests.support.workers.broker import BACKEND_DB, STORE_DB, Broker
+from tests.support.workers.configuration import FAST_REDELIVERY, Configuration
+from tests.support.workers.fixtures import StartWorker
+from tests.support.workers.processes import Pool, Worker
+from tests.support.workers.scenario import LEASE, POOLS, assert_right_end, scenario
+
+pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+CELERY = tuple(map(int, celery.__version__.split(".")[:2]))
+#: Seconds; long enough for a busy machine to say within them that a message is not lost.
+VISIBILITY = 4
+
+
+@pytest.fixture
+def configuration(configuration: Configuration, other_server: Valkey) -> Configuration:
+    """Only the broker is on the broker's server."""
+    other = Broker(other_server)
+    return replace(configuration, backend_url=other.url(BACKEND_DB), store_url=other.url(STORE_DB))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_cut_connections_never_make_two_of_an_agent(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    worker = start_worker(pool=pool, concurrency=2)
+    ledger.hold("llm 2")
+    result = count.delay(3, 0)
+    ledger.wait_for_call("llm 2", 10)
+
+    assert broker.cut_connections() > 0
+    until(lambda: worker.log().count(f"[{result.id}] received") == 2, 10, "it has come twice")
+    if CELERY >= (5, 7):
+        # Celery does run it twice; the second one finds that somebody works on it.
+        until(lambda: f"[{result.id}] ignored" in worker.log(), 10, "the second one is dropped")
+    ledger.let_go()
+
+    assert_right_end(result, 3, ledger, broker)
+    assert len(ledger.bodies(result.id)) == 1
+
+
+@scenario(transport_options={**FAST_REDELIVERY, "visibility_timeout": VISIBILITY})
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_visibility_timeout_shorter_than_the_task_delivers_it_once(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = [start_worker(pool=pool, concurrency=2, wait=False) for _ in range(2)]
+    ledger.hold("llm 2")
+    result = count.delay(2, 0)
+    begin = ledger.wait_for_call("llm 2", 20).at
+    until(lambda: time.monotonic() - begin > 1.5 * VISIBILITY, 10, "it takes longer")
+    ledger.let_go()
+
+    assert_right_end(result, 2, ledger, broker)
+    assert len(ledger.bodies(result.id)) == 1
+    assert sum(worker.log().count(f"[{result.id}] received") for worker in workers) == 1
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_an_agent_outlives_an_outage_of_the_broker(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    worker = start_worker(pool=pool, concurrency=2)
+    ledger.hold("llm 2")
+    result = count.delay(10)
+    ledger.wait_for_call("llm 2", 10)
+
+    broker.server.kill()
+    ledger.let_go()
+    # A solo worker notices only when its task has ended.
+    until(
+        lambda: "Connection to broker lost" in worker.log() or ledger.calls("llm 5"),
+        10,
+        "the outage is noticed",
+    )
+    broker.server.start()
+    until(lambda: _is_supervised(worker) and result.ready(), 30, "the agent has ended")
+
+    assert_right_end(result, 10, ledger, broker)
+
+
+def _is_supervised(worker: Worker) -> bool:
+    """Celery 5.7 may end if its broker goes away while it works; it is then started again."""
+    if not worker.is_running():
+        worker.start()
+    return True
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_broker_that_answers_nothing_does_not_cost_an_agent_its_lease(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    start_worker(pool=pool)
+    ledger.hold("llm 2")
+    result = count.delay(3, 0)
+    ledger.wait_for_call("llm 2", 10)
+    store = Agents(celery_app).store
+
+    def end_of_lease() -> datetime:
+        holder = store.holder(result.id)
+        assert holder is not None, "it has lost its lease"
+        return holder.expires_at
+
+    before = end_of_lease()
+    broker.server.signal(signal.SIGSTOP)
+    until(lambda: end_of_lease() > before + timedelta(seconds=2 * LEASE), 30, "it is renewed")
+    broker.server.signal(signal.SIGCONT)
+    ledger.let_go()
+
+    assert_right_end(result, 3, ledger, broker)
+    assert len(ledger.bodies(result.id)) == 1
+
+
+# On gevent Celery 5.6 does not notice a second cut while the task is at work.
+@scenario(worker_cancel_long_running_tasks_on_connection_loss=True, ckpt_max_stalled_attempts=2)
+@pytest.mark.parametrize("pool", ["prefork", "gevent"] if CELERY >= (5, 7) else ["prefork"])
+def test_attempts_that_celery_cancels_at_a_reconnect_do_not_count_as_stalled(
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    start_worker(pool=pool, concurrency=2)
+    ledger.hold("llm 1")
+    result = count.delay(2, 0)
+    for attempt in range(1, 5):
+        ledger.wait_for_call("llm 1", 60, count=attempt)
+        assert broker.cut_connections() > 0
+    ledger.wait_for_call("llm 1", 60, count=5)
+    ledger.let_go()
+
+    assert_right_end(result, 2, ledger, broker, interruptions=4)
+    # The second to the last attempt left nothing behind either.
+    assert [run.stalled for run in Agents(celery_app).runs(result.id)] == [0]

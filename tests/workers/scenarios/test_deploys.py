@@ -1,0 +1,165 @@
+"""Workers that are told to end, one after the other: an agent goes on elsewhere, the worker leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from socket import gethostname
+
+import pytest
+from celery import VERSION, current_app
+from celery.result import AsyncResult
+
+from tests.support.ledger import Ledger, Note
+from tests.support.tasks.scenarios import count
+from tests.support.wait import until
+from tests.support.workers.broker import Broker
+from tests.support.workers.fixtures import StartWorker
+from tests.support.workers.processes import FAST, Pool, Worker
+from tests.support.workers.scenario import (
+    LONG_LEASE,
+    POOLS,
+    assert_right_end,
+    scenario,
+    several_workers,
+)
+
+pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+
+End = Callable[[Worker], object]
+#: How soon a worker with an agent at work has to be gone.
+EXIT = 12.0
+#: How long a worker waits for the call in flight of an agent that is told to end softly.
+PATIENT = 3
+#: That SIGTERM can mean the same differs in no pool.
+SOFT_ENDS = [*((pool, Worker.quit) for pool in POOLS), ("prefork", Worker.term)]
+#: How bodies end that were stopped in the midst of a call, by a cold shutdown.
+STOPPED = {"SystemExit", "GreenletExit"}
+
+
+def shut_down(worker: Worker) -> None:
+    current_app.control.shutdown(destination=[f"{worker.name}@{gethostname()}"])
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    # A solo worker listens to nobody while it works.
+    ends: list[End] = [Worker.term, Worker.int_] + [shut_down] * (pool != "solo")
+    workers = several_workers(len(ends) + 1, start_worker, pool=pool)
+    ledger.hold()
+    result = count.delay(6)
+
+    left = _end_one_after_the_other(ends, workers, result, ledger)
+    (restarted,) = set(workers) - set(left)
+    ledger.wait_for(_call_in([restarted]), 10)
+    restarted.hup()
+    restarted.wait_ready()
+    ledger.let_go()
+
+    assert_right_end(result, 6, ledger, broker)
+    _assert_ended_by(ledger, result, {"HandOff"}, at_least=len(ends) + 1)
+    # Celery ends with 1 at SIGINT.
+    assert [worker.wait_exit(EXIT) for worker in left] == [0, 1, 0][: len(left)]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_cold_shutdown_costs_at_most_the_call_in_flight(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = several_workers(2, start_worker, pool=pool)
+    ledger.hold()
+    result = count.delay(4)
+
+    (left,) = _end_one_after_the_other([Worker.quit], workers, result, ledger)
+    left.wait_exit(EXIT)
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+    _assert_ended_by(ledger, result, {"HandOff", *STOPPED}, at_least=1)
+
+
+@scenario(worker_soft_shutdown_timeout=PATIENT, ckpt_lease_ttl=LONG_LEASE)
+@pytest.mark.parametrize(("pool", "end"), SOFT_ENDS)
+def test_a_soft_shutdown_hands_an_agent_over_and_costs_no_call(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool, end: End
+) -> None:
+    remapped = {"REMAP_SIGTERM": "SIGQUIT"} if end is Worker.term else {}
+    workers = several_workers(2, start_worker, pool=pool, environment=remapped)
+    ledger.hold()
+    result = count.delay(4)
+
+    (left,) = _end_one_after_the_other([end], workers, result, ledger)
+    left.wait_exit(EXIT)
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker)
+    _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
+
+
+@pytest.mark.skipif(VERSION < (5, 7), reason="Celery 5.7 was the first that can spawn them")
+@scenario(worker_soft_shutdown_timeout=PATIENT, ckpt_lease_ttl=LONG_LEASE)
+@pytest.mark.parametrize("end", [Worker.term, Worker.quit])
+def test_a_child_that_was_spawned_hears_of_a_shutdown_like_one_that_was_forked(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, end: End
+) -> None:
+    workers = several_workers(2, start_worker, options=(*FAST, "--pool-start-method=spawn"))
+    ledger.hold()
+    result = count.delay(4)
+
+    (left,) = _end_one_after_the_other([end], workers, result, ledger)
+    ledger.wait_for(_call_in([worker for worker in workers if worker is not left]), 20)
+    assert left.wait_exit(EXIT) == 0
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker)
+    _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
+    assert "leaked" not in left.log()
+
+
+@scenario(ckpt_hand_off=False)
+def test_where_no_hand_off_is_wanted_a_worker_waits_for_its_agents(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    ledger.hold()
+    result = count.delay(3)
+    ledger.wait_for_call("llm 1", 10)
+
+    worker.term()
+    until(lambda: "Warm shutdown" in worker.log(), 10, "the worker is to end")
+    ledger.let_go()
+
+    assert worker.wait_exit(EXIT) == 0
+    assert [body.how for body in ledger.bodies(result.id)] == ["returned"]
+    assert_right_end(result, 3, ledger, broker)
+
+
+def _end_one_after_the_other(
+    ends: Sequence[End], workers: Sequence[Worker], result: AsyncResult, ledger: Ledger
+) -> list[Worker]:
+    """End, each in its way, the workers that the agent comes to; returns them in that order.
+
+    All calls are held: one goes on when its worker knows that it is to end.
+    """
+    ended: list[Worker] = []
+    for end in ends:
+        there = [worker for worker in workers if worker not in ended]
+        pid = ledger.wait_for(_call_in(there), 10, f"a call of {result.id} elsewhere").pid
+        (holder,) = [worker for worker in there if pid in worker.tree()]
+        end(holder)
+        ended.append(holder)
+    return ended
+
+
+def _call_in(workers: Sequence[Worker]) -> Callable[[Note], bool]:
+    pids = {pid for worker in workers for pid in worker.tree()}
+    return lambda note: note.what == "call" and note.pid in pids
+
+
+def _assert_ended_by(ledger: Ledger, result: AsyncResult, ways: set[str], *, at_least: int) -> None:
+    *ended, last = [body.how for body in ledger.bodies(result.id)]
+    # One may come back to a worker that has not quite left, and be handed off again.
+    assert len(ended) >= at_least
+    assert set(ended) <= ways
+    assert last == "returned"

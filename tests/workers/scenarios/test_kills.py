@@ -1,0 +1,181 @@
+"""Workers that die without a word, and one that is taken for dead."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from tests.support.ledger import Ledger
+from tests.support.tasks import import_log, scenarios
+from tests.support.tasks.scenarios import count, early
+from tests.support.wait import until
+from tests.support.workers.broker import Broker
+from tests.support.workers.fixtures import StartWorker
+from tests.support.workers.processes import Pool
+from tests.support.workers.scenario import (
+    LEASE,
+    LONG_LEASE,
+    POOLS,
+    SOON,
+    assert_all_right,
+    assert_right_end,
+    scenario,
+    several_workers,
+    who_made,
+)
+
+pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
+#: Longer than somebody who was thawed needs to notice that he was taken for dead.
+UNTIL_FENCED = 60.0
+
+
+@scenario(ckpt_lease_ttl=LONG_LEASE)
+def test_a_killed_pool_child_costs_at_most_the_call_in_flight(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    worker = start_worker()
+    ledger.hold("tool 2")
+    result = count.delay(4)
+    child = ledger.wait_for_call("tool 2", 10).pid
+
+    worker.kill_child(child)
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+    killed, successor = ledger.bodies(result.id)
+    assert killed.how == "killed"
+    # Its lease was not waited for.
+    assert successor.begin - killed.end < LONG_LEASE / 2
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_another_worker_goes_on_where_a_killed_one_was(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = several_workers(2, start_worker, pool=pool)
+    ledger.hold("tool 2")
+    result = count.delay(4)
+    doomed = who_made(ledger.wait_for_call("tool 2", 10), workers)
+
+    doomed.kill_tree()
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+    killed, successor = ledger.bodies(result.id)
+    assert killed.how == "killed"
+    assert successor.begin - killed.end < LEASE + SOON
+
+
+# A solo worker acknowledges when its task has ended, whatever it was told.
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_a_killed_worker_whose_messages_were_acknowledged_early_loses_nothing(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = several_workers(2, start_worker, pool=pool)
+    ledger.hold("tool 2")
+    result = early.delay(4)
+    doomed = who_made(ledger.wait_for_call("tool 2", 10), workers)
+    broker.assert_clean(1)
+
+    doomed.kill_tree()
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+
+
+@pytest.mark.configured(include=(scenarios.MODULE, import_log.MODULE))
+def test_the_watchdog_imports_nothing_while_the_pool_may_fork(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    """A child that is forked in the midst of an import would wait for ever for its end."""
+    workers = several_workers(2, start_worker, forked=False)
+    ledger.hold("tool 1")
+    result = early.delay(3)
+
+    # The watchdog of the other one has to look, to claim, and to send.
+    who_made(ledger.wait_for_call("tool 1", 10), workers).kill_tree()
+    ledger.let_go()
+
+    assert_right_end(result, 3, ledger, broker, interruptions=1)
+    imports = [note for note in ledger.notes(what="import") if "watchdog" in note["thread"]]
+    assert imports == []
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_that_was_frozen_past_its_lease_changes_nothing_when_it_thaws(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
+) -> None:
+    workers = several_workers(2, start_worker, pool=pool)
+    ledger.hold("tool 2")
+    result = count.delay(6, 0)
+    in_flight = ledger.wait_for_call("tool 2", 10)
+    frozen = who_made(in_flight, workers)
+
+    frozen.freeze()
+    ledger.hold("llm 4")
+    ledger.wait_for_call("llm 4", 10)
+    frozen.thaw()
+
+    # The call in flight ends after the thaw; its result is refused, and the body stops there.
+    ledger.wait_for(lambda note: note.what == "end" and note["how"] == "Fenced", 10)
+    ledger.let_go()
+    assert_right_end(result, 6, ledger, broker, interruptions=1, grace_after_thaw=UNTIL_FENCED)
+    assert [body.how for body in ledger.bodies(result.id)] == ["Fenced", "returned"]
+    assert [call for call in ledger.calls() if call.pid == in_flight.pid][-1] == in_flight
+    assert frozen.is_running()
+
+
+def test_a_worker_that_thaws_after_the_end_changes_nothing(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    workers = several_workers(2, start_worker)
+    ledger.hold("tool 2")
+    result = count.delay(3, 0)
+    frozen = who_made(ledger.wait_for_call("tool 2", 10), workers)
+
+    frozen.freeze()
+    ledger.let_go()
+    right = result.get(timeout=60)
+    frozen.thaw()
+
+    ledger.wait_for(lambda note: note.what == "end" and note["how"] == "Fenced", 10)
+    assert_right_end(result, 3, ledger, broker, interruptions=1)
+    assert result.get() == right
+
+
+@scenario(worker_prefetch_multiplier=4)
+def test_messages_that_a_killed_worker_had_fetched_and_not_begun_come_back_soon(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    first = start_worker()
+    ledger.hold("llm 1")
+    results = [count.delay(2, 0.02) for _ in range(4)]
+    until(lambda: len(broker.unacked()) == 4, 10, "it has fetched them all")
+    first.kill_tree()
+    ledger.let_go()
+    start_worker(concurrency=2)
+
+    # The visibility timeout is an hour.
+    assert_all_right(results, 2, ledger, broker, interruptions=1)
+
+
+def test_a_run_whose_worker_died_long_ago_is_brought_back_once(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker
+) -> None:
+    doomed = start_worker()
+    ledger.hold("tool 2")
+    result = count.delay(3)
+    ledger.wait_for_call("tool 2", 10)
+    doomed.kill_tree()
+    ledger.let_go()
+    # Nobody was there when the lease ended, nor when the message was taken for lost.
+    until(
+        lambda: all(time.time() - at > LEASE + 2 for at in broker.unacked_index().values()), 10, "then"
+    )
+    late = start_worker()
+
+    assert_right_end(result, 3, ledger, broker, interruptions=1)
+    brought_back = re.findall(r"was requeued|was sent again", late.log())
+    assert brought_back == ["was requeued"]
