@@ -1,8 +1,8 @@
 """How far a reader has to walk: the files and functions of the package that one operation visits.
 
-``python tests/support/walk.py`` starts a Valkey server and prints a table of the operations that
-matter. With ``--list WORDS`` it also lists, in the order of the first call, the functions that the operations visit
-whose row contains the words.
+``python -m tests.support.walk`` starts a Valkey server and prints a table of the operations that
+matter. With ``--list WORDS`` it also lists the functions that the operations visit whose row contains
+the words, in the order of the first call.
 
 A walk counts the frames of the package itself (``sys.setprofile``), in the thread of the operation and
 in every thread that was started under ``followed``:

@@ -83,6 +83,6 @@ def assert_all_right(
     assert repeated <= interruptions, f"{repeated} calls were made again: {ledger.repeated()}"
     for run_id, found in own.items():
         in_order = sorted([*found, *notes[NO_RUN]], key=lambda note: note.at)
-        overlapping = bodies.overlaps(bodies.run_record(in_order, run_id))
+        overlapping = bodies.overlaps(bodies.of_run(in_order, run_id))
         assert not overlapping, f"two bodies of run {run_id} at once: {overlapping}"
     broker.assert_clean(15)
