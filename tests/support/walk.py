@@ -310,7 +310,7 @@ def table(directory: Path, server: Valkey) -> Iterator[tuple[str, Walk]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python tests/support/walk.py")
+    parser = argparse.ArgumentParser(prog="python -m tests.support.walk")
     parser.add_argument(
         "--list", metavar="WORDS", help="also list the functions of the rows with these"
     )

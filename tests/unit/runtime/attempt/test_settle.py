@@ -33,7 +33,7 @@ def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
     settings = SimpleNamespace(lease_ttl=TTL)
     context = SimpleNamespace(store=store, keeper=keeper, settings=settings)
     hold = SimpleNamespace(lease=start.lease)
-    return SimpleNamespace(context=context, run_record=record, hold=hold, moment=start.due_at)
+    return SimpleNamespace(context=context, run_record=record, hold=hold, due_at=start.due_at)
 
 
 def test_a_run_that_was_recorded_and_never_sent_is_watched_when_another_one_ends(
