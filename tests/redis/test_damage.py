@@ -267,6 +267,43 @@ def test_a_damaged_run_is_an_error_of_the_store_and_takes_no_lease(store, server
     assert server.hget(RUNS, "run-1") == line
 
 
+@pytest.mark.parametrize("word", [0, 2, 5, 7], ids=["number", "status", "stalled", "delivery"])
+def test_a_run_that_lacks_a_word_is_an_error_of_the_store(store, server, word: int) -> None:
+    store.add_run(run("agent"))
+    words = server.hget(RUNS, "run-1").split(b" ", 8)
+    line = b" ".join(words[:word] + words[word + 1 :])
+    server.hset(RUNS, "run-1", line)
+    for read in (
+        lambda: store.run("agent", "run-1"),
+        lambda: store.start_run(run("agent"), "me", 30),
+        lambda: store.cancel_run("agent", "run-1", "me", 30),
+    ):
+        with pytest.raises(StoreError, match="'run-1' of agent 'agent' is damaged"):
+            read()
+    assert store.holder("agent") is None
+    assert server.hget(RUNS, "run-1") == line
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [(0, b"first"), (3, b"true"), (4, b"+1")],
+    ids=["number", "delivered", "attempts"],
+)
+def test_a_run_that_scripts_cannot_read_is_not_started_and_not_cancelled(
+    store, server, word: int, instead: bytes
+) -> None:
+    store.add_run(run("agent"))
+    words = server.hget(RUNS, "run-1").split(b" ", 8)
+    words[word] = instead
+    server.hset(RUNS, "run-1", b" ".join(words))
+    with pytest.raises(StoreError, match="'run-1' of agent 'agent' is damaged"):
+        store.start_run(run("agent"), "me", 30)
+    with pytest.raises(StoreError, match="'run-1' of agent 'agent' is damaged"):
+        store.cancel_run("agent", "run-1", "me", 30)
+    assert store.holder("agent") is None
+    assert server.hget(RUNS, "run-1") == b" ".join(words)
+
+
 def test_a_run_that_somebody_took_away_is_passed_over_when_another_is_settled(store, server) -> None:
     start = store.start_run(run("agent"), "me", 30)
     for name in ("run-2", "run-3"):

@@ -9,7 +9,7 @@ Texts are percent-encoded; an empty one is ``-``, so that one that is ``-`` is `
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
 from celery_ckpt.records import RunRecord
@@ -65,12 +65,12 @@ def _parsed_usage(word: str) -> Usage:
 
 def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
     """The run that a line tells of. Raises ``StoreError`` if it is damaged, or too new."""
-    what = f"The record of run {run_id!r} of agent {agent_id!r}"
+    what = _what(agent_id, run_id)
     try:
         _, used, *words = line.split(b" ", len(IN_FRONT) + 2)
         front: dict[str, Any] = {
             name: "" if word == b"-" else unquote(word.decode())
-            for name, word in zip(IN_FRONT, words, strict=False)
+            for name, word in zip(IN_FRONT, words[:-1], strict=True)
         }
         front["usage"] = _parsed_usage(used.decode())
         fields = {"agent_id": agent_id, "run_id": run_id, **front, **fields_of(words[-1], what)}
@@ -78,3 +78,15 @@ def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
         return RunRecord.model_validate(fields, context=fields.keys())
     except (ValueError, TypeError, IndexError) as error:
         raise damaged(what, error) from error
+
+
+def refuse_damaged(agent_id: str, run_id: str, line: bytes) -> NoReturn:
+    """Raise ``StoreError`` for a line that a script refused as damaged, or as too new."""
+    parsed_run(agent_id, run_id, line)  # which usually says what is wrong
+    raise damaged(
+        _what(agent_id, run_id), ValueError("the words before its JSON are not what scripts write")
+    )
+
+
+def _what(agent_id: str, run_id: str) -> str:
+    return f"The record of run {run_id!r} of agent {agent_id!r}"

@@ -18,7 +18,7 @@ from celery_ckpt.stores.redis.leases import (
     refuse,
     run_prefix,
 )
-from celery_ckpt.stores.redis.run_lines import parsed_run, usage_word, word
+from celery_ckpt.stores.redis.run_lines import parsed_run, refuse_damaged, usage_word, word
 from celery_ckpt.stores.redis.server import Call
 from celery_ckpt.stores.rules.leases import new_nonce
 
@@ -82,6 +82,8 @@ class RedisTurns(RedisLedger):
             self.add_run(run)
             return self.start_run(run, owner, ttl, over=over)
         refuse(reply, agent_id, None)
+        if reply[0] == b"damaged":
+            refuse_damaged(agent_id, run.run_id, reply[1])
         record = parsed_run(agent_id, run.run_id, reply[1])
         lease = lease_of(agent_id, owner, nonce, reply[2:]) if reply[0] == b"ok" else None
         return StartResult(run=record, lease=lease, due_at=due_at)
@@ -114,7 +116,7 @@ class RedisTurns(RedisLedger):
         reply = self._server.run("cancel_run", keys, run_id, nonce, owner, milliseconds(ttl))
         refuse(reply, agent_id, None, run_id)
         if reply[0] == b"damaged":
-            parsed_run(agent_id, run_id, reply[1])
+            refuse_damaged(agent_id, run_id, reply[1])
         if reply[0] == b"over":
             raise RunOver(agent_id=agent_id, run_id=run_id, status=shown(reply[1]))
         return lease_of(agent_id, owner, nonce, reply[1:]) if reply[1:] else None
