@@ -589,7 +589,6 @@ def test_the_page_names_every_key_of_redis() -> None:
         re.sub(r"[0-9]+$", letter, keys.moments_of("any", rounds).decode())
         for rounds, letter in ((Schedule.WATCHDOG, "N"), (Schedule.SWEEP, "M"))
     ]
-    names.append(keys.adopted())
     assert [name for name in names if f"| `{name}` |" not in section] == []
     assert f"`{SHARDS}`" in section
     assert f"modulo {ROUNDS_SHARDS[Schedule.WATCHDOG]}." in section

@@ -148,7 +148,7 @@ def _assert_as_before_or_after(
     store: CheckpointStore, now: dict[bytes, Any], before: dict[bytes, Any]
 ) -> None:
     """Each key is one that there was; nothing points to what is gone."""
-    assert now.keys() <= before.keys() | {b"ckpt:adopted"}
+    assert now.keys() <= before.keys()
     for key, value in now.items():
         if key.startswith(b"ckpt:ids:"):
             assert all(store.load(name.decode()) is not None for name in value)

@@ -82,10 +82,6 @@ class Keys:
     def _moments(self, on: Schedule, part: int) -> bytes:
         return f"{self._prefix}{on.value}:{part}".encode()
 
-    def adopted(self) -> str:
-        """Says that the agents of earlier versions are known to sweeps."""
-        return f"{self._prefix}adopted"
-
     def foreign_ids(self, checkpoint_id: str) -> str:
         """The index of checkpoint ids that do not name their agent."""
         return self.ids(locator(checkpoint_id)[0])

@@ -9,7 +9,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Schedule
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.index import AgentIndex
-from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
+from celery_ckpt.stores.redis.keys import Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
 
 
@@ -19,8 +19,6 @@ class RedisMoments(CheckpointStore):
     _keys: Keys
     _server: Server
     _index: AgentIndex
-    #: Are the agents of earlier versions known to sweeps?
-    _has_adopted = False
 
     def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
@@ -49,7 +47,6 @@ class RedisMoments(CheckpointStore):
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         """See ``CheckpointStore``."""
-        self._adopt(on)
         found: builtins.list[tuple[str, int]] = []
         keys = self._keys.moments(on)
         put_off, share = round(hold * 1_000_000), -(-limit // len(keys))
@@ -62,7 +59,6 @@ class RedisMoments(CheckpointStore):
 
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        self._adopt(on)
         keys = self._keys.moments(on)
         return sum(self._server.side_by_side(*(Call.script("count_due", [key]) for key in keys)))
 
@@ -74,18 +70,3 @@ class RedisMoments(CheckpointStore):
             put_off = "" if after is None else round(after * 1_000_000)
             parts.setdefault(key, []).extend((agent_id, due_at, put_off))
         self._server.side_by_side(*(Call.script("move", [key], *args) for key, args in parts.items()))
-
-    def _adopt(self, on: Schedule) -> None:
-        """Let sweeps look, once, at the agents that were saved before there were any."""
-        if on is not Schedule.SWEEP or self._has_adopted:
-            return
-        if not self._server.command("EXISTS", self._keys.adopted()):
-            for shard in SHARDS:
-                for page in self._index.pages(shard):
-                    self._server.side_by_side(*(self._adoption(agent_id) for agent_id in page))
-            self._server.command("SET", self._keys.adopted(), 1)
-        self._has_adopted = True
-
-    def _adoption(self, agent_id: str) -> Call:
-        # Whoever has a moment keeps it; the others get one that has come.
-        return Call.command("ZADD", self._keys.moments_of(agent_id, Schedule.SWEEP), "NX", 0, agent_id)

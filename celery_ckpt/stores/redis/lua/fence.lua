@@ -180,7 +180,7 @@ local function run_end(line)
   local is_over = status == 'succeeded' or status == 'failed' or status == 'cancelled'
   local ending = is_over and run_ending(string.sub(line, -500))
   if not ending then return end
-  -- Records of earlier versions do not say when their run ended.
+  -- A record may lack the time of its end: then the run counts as ended when it was created.
   return string.match(ending, '"ended_at":"([^"]*)Z"') or string.match(ending, '^"created_at":"([^"]*)Z"')
 end
 
