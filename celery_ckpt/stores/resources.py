@@ -22,7 +22,7 @@ def lua(name: str) -> str:
 
 def _used_by(script: str) -> str:
     """The shared functions that a script needs, and those that these need: they stand before them."""
-    _, *functions = re.split(r"^(?=local function )", _read("redis/lua/fence.lua"), flags=re.MULTILINE)
+    _, *functions = re.split(r"^(?=local function )", _read("redis/lua/shared.lua"), flags=re.MULTILINE)
     used = ""
     for function in reversed(functions):
         name = function.split("(", 1)[0].removeprefix("local function ")

@@ -605,7 +605,7 @@ def test_the_page_names_every_script_that_writes() -> None:
     writers = {word for row in rows for word in re.findall(r"\w+", row)}
     scripts = {path.stem: path.read_text() for path in PACKAGE.glob("stores/redis/lua/*.lua")}
     commands = "HSET|HINCRBY|HDEL|RPUSH|LREM|LTRIM|ZADD|ZREM|UNLINK"
-    shared = re.split(r"^local function (\w+)", scripts.pop("fence"), flags=re.MULTILINE)
+    shared = re.split(r"^local function (\w+)", scripts.pop("shared"), flags=re.MULTILINE)
     parts = dict(zip(shared[1::2], shared[2::2], strict=True))
     writing = [name for name, body in parts.items() if re.search(f"'({commands})'", body)]
     assert writing == ["take_lease", "drop_steps"]

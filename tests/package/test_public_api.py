@@ -138,4 +138,4 @@ def test_a_script_begins_by_naming_every_key_and_argument_it_uses(name: str) -> 
 
 
 def test_there_are_scripts() -> None:
-    assert (LUA / "save.lua").is_file()
+    assert (LUA / "checkpoint_save.lua").is_file()

@@ -22,8 +22,9 @@ from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster,
 
 #: Scripts that write nothing, or nothing of an agent.
 READING = {
-    "all", "contents", "count_due", "fence", "holder", "lines", "mark", "outlines", "read", "sight",
-    "slices", "standing",
+    "agent_activity", "agent_contents", "agent_snapshot", "checkpoint_list", "checkpoint_load",
+    "checkpoint_messages", "checkpoint_scan", "hash_all", "lease_holder", "schedule_count", "shared",
+    "wait_mark",
 }  # fmt: skip
 #: Most of that is waited for a confirmation, where none is to come.
 SOON = "?socket_timeout=0.25"

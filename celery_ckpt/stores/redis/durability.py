@@ -22,26 +22,34 @@ from celery_ckpt.stores.redis.server import Call, Server
 
 #: An agent's work, and what others are told of it: refused as unavailable until it is confirmed.
 MUST_BE_KEPT = frozenset(
-    {"add_run", "cancel_run", "delete", "record_step", "rewrite", "save", "set_notes"}
-    | {"update_run"}
+    {
+        "run_add",
+        "run_cancel",
+        "agent_delete",
+        "step_record",
+        "agent_rewrite",
+        "checkpoint_save",
+        "agent_set_policy",
+    }
+    | {"run_update"}
     | {"HSETNX", "ZADD"}
 )
 #: Waited for, and done without if it takes too long. To begin again counts as a further attempt.
-SHOULD_BE_KEPT = frozenset({"start_run"})
+SHOULD_BE_KEPT = frozenset({"run_start"})
 #: If a failover takes these back, it costs some time, or a bit of memory.
 MAY_BE_LOST = frozenset(
     {
-        "acquire",
-        "drop_steps",
-        "due",
-        "forget_runs",
-        "move",
-        "release",
-        "remove",
-        "renew",
-        "settle_run",
-        "unwatch",
-        "watch",
+        "lease_acquire",
+        "step_drop",
+        "schedule_claim",
+        "run_forget",
+        "schedule_move",
+        "lease_release",
+        "checkpoint_remove",
+        "lease_renew",
+        "run_settle",
+        "schedule_remove",
+        "schedule_add",
     }
 )
 
@@ -115,7 +123,7 @@ class AwaitingServer(Server):
         return result
 
     def _on_one_connection(self, client: Redis, calls: Sequence[Call]) -> tuple[list[Any], bool]:
-        sent = [*calls, Call.script("mark", [calls[-1].key]), self._wait]
+        sent = [*calls, Call.script("wait_mark", [calls[-1].key]), self._wait]
         replies = _piped(client, [call.args for call in sent])
         if any(map(_is_unknown, replies)):
             # Everything again: what the server did before may be lost since, with that server.

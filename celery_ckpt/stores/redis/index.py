@@ -39,7 +39,9 @@ class AgentIndex:
 
     def listing(self, agent_id: str) -> Call:
         """The script that has a sweep look at the agent soon."""
-        return Call.script("watch", [self._keys.moments_of(agent_id, Schedule.SWEEP)], agent_id, 0)
+        return Call.script(
+            "schedule_add", [self._keys.moments_of(agent_id, Schedule.SWEEP)], agent_id, 0
+        )
 
     def ensure(self, agent_id: str) -> None:
         """Write the agent's entry, unless this process did so before."""

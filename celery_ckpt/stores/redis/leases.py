@@ -18,7 +18,7 @@ from celery_ckpt.usage import Usage
 
 
 def refuse(reply: list[Any], agent_id: str, lease: Lease | None, run_id: str = "") -> None:
-    """Raise what a script's refusal means (see ``fence.lua``)."""
+    """Raise what a script's refusal means (see ``shared.lua``)."""
     if reply[0] == b"none":
         raise RunNotFound(agent_id=agent_id, run_id=run_id)
     if reply[0] == b"lost":
@@ -65,7 +65,7 @@ class RedisLedger(RedisMoments):
         nonce = new_nonce()
         old = fence(agent_id, over)
         keys = self._keys.of(agent_id, "agent")
-        reply = self._server.run("acquire", keys, nonce, owner, ttl_ms, old)
+        reply = self._server.run("lease_acquire", keys, nonce, owner, ttl_ms, old)
         refuse(reply, agent_id, None)
         if reply[1] == 1:
             self._index.add(agent_id)
@@ -74,7 +74,7 @@ class RedisLedger(RedisMoments):
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """See ``CheckpointStore``."""
         keys = self._keys.of(lease.agent_id, "agent")
-        reply = self._server.run("renew", keys, fence(lease.agent_id, lease), milliseconds(ttl))
+        reply = self._server.run("lease_renew", keys, fence(lease.agent_id, lease), milliseconds(ttl))
         refuse(reply, lease.agent_id, lease)
         return lease.model_copy(update={"expires_at": _moment(reply[1])})
 
@@ -85,14 +85,14 @@ class RedisLedger(RedisMoments):
         own = fence(lease.agent_id, lease)
         keys = self._keys.of(lease.agent_id, "agent", *(("runs",) if run else ()))
         record = () if run is None else (run.run_id, self._line(run))
-        release = Call.script("release", keys, own, new_nonce(), *record)
+        release = Call.script("lease_release", keys, own, new_nonce(), *record)
         *_, reply = self._server.together(*self._watching(lease.agent_id, due_in), release)
         refuse(reply, lease.agent_id, lease, run.run_id if run else "")
         return bool(reply[0] == b"ok")
 
     def holder(self, agent_id: str) -> Lease | None:
         """See ``CheckpointStore``."""
-        reply = self._server.run("holder", self._keys.of(checked_name(agent_id), "agent"))
+        reply = self._server.run("lease_holder", self._keys.of(checked_name(agent_id), "agent"))
         return self._holder(agent_id, reply)
 
     def _holder(self, agent_id: str, facts: builtins.list[bytes]) -> Lease | None:
@@ -119,7 +119,7 @@ class RedisLedger(RedisMoments):
         agent_id = step.agent_id
         self._index.ensure(agent_id)
         reply = self._server.run(
-            "record_step",
+            "step_record",
             self._keys.of(agent_id, "agent", "steps", "stepidx", *(("runs",) if paid else ())),
             fence(agent_id, lease),
             run_prefix(step.run_id) + step.key,
@@ -138,7 +138,7 @@ class RedisLedger(RedisMoments):
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
-        flat = self._server.run("all", self._keys.of(checked_name(agent_id), "steps"))
+        flat = self._server.run("hash_all", self._keys.of(checked_name(agent_id), "steps"))
         prefix = run_prefix(run_id).encode()
         pairs = zip(flat[::2], flat[1::2], strict=True)
         values = [value for field, value in pairs if field.startswith(prefix)]
@@ -158,7 +158,7 @@ class RedisLedger(RedisMoments):
         """See ``CheckpointStore``."""
         checked_name(run_id, "A run_id")
         reply = self._server.run(
-            "drop_steps",
+            "step_drop",
             self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx"),
             fence(agent_id, lease),
             run_prefix(run_id),

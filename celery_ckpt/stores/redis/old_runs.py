@@ -14,7 +14,7 @@ from celery_ckpt.stores.redis.server import Call
 
 logger = logging.getLogger(__name__)
 
-#: Where the first part of a scan begins, see ``forget_runs.lua``.
+#: Where the first part of a scan begins, see ``run_forget.lua``.
 _START = (b"0", b"0", b"")
 
 
@@ -59,11 +59,11 @@ class RedisOldRuns(RedisReading):
         keys = self._keys.of(snapshot.agent_id, "agent", "steps", "stepidx", "runs")
         before = "" if plan.runs_before is None else _text(plan.runs_before)
         policy = snapshot.policy.to_bytes()
-        return Call.script("forget_runs", keys, snapshot.agent_id, policy, before, *place)
+        return Call.script("run_forget", keys, snapshot.agent_id, policy, before, *place)
 
 
 def parsed_end(told: bytes) -> datetime | None:
-    """``Sight.oldest_end`` as ``sight.lua`` tells it; before everything else if it is not known."""
+    """Parse ``oldest_end`` of ``agent_snapshot.lua``. A time that is not known is before all others."""
     if not told:
         return None
     try:

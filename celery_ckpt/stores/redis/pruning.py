@@ -34,7 +34,7 @@ T = TypeVar("T")
 _LOOKS, _DROPS = 20, 100
 #: More bytes than that of one agent are looked at in parts: to read them takes a millisecond or two.
 _HEAVY = 500_000
-#: What is left to do after a removal, see ``remove.lua``.
+#: What is left to do after a removal, see ``checkpoint_remove.lua``.
 DONE, AGAIN, TRIM, CHANGED = range(4)
 
 
@@ -49,7 +49,7 @@ class RedisSweeps(RedisOldRuns):
     def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
         """See ``CheckpointStore``."""
         keys = self._keys.of(checked_name(agent_id), "agent")
-        set_policy = Call.script("set_notes", keys, before.to_bytes(), after.to_bytes())
+        set_policy = Call.script("agent_set_policy", keys, before.to_bytes(), after.to_bytes())
         listing = self._index.listing(agent_id)
         # Once more behind it: a sweep may have been done with the agent just before.
         [_, is_set, _] = self._server.together(listing, set_policy, listing)
@@ -70,7 +70,9 @@ class RedisSweeps(RedisOldRuns):
 
     def _sights(self, page: Sequence[str]) -> Iterator[AgentSnapshot]:
         calls = [
-            Call.script("sight", self._keys.of(name, "agent", "runs", "open"), name, LONG, _HEAVY)
+            Call.script(
+                "agent_snapshot", self._keys.of(name, "agent", "runs", "open"), name, LONG, _HEAVY
+            )
             for name in page
         ]
         return map(self._sight, page, self._server.each(*calls))
@@ -96,11 +98,11 @@ class RedisSweeps(RedisOldRuns):
         return AgentSnapshot(agent_id, text, found, policy, *facts)
 
     def _outlines(self, agent_id: str) -> tuple[builtins.list[Any], builtins.list[Any]]:
-        """What ``sight.lua`` leaves out of a long history: all that is there from beginning to end."""
+        """Read what ``agent_snapshot.lua`` leaves out of a long history."""
         keys, cut, flat = self._keys.of(agent_id, "agent"), builtins.list[Any](), builtins.list[Any]()
         cursor = None
         while cursor != b"0":
-            cursor, *part = self._server.run("outlines", keys, cursor or 0)
+            cursor, *part = self._server.run("checkpoint_scan", keys, cursor or 0)
             cut += part[0]
             flat += part[1]
         return cut, flat
@@ -140,14 +142,16 @@ class RedisSweeps(RedisOldRuns):
         snapshot, going = plan.snapshot, _first_part(plan)
         gone = set(going)
         if plan.forget:
-            return Call.script("delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1)
+            return Call.script("agent_delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1)
         staying = [mark for mark in snapshot.marks if mark.id not in gone]
         newest = FIELD + staying[0].id if staying else ""
         low = min((mark.low for mark in staying), default=0)
         told = snapshot.policy.to_bytes(), snapshot.policy.without(gone).to_bytes()
         keys = self._keys.of(snapshot.agent_id, "agent", "log", "open")
         fields = (FIELD + name for name in going)
-        return Call.script("remove", keys, snapshot.seq, low, newest, *told, snapshot.seen, *fields)
+        return Call.script(
+            "checkpoint_remove", keys, snapshot.seq, low, newest, *told, snapshot.seen, *fields
+        )
 
     def _done(self, plan: PrunePlan, reply: Any) -> tuple[PruneResult, bool]:
         """What went, and whether that was all."""

@@ -27,7 +27,9 @@ class RedisReading(RedisTurns):
 
     def _sequence_and_lines(self, agent_id: str) -> Lines:
         # The sequence first: what is saved while pages are read has a higher one.
-        seq, policy, is_long, *flat = self._server.run("lines", self._keys.of(agent_id, "agent"), LONG)
+        seq, policy, is_long, *flat = self._server.run(
+            "checkpoint_list", self._keys.of(agent_id, "agent"), LONG
+        )
         pairs = zip(flat[::2], flat[1::2], strict=True)
         found = self._paged(agent_id) if is_long else pairs
         return Lines(int(seq), policy, [(id_of(field), line) for field, line in found])

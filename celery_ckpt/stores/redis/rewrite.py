@@ -25,7 +25,7 @@ class RedisRewriting(RedisSweeps, LogStore):
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
         """See ``Upkeep``."""
         agent, log, steps_key, index, runs_key, _ = self._keys.all_of(checked_name(agent_id))
-        digest = self._server.run("contents", (agent, steps_key, runs_key))
+        digest = self._server.run("agent_contents", (agent, steps_key, runs_key))
         sequence = {info.id: info.seq for info in self.history(agent_id)}
         checkpoints = self.list(agent_id)[::-1]
         steps, runs = self._all_steps(agent_id), self._all_runs(agent_id)
@@ -37,7 +37,7 @@ class RedisRewriting(RedisSweeps, LogStore):
             return False  # somebody saved or pruned meanwhile
         history = rewritten(agent_id, [(sequence[one.id], one) for one in after.checkpoints])
         reply = self._server.run(
-            "rewrite",
+            "agent_rewrite",
             (agent, log, steps_key, index, runs_key),
             fence(agent_id, lease),
             digest,
@@ -58,7 +58,7 @@ class RedisRewriting(RedisSweeps, LogStore):
 
     def _all_steps(self, agent_id: str) -> builtins.list[tuple[int, Step]]:
         """All steps, of whichever run, each with its number, in order."""
-        flat = self._server.run("all", self._keys.of(agent_id, "steps"))
+        flat = self._server.run("hash_all", self._keys.of(agent_id, "steps"))
         found = [
             (
                 number_of(value),
@@ -69,7 +69,7 @@ class RedisRewriting(RedisSweeps, LogStore):
         return sorted(found, key=lambda numbered: numbered[0])
 
     def _all_runs(self, agent_id: str) -> builtins.list[tuple[int, RunRecord]]:
-        flat = self._server.run("all", self._keys.of(agent_id, "runs"))
+        flat = self._server.run("hash_all", self._keys.of(agent_id, "runs"))
         found = [
             (number_of(line), parsed_run(agent_id, shown(name), line))
             for name, line in zip(flat[::2], flat[1::2], strict=True)

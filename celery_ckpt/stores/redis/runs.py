@@ -30,7 +30,7 @@ class RedisTurns(RedisLedger):
         """See ``CheckpointStore``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
         line = usage_word(run.usage).encode() + b" " + self._line(run)
-        added = Call.script("add_run", keys, run.run_id, line)
+        added = Call.script("run_add", keys, run.run_id, line)
         entry = self._index.entry(run.agent_id)
         # The entry once more behind it: somebody may be deleting the agent just now.
         *_, reply, _ = self._server.together(*self._watching(run.agent_id, due_in), entry, added, entry)
@@ -42,7 +42,7 @@ class RedisTurns(RedisLedger):
         """See ``CheckpointStore``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
         own = fence(run.agent_id, lease)
-        reply = self._server.run("update_run", keys, own, run.run_id, self._line(run))
+        reply = self._server.run("run_update", keys, own, run.run_id, self._line(run))
         refuse(reply, run.agent_id, lease, run.run_id)
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
@@ -54,7 +54,7 @@ class RedisTurns(RedisLedger):
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """See ``CheckpointStore``."""
-        flat = self._server.run("all", self._keys.of(checked_name(agent_id), "runs"))
+        flat = self._server.run("hash_all", self._keys.of(checked_name(agent_id), "runs"))
         pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
         return [parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs]
 
@@ -66,7 +66,7 @@ class RedisTurns(RedisLedger):
         """See ``CheckpointStore``."""
         agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
-            "start_run",
+            "run_start",
             self._keys.of(agent_id, "agent", "runs"),
             run.run_id,
             word(run.delivery),
@@ -92,7 +92,7 @@ class RedisTurns(RedisLedger):
         """See ``CheckpointStore``."""
         agent_id, settled = run.agent_id, run.model_copy(update={"delivered": True})
         settle = Call.script(
-            "settle_run",
+            "run_settle",
             self._keys.of(agent_id, "agent", "steps", "stepidx", "runs", "open"),
             fence(agent_id, lease),
             new_nonce(),
@@ -113,7 +113,7 @@ class RedisTurns(RedisLedger):
         nonce = new_nonce()
         checked_name(owner, "A lease's owner")
         keys = self._keys.of(checked_name(agent_id), "agent", "runs")
-        reply = self._server.run("cancel_run", keys, run_id, nonce, owner, milliseconds(ttl))
+        reply = self._server.run("run_cancel", keys, run_id, nonce, owner, milliseconds(ttl))
         refuse(reply, agent_id, None, run_id)
         if reply[0] == b"damaged":
             refuse_damaged(agent_id, run_id, reply[1])
@@ -124,7 +124,7 @@ class RedisTurns(RedisLedger):
     def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
         keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
-        active, left_ms, holder, *flat = self._server.run("standing", keys)
+        active, left_ms, holder, *flat = self._server.run("agent_activity", keys)
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return AgentActivity(
             active=shown(active)[:MAX_NAME_LENGTH] or None,

@@ -32,7 +32,7 @@ class RedisMoments(CheckpointStore):
         if after is None:
             return []
         put_off = round(after * 1_000_000)
-        return [Call.script("watch", [self._keys.moments_of(agent_id, on)], agent_id, put_off)]
+        return [Call.script("schedule_add", [self._keys.moments_of(agent_id, on)], agent_id, put_off)]
 
     def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
@@ -40,7 +40,7 @@ class RedisMoments(CheckpointStore):
         for agent_id, due_at in due_times.items():
             key = self._keys.moments_of(checked_name(agent_id), on)
             parts.setdefault(key, []).extend((agent_id, due_at))
-        calls = [Call.script("unwatch", [key], *pairs) for key, pairs in parts.items()]
+        calls = [Call.script("schedule_remove", [key], *pairs) for key, pairs in parts.items()]
         return sum(self._server.side_by_side(*calls))
 
     def claim_due(
@@ -50,7 +50,7 @@ class RedisMoments(CheckpointStore):
         found: builtins.list[tuple[str, int]] = []
         keys = self._keys.moments(on)
         put_off, share = round(hold * 1_000_000), -(-limit // len(keys))
-        calls = [Call.script("due", [key], share, put_off) for key in keys]
+        calls = [Call.script("schedule_claim", [key], share, put_off) for key in keys]
         for flat in self._server.side_by_side(*calls):
             pairs = zip(map(agent_named, flat[::2]), flat[1::2], strict=True)
             # Who has a name that nobody can have is passed over: others are not to wait for him.
@@ -60,7 +60,7 @@ class RedisMoments(CheckpointStore):
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
         keys = self._keys.moments(on)
-        return sum(self._server.side_by_side(*(Call.script("count_due", [key]) for key in keys)))
+        return sum(self._server.side_by_side(*(Call.script("schedule_count", [key]) for key in keys)))
 
     def _move(self, moves: Iterable[tuple[str, int, float | None]]) -> None:
         """Give agents other moments for a sweep, or none, if they have the ones given here."""
@@ -69,4 +69,6 @@ class RedisMoments(CheckpointStore):
             key = self._keys.moments_of(agent_id, Schedule.SWEEP)
             put_off = "" if after is None else round(after * 1_000_000)
             parts.setdefault(key, []).extend((agent_id, due_at, put_off))
-        self._server.side_by_side(*(Call.script("move", [key], *args) for key, args in parts.items()))
+        self._server.side_by_side(
+            *(Call.script("schedule_move", [key], *args) for key, args in parts.items())
+        )

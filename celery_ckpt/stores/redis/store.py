@@ -100,7 +100,7 @@ class RedisCheckpointStore(RedisRewriting):
         ending = () if run is None else (run.run_id, self._line(run))
         while True:
             reply = self._server.run(
-                "save",
+                "checkpoint_save",
                 self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ())),
                 FIELD + checkpoint_id,
                 basis.value if isinstance(basis, Basis) else FIELD + basis,
@@ -146,15 +146,15 @@ class RedisCheckpointStore(RedisRewriting):
         return Stored(agent_id, name, found[1], _by_offset(record.spans, found[2:]))
 
     def _found(self, agent_id: str, checkpoint_id: str | None) -> tuple[Any, builtins.list[bytes]]:
-        """What ``read.lua`` says and, if the latest is asked for, the log's newest messages."""
+        """Return the reply of ``checkpoint_load.lua`` and, for the latest, the log's newest messages."""
         keys = self._keys.of(agent_id, "agent", "log")
         if checkpoint_id is None:
-            read = Call.script("read", keys, "", _NEWEST)
+            read = Call.script("checkpoint_load", keys, "", _NEWEST)
             newest = Call.command("LRANGE", keys[1], -_NEWEST, -1)
             if (both := self._server.at_once(read, newest)) is not None:
                 return both[0], both[1]
         field = FIELD + checkpoint_id if checkpoint_id else ""
-        return self._server.run("read", keys, field, 0), []
+        return self._server.run("checkpoint_load", keys, field, 0), []
 
     def _read_many(
         self, agent_id: str, limit: int | None
@@ -162,7 +162,7 @@ class RedisCheckpointStore(RedisRewriting):
         lines = newest_first(self._lines(agent_id))[:limit]
         spans = ranges_of_all(agent_id, lines).spans
         first, *reply = self._server.run(
-            "slices",
+            "checkpoint_messages",
             self._keys.of(agent_id, "agent", "log"),
             len(lines),
             *(FIELD + name for name, _ in lines),
@@ -205,7 +205,9 @@ class RedisCheckpointStore(RedisRewriting):
             after = policy.without(going)
             noted = (told, told if after == policy else after.to_bytes())
             fields = (FIELD + name for name in batch)
-            count, _, left = self._server.run("remove", keys, seq, low, newest, *noted, "", *fields)
+            count, _, left = self._server.run(
+                "checkpoint_remove", keys, seq, low, newest, *noted, "", *fields
+            )
             removed += count
             races += left == AGAIN
             if left == DONE:
@@ -215,10 +217,10 @@ class RedisCheckpointStore(RedisRewriting):
     def delete(self, agent_id: str) -> int:
         """See ``CheckpointStore``."""
         keys = self._keys.all_of(checked_name(agent_id))
-        size, *fields = self._server.run("delete", keys, "", 0)
+        size, *fields = self._server.run("agent_delete", keys, "", 0)
         if size < 0:
             fields = [field for field, _ in self._paged(agent_id)]
-            self._server.run("delete", keys, "", 1)
+            self._server.run("agent_delete", keys, "", 1)
         self._index.remove(agent_id)
         self._index.unregister(agent_id, [id_of(field) for field in fields])
         return len(fields)

@@ -4,7 +4,7 @@ r"""Who may write for an agent: the rules, for the stores that decide in Python.
                         \--time--> expired --acquire--> held by another, token + 1
 
 An expired lease still covers its owner until somebody else acquires: it is the newer token that
-fences, not the clock. ``lua/fence.lua`` and ``lua/acquire.lua`` say the same for Redis.
+fences, not the clock. ``lua/shared.lua`` and ``lua/lease_acquire.lua`` say the same for Redis.
 """
 
 from __future__ import annotations

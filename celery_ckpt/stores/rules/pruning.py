@@ -11,8 +11,8 @@
 Old runs go like checkpoints; which of them are old is decided anew, in the same step.
 
 An agent is *listed* while a sweep is sure to look at it soon; so a save need not say so each time. A
-sweep that is done with an agent takes that away in the same step. ``lua/remove.lua`` and
-``lua/delete.lua`` and ``lua/forget_runs.lua`` say the same for Redis.
+sweep that is done with an agent takes that away in the same step. ``lua/checkpoint_remove.lua`` and
+``lua/agent_delete.lua`` and ``lua/run_forget.lua`` say the same for Redis.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ r"""Whose turn it is: the rules, for the stores that decide in Python.
        |                 \--save/update--> finished --settle--> settled, and the next one's turn
        \--start, while another run is active--> blocked --the other is settled--> queued
 
-An agent has one active run, from its first attempt until it is settled. ``lua/start_run.lua``,
-``lua/settle_run.lua`` and ``lua/cancel_run.lua`` say the same for Redis.
+An agent has one active run, from its first attempt until it is settled. ``lua/run_start.lua``,
+``lua/run_settle.lua`` and ``lua/run_cancel.lua`` say the same for Redis.
 """
 
 from __future__ import annotations

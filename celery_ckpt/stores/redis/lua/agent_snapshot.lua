@@ -1,0 +1,38 @@
+--[[ agent_snapshot: what a sweep has to know of an agent.
+  KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
+  ARGV[1]  agent_id
+  ARGV[2]  at most so many fields, and ARGV[3] about so many bytes: of a longer hash none are answered
+  returns  {} | {seen, notes, 1 if a run is open or the lease held, 1 if a run has the agent's name,
+           {id, status, delivered, the end of the record} of the last run or {},
+           oldest, "?" if it is not known, or "" if there is no other run, first, seq,
+           1 if it is too long, {field whose value is not answered as it is, its length, ...},
+           {field of KEYS[1], value, ...}}
+]]
+-- Records are answered as they are: Python takes them apart quicker, while the server serves others.
+local function last_run(id, line)
+  if not line then return {} end
+  local run = run_facts(line)
+  return {id, run.status or '', run.delivered or '', '{' .. (run_ending(run.record) or '}')}
+end
+
+local fields = redis.call('HLEN', KEYS[1])
+if fields == 0 then return {} end
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'tip', 'steps', 'runs',
+  'notes', 'first', 'last')
+local token, nonce, _, _, last_save, steps, runs, notes, first, last = unpack(agent)
+last = last or ARGV[1]
+local named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
+local oldest = ''
+-- Most agents have one run: it costs them nothing.
+if runs and runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
+  oldest = redis.call('HGET', KEYS[1], 'oldest') or '?'
+end
+local open = redis.call('LLEN', KEYS[3])
+local is_busy = open > 0 or lease_refusal(agent, '')
+-- Estimated, as if all records had the size of the latest: to measure them would take longer.
+local size = fields * redis.call('HSTRLEN', KEYS[1], string.match(last_save or '', 'c:.*') or '')
+local is_long = fields > tonumber(ARGV[2]) or size > tonumber(ARGV[3])
+local all = is_long and {} or redis.call('HGETALL', KEYS[1])
+local cut = cut_short(all)
+return {seen(open, last_save, steps, runs, token, nonce, notes), notes or '', is_busy and 1 or 0, named and 1 or 0,
+  last_run(last, run), oldest, first or '0', string.match(last_save or '', '^%d+') or '0', is_long and 1 or 0, cut, all}

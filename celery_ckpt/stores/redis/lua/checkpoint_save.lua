@@ -1,0 +1,60 @@
+--[[ checkpoint_save: append new messages to the log and add a checkpoint, or change nothing.
+  KEYS[1]  hash of the agent (see shared.lua)
+  KEYS[2]  list: the log, messages as JSON lines; the first one has the offset "first" of KEYS[1]
+  KEYS[3]  runs (see run_add.lua), if a run's record is to be replaced too
+  ARGV[1]  "c:" and the checkpoint's id
+  ARGV[2]  basis: the same of a checkpoint that must be there; "": none may be; "*": any
+  ARGV[3]  what stands between seq and header in the line of the basis
+  ARGV[4]  lease (see shared.lua)
+  ARGV[5]  the line after version, seq and base
+  ARGV[6]  what "listed" was when the caller listed the agent; "": it did not
+  ARGV[7], ARGV[8]  only with KEYS[3]: run_id, and the run's line after the number and the usage
+  ARGV[7...] or ARGV[9...]  new messages
+  returns  base | {"first", base} for an agent's first | {"exists", line} | {"stale"} | refusal
+           | {"unlisted", listed} if it has to be listed first | {"none"} if there is no such run
+]]
+-- An agent's first save, or somebody damaged the tip: what is there has the last word.
+local function newest()
+  local seq, latest, all = 0, nil, redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local own = string.sub(all[i], 1, 2) == 'c:' and string.match(all[i + 1], '^%d+ (%d+) ')
+    if own and tonumber(own) > seq then seq, latest = tonumber(own), all[i] end
+  end
+  return seq, latest
+end
+
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'tip', 'first',
+  ARGV[1], ARGV[2], 'listed')
+if agent[7] then return {'exists', agent[7]} end
+local refused = lease_refusal(agent, ARGV[4])
+if refused then return refused end
+local seq, latest = tip(agent[5])
+if not seq then seq, latest = newest() end
+if ARGV[2] == '' then
+  if latest then return {'stale'} end
+elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
+  return {'stale'}
+end
+-- Until a sweep is done with the agent, one entry in its index is enough; it has to be there first.
+local listed = agent[9] or '0'
+local is_listed = tonumber(listed) > 0
+if not is_listed and seq > 0 and ARGV[6] ~= listed then return {'unlisted', listed} end
+local from = 7
+if KEYS[3] then
+  local stored = redis.call('HGET', KEYS[3], ARGV[7])
+  if not stored then return {'none'} end
+  redis.call('HSET', KEYS[3], ARGV[7], string.match(stored, '^%d+ %S+ ') .. ARGV[8])
+  from = 9
+end
+if not is_listed then redis.call('HSET', KEYS[1], 'listed', math.abs(listed) + 1) end
+local base = tonumber(agent[6] or 0)
+if #ARGV < 1000 and #ARGV >= from then
+  base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, from)) - #ARGV + from - 1
+else
+  base = base + redis.call('LLEN', KEYS[2])
+  each(ARGV, from, 1000, function(...) redis.call('RPUSH', KEYS[2], ...) end)
+end
+local stamp = string.format('%d %d ', seq + 1, base)
+redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. ARGV[1], ARGV[1], FORMAT_VERSION .. ' ' .. stamp .. ARGV[5])
+if seq == 0 then return {'first', base} end
+return base

@@ -1,8 +1,0 @@
---[[ drop_steps: forget the steps of some iterations of a run.
-  KEYS[1]  hash of the agent (see fence.lua)    KEYS[2], KEYS[3]  steps (see record_step.lua)
-  ARGV[1]  lease  ARGV[2]  "length:run_id:"  ARGV[3], ARGV[4]  iterations, inclusive
-  returns  {"ok", how many} | refusal
-]]
-local refused = refusal(ARGV[1])
-if refused then return refused end
-return {'ok', drop_steps(ARGV[2], ARGV[3], ARGV[4])}

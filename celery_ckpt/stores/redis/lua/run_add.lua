@@ -1,0 +1,13 @@
+--[[ run_add: keep a run's record if there is none.
+  KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  hash: run_id -> a run's line (see shared.lua)
+  KEYS[3]  list: the ids of the runs that are not settled, in the order in which they were added
+  ARGV[1]  run_id  ARGV[2]  the line after the number
+  returns  {"ok", is_first_run} | {"exists", line}
+]]
+local exists = redis.call('HGET', KEYS[2], ARGV[1])
+if exists then return {'exists', exists} end
+local number = redis.call('HINCRBY', KEYS[1], 'runs', 1)
+redis.call('HSET', KEYS[1], 'last', ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], number .. ' ' .. ARGV[2])
+if not is_settled(run_facts(number .. ' ' .. ARGV[2])) then redis.call('RPUSH', KEYS[3], ARGV[1]) end
+return {'ok', number == 1 and 1 or 0}

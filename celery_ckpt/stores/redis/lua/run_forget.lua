@@ -1,0 +1,72 @@
+--[[ run_forget: drop the records of runs that ended long ago, and what steps are left of them, a part at a time.
+  KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  steps (see step_record.lua)
+  KEYS[4]  runs (see run_add.lua)
+  ARGV[1]  agent_id: the run of that name stays, as does the one that was added last
+  ARGV[2]  notes that the agent must have
+  ARGV[3]  those go that are settled and ended by then: ISO 8601 in UTC, without the Z
+  ARGV[4], ARGV[5]  where to go on: a cursor in KEYS[4], a rank in KEYS[3]; at first "0", "0"
+  ARGV[6]  when the first of those ended that stay, of all parts before; at first ""
+  returns  {1 if that was all, how many went, their bytes, ARGV[4], ARGV[5] and ARGV[6] of the next part}
+]]
+-- At most about so many records, of so many bytes, are read at once, and so many steps.
+local RUNS, BYTES, STEPS = 100, 100000, 500
+
+local last, notes = unpack(redis.call('HMGET', KEYS[1], 'last', 'notes'))
+if not last or (notes or '') ~= ARGV[2] then return {1, 0, 0, '0', '0', ''} end
+
+local cursor, rank, oldest = ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local gone, size, runs, bytes = {}, 0, 0, 0
+
+local function look_at(id, line)
+  local ended = id ~= ARGV[1] and id ~= last and run_end(line)
+  if ended and ended <= ARGV[3] then
+    gone[#gone + 1], size = id, size + #line
+  elseif ended and (oldest == '' or ended < oldest) then
+    oldest = ended
+  end
+end
+
+-- Those of the next steps that belong to runs that go, and how many were looked at.
+local function their_steps()
+  local prefixes, lengths, found = {}, {}, {}
+  for _, id in ipairs(gone) do
+    -- As run_prefix makes it: with the number of characters, not of bytes.
+    local prefix = select(2, string.gsub(id, '[^\128-\191]', '')) .. ':' .. id .. ':'
+    prefixes[prefix], lengths[#prefix] = true, true
+  end
+  local names = redis.call('ZRANGE', KEYS[3], rank, rank + STEPS - 1)
+  for _, name in ipairs(names) do
+    for length in pairs(lengths) do
+      if prefixes[string.sub(name, 1, length)] then found[#found + 1] = name end
+    end
+  end
+  return found, #names
+end
+
+repeat
+  local page
+  cursor, page = unpack(redis.call('HSCAN', KEYS[4], cursor, 'COUNT', 5))
+  for i = 1, #page, 2 do
+    look_at(page[i], page[i + 1])
+    runs, bytes = runs + 1, bytes + #page[i + 1]
+  end
+until cursor == '0' or runs >= RUNS or bytes >= BYTES
+
+if gone[1] and redis.call('EXISTS', KEYS[3]) == 1 then
+  local steps, seen_steps = their_steps()
+  if steps[1] then
+    redis.call('HDEL', KEYS[2], unpack(steps))
+    redis.call('ZREM', KEYS[3], unpack(steps))
+  end
+  -- No run goes before its steps: the same runs again, with the next steps.
+  if seen_steps == STEPS then
+    return {0, 0, 0, ARGV[4], string.format('%d', rank + STEPS - #steps), ARGV[6]}
+  end
+end
+local count = 0
+each(gone, 1, 1000, function(...) count = count + redis.call('HDEL', KEYS[4], ...) end)
+if cursor == '0' then
+  -- A sweep need not look here again before that one comes of age.
+  if oldest ~= '' then redis.call('HSET', KEYS[1], 'oldest', oldest) else redis.call('HDEL', KEYS[1], 'oldest') end
+end
+return {cursor == '0' and 1 or 0, count, size, cursor, '0', oldest}

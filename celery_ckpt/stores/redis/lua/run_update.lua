@@ -1,0 +1,17 @@
+--[[ run_update: replace a run's record.
+  KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
+  ARGV[1]  lease  ARGV[2]  run_id  ARGV[3]  the line after the number and the usage
+  returns  {"ok"} | {"none"} | refusal
+]]
+local stored = redis.call('HGET', KEYS[2], ARGV[2])
+if not stored then return {'none'} end
+local refused = refusal(ARGV[1])
+if refused then return refused end
+local was_settled, settled = is_settled(run_facts(stored)), is_settled(run_facts('0 - ' .. ARGV[3]))
+if was_settled and not settled then
+  redis.call('RPUSH', KEYS[3], ARGV[2])
+elseif settled and not was_settled then
+  redis.call('LREM', KEYS[3], 0, ARGV[2])
+end
+redis.call('HSET', KEYS[2], ARGV[2], string.match(stored, '^%d+ %S+ ') .. ARGV[3])
+return {'ok'}

@@ -1,0 +1,21 @@
+--[[ schedule_move: give some agents other moments, or none, unless they were given others meanwhile.
+  KEYS[1]  agents by moment (see schedule_add.lua)
+  ARGV     agent_id, its moment, how long from now in microseconds ("": none), agent_id, ...
+  returns  how many were moved
+]]
+local time = redis.call('TIME')
+local now, later, over = time[1] * 1000000 + time[2], {}, {}
+for i, moment in ipairs(moments(3)) do
+  local agent_id, expected, after = unpack(ARGV, 3 * i - 2, 3 * i)
+  if moment == tonumber(expected) then
+    if after == '' then
+      over[#over + 1] = agent_id
+    else
+      later[#later + 1] = string.format('%.0f', now + after)
+      later[#later + 1] = agent_id
+    end
+  end
+end
+each(over, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
+each(later, 1, 1000, function(...) redis.call('ZADD', KEYS[1], ...) end)
+return #over + #later / 2

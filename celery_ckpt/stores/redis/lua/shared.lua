@@ -1,0 +1,218 @@
+--[[ shared: what the scripts share. Each begins with those of these functions that it uses: they are made
+  anew whenever it is called. What costs most is redis.call, so what is needed is asked for at once.
+  KEYS[1]  hash of the agent: token, nonce, owner, expires_ms, released (lease);
+           tip ("seq" of the last save, or a higher one after agent_rewrite.lua, and, if it has any, "c:" id of
+           the latest checkpoint),
+           first (offset of the log's first message);
+           steps, runs (how many were ever added, for their order);
+           active (id of the run whose turn it is; empty or missing: none's),
+           last (id of the run that was added last),
+           oldest (no run that may go ended before this, see run_forget.lua; missing: not known);
+           notes (what was decided about the agent, see maintenance.py);
+           listed (over 0: a sweep is sure to look at the agent soon; its amount grows with each change)
+           "c:" and a checkpoint's id -> "version seq base low ranges digest header"
+  KEYS[2]  list: the log, in the scripts that read messages (see checkpoint_save.lua)
+  FORMAT_VERSION  of what is written; it stands before this text when it is loaded
+  held  a table that begins with token, nonce, owner and expires_ms of the agent
+  lease_refusal(held, lease)  what to answer instead of writing, or nil; a lease is "token:nonce", or empty
+      {"lost"}                                      the lease is not the newest one, or was released
+      {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one
+  refusal(lease)  the same, if nothing else has to be known of the agent
+  tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if not there
+  messages(from, last)  the log's messages from index to index; none before the first
+  taking_refusal(held, over)  what take_lease would answer instead of giving the lease, or nil
+  take_lease(held, nonce, owner, ttl_ms, over, ...)  gives the lease, and sets more fields of the agent;
+                                                     nil, token, expires_ms, or what to answer
+      over  a lease that may be taken over although unexpired; empty: none
+  run_facts(line)  of a run's "number usage status delivered attempts stalled progress delivery record",
+                   all but the number as a table by name, and the number
+  run_line(number, facts)  puts them together again
+  is_settled(facts)  is there nothing left to do for that run?
+  is_too_new(facts)  was that run written by a newer version?
+  run_ending(line)  the end of a run's line, or of its record, from created_at on; or nil
+  run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
+  add_usage(used, more)  the sum of two usages (see runs.py)
+  drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
+  seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
+                                                     how many of its runs are open and fields of it
+  cut_short(all)  in {field of the agent, value, ...}, leaves of long records only what a sweep judges by;
+                  {field of each, its length, ...}
+  moments(step)  the moments in KEYS[1] (see schedule_add.lua) of the agents ARGV[1], ARGV[1 + step], ...
+  contents(steps, runs)  a digest of all checkpoints, and of the hashes under these keys
+  each(items, first, size, action)  calls action with at most size items at a time, from the first on:
+                                    unpack has a limit
+]]
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function lease_refusal(held, lease)
+  local nonce = held[2]
+  if not nonce or nonce == '' then return lease ~= '' and {'lost'} or nil end
+  if lease ~= '' then
+    return lease ~= held[1] .. ':' .. nonce and {'lost'} or nil
+  end
+  local left_ms = tonumber(held[4]) - now_ms()
+  if left_ms > 0 then return {'held', held[3], held[1], nonce, left_ms} end
+end
+
+local function refusal(lease)
+  return lease_refusal(redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms'), lease)
+end
+
+local function tip(value)
+  local seq, latest = string.match(value or '', '^(%d+) ?(.*)$')
+  return tonumber(seq), latest ~= '' and latest or nil
+end
+
+local function messages(from, last)
+  if last < 0 then return {} end
+  return redis.call('LRANGE', KEYS[2], math.max(from, 0), last)
+end
+
+local function each(items, first, size, action)
+  for from = first, #items, size do
+    action(unpack(items, from, math.min(from + size - 1, #items)))
+  end
+end
+
+local function moments(step)
+  local ids, found = {}, {}
+  for i = 1, #ARGV, step do ids[#ids + 1] = ARGV[i] end
+  each(ids, 1, 1000, function(...)
+    for _, moment in ipairs(redis.call('ZMSCORE', KEYS[1], ...)) do found[#found + 1] = tonumber(moment) or false end
+  end)
+  return found
+end
+
+local function seen(open, tip, ...)
+  local facts = {string.match(tip or '', '^%d*'), ...}
+  for i = 1, 6 do facts[i] = facts[i] or '' end
+  facts[7] = open
+  return table.concat(facts, ' ')
+end
+
+local function pin_of(line)
+  local is_read, header = pcall(cjson.decode, string.match(line, '{.*$'))
+  local metadata = is_read and type(header) == 'table' and header.metadata
+  return type(metadata) == 'table' and metadata.pin
+end
+
+local function outline(line)
+  local beginning = string.match(line, '^%d+ %d+ %d+ %S+ %S+ %S+ {"created_at":%-?%d+')
+  local pin = string.find(line, '"pin":', 1, true) and pin_of(line)
+  return (beginning or '') .. (pin and ',"metadata":' .. cjson.encode({pin = pin}) or '') .. '}'
+end
+
+local function cut_short(all)
+  -- A state can be long, and nobody judges by it.
+  local cut = {}
+  for i = 2, #all, 2 do
+    if #all[i] > 1000 and string.sub(all[i - 1], 1, 2) == 'c:' then
+      cut[#cut + 1], cut[#cut + 2] = all[i - 1], #all[i]
+      all[i] = outline(all[i])
+    end
+  end
+  return cut
+end
+
+local function contents(steps, runs)
+  local all = {}
+  for _, key in ipairs({KEYS[1], steps, runs}) do
+    local flat = redis.call('HGETALL', key)
+    for i = 1, #flat, 2 do
+      if key ~= KEYS[1] or string.sub(flat[i], 1, 2) == 'c:' then
+        all[#all + 1] = key .. ' ' .. flat[i] .. ' ' .. redis.sha1hex(flat[i + 1])
+      end
+    end
+  end
+  table.sort(all)
+  return redis.sha1hex(table.concat(all, '\n'))
+end
+
+local function taking_refusal(held, over)
+  local may_take_over = over ~= '' and not lease_refusal(held, over)
+  return not may_take_over and lease_refusal(held, '') or nil
+end
+
+local function take_lease(held, nonce, owner, ttl_ms, over, ...)
+  if held[2] == nonce then return nil, tonumber(held[1]), held[4] end
+  local refused = taking_refusal(held, over)
+  if refused then return refused end
+  local token, expires_ms = (held[1] or 0) + 1, string.format('%d', now_ms() + ttl_ms)
+  redis.call('HSET', KEYS[1], 'token', string.format('%d', token), 'nonce', nonce, 'owner', owner,
+    'expires_ms', expires_ms, ...)
+  return nil, token, expires_ms
+end
+
+local function run_facts(line)
+  local number, usage, status, delivered, attempts, stalled, progress, delivery, record =
+    string.match(line, '^(%d+) (%S+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (.*)$')
+  return {
+    usage = usage, status = status, delivered = delivered, attempts = attempts, stalled = stalled,
+    progress = progress, delivery = delivery, record = record,
+    is_final = status == 'succeeded' or status == 'failed' or status == 'cancelled',
+  }, number
+end
+
+local function run_line(number, run)
+  return table.concat({number, run.usage, run.status, run.delivered, run.attempts, run.stalled, run.progress,
+    run.delivery, run.record}, ' ')
+end
+
+local function is_settled(run)
+  return run.is_final and run.delivered == '1'
+end
+
+local function is_too_new(run)
+  return (tonumber(string.match(run.record, '^{"format":(%d+)')) or 0) > tonumber(FORMAT_VERSION)
+end
+
+local function run_ending(line)
+  -- The envelope and the result can be long, and nobody judges by them.
+  return string.match(line or '', '^.*,("created_at":"[^"]*".*)$')
+end
+
+local function run_end(line)
+  -- Quicker than run_facts: it is asked of thousands, which can be long.
+  local status = string.match(line, '^%d+ %S+ (%a+) 1 ')
+  local is_over = status == 'succeeded' or status == 'failed' or status == 'cancelled'
+  local ending = is_over and run_ending(string.sub(line, -500))
+  if not ending then return end
+  -- A record may lack the time of its end: then the run counts as ended when it was created.
+  return string.match(ending, '"ended_at":"([^"]*)Z"') or string.match(ending, '^"created_at":"([^"]*)Z"')
+end
+
+local function add_usage(used, more)
+  local models, sums = {}, {}
+  for _, usage in ipairs({used, more}) do
+    for model, input, output, cached, cost in string.gmatch(usage, '([^=;]*)=(%d+),(%d+),(%d+),([^;]*)') do
+      local sum = sums[model]
+      if not sum then
+        sum = {0, 0, 0}
+        models[#models + 1], sums[model] = model, sum
+      end
+      for i, count in ipairs({input, output, cached}) do sum[i] = sum[i] + count end
+      if cost ~= '' then sum.cost = (sum.cost or 0) + tonumber(cost) end
+    end
+  end
+  for i, model in ipairs(models) do
+    local sum = sums[model]
+    local cost = sum.cost and string.format('%.17g', sum.cost) or ''
+    models[i] = string.format('%s=%.0f,%.0f,%.0f,%s', model, sum[1], sum[2], sum[3], cost)
+  end
+  return table.concat(models, ';')
+end
+
+local function drop_steps(prefix, from, to)
+  local gone = {}
+  for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], from, to)) do
+    if string.sub(field, 1, #prefix) == prefix then gone[#gone + 1] = field end
+  end
+  each(gone, 1, 1000, function(...)
+    redis.call('HDEL', KEYS[2], ...)
+    redis.call('ZREM', KEYS[3], ...)
+  end)
+  return #gone
+end
