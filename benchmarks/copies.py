@@ -47,7 +47,7 @@ def fill(store: CheckpointStore, client: Any, agents: int) -> None:
 def names_in_two_copies(agents: int) -> list[str]:
     """Spread over all of them, in the order in which a sweep is told of agents."""
     names = map(_name, range(0, agents, max(1, agents // _TWICE)))
-    return sorted(names, key=lambda name: (_KEYS.moments_of(name, Schedule.SWEEP), name))
+    return sorted(names, key=lambda name: (_KEYS.due_times_of(name, Schedule.SWEEP), name))
 
 
 def _name(number: int) -> str:
@@ -56,7 +56,7 @@ def _name(number: int) -> str:
 
 def _list(pipeline: Any, name: str) -> None:
     pipeline.zadd(_KEYS.agents(locator(name)[0]), {f"{locator(name)}:{name}": 0})
-    pipeline.zadd(_KEYS.moments_of(name, Schedule.SWEEP), {name: 1})
+    pipeline.zadd(_KEYS.due_times_of(name, Schedule.SWEEP), {name: 1})
 
 
 def _copy(pipeline: Any, keys: Keys, name: str, fields: Any, messages: list[bytes]) -> None:

@@ -23,8 +23,8 @@ from celery_ckpt.checkpoint import Entry
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Schedule, Step
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.redis.keys import ROUNDS_SHARDS, SHARDS, Keys
-from celery_ckpt.stores.redis.run_lines import IN_FRONT
+from celery_ckpt.stores.redis.keys import SCHEDULE_SHARDS, SHARDS, Keys
+from celery_ckpt.stores.redis.run_line import IN_FRONT
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 from celery_ckpt.usage import Usage
 from tests.docs import storage_example
@@ -586,13 +586,13 @@ def test_the_page_names_every_key_of_redis() -> None:
     names = [key.decode().replace("{agent}", "{TAG}") for key in keys.all_of("agent")]
     names += [keys.agents("S"), re.sub(r".$", "S", keys.foreign_ids("any"))]
     names += [
-        re.sub(r"[0-9]+$", letter, keys.moments_of("any", rounds).decode())
+        re.sub(r"[0-9]+$", letter, keys.due_times_of("any", rounds).decode())
         for rounds, letter in ((Schedule.WATCHDOG, "N"), (Schedule.SWEEP, "M"))
     ]
     assert [name for name in names if f"| `{name}` |" not in section] == []
     assert f"`{SHARDS}`" in section
-    assert f"modulo {ROUNDS_SHARDS[Schedule.WATCHDOG]}." in section
-    assert ROUNDS_SHARDS[Schedule.SWEEP] == len(SHARDS)
+    assert f"modulo {SCHEDULE_SHARDS[Schedule.WATCHDOG]}." in section
+    assert SCHEDULE_SHARDS[Schedule.SWEEP] == len(SHARDS)
 
 
 def test_the_page_names_every_field_of_a_runs_line() -> None:

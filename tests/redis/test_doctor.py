@@ -52,8 +52,7 @@ class DyingServer(Server):
 
 def dying(url: str, at: int) -> RedisCheckpointStore:
     store = RedisCheckpointStore.from_url(url)
-    store._server = server = DyingServer(store._server.client, "here", at)
-    store._index._server = server
+    store._use(DyingServer(store._server.client, "here", at))
     return store
 
 

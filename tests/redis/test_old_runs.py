@@ -13,7 +13,7 @@ from celery_ckpt import RedisCheckpointStore
 from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import PrunePlan
-from celery_ckpt.stores.redis.run_lines import run_line
+from celery_ckpt.stores.redis.run_line import run_line
 from celery_ckpt.stores.redis.server import Call
 from celery_ckpt.testing import make_run, make_step
 from celery_ckpt.testing.contract.swept import judged, settled, sweep

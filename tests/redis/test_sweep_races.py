@@ -12,7 +12,7 @@ import pytest
 from celery_ckpt import Checkpoint, Conversation, RedisCheckpointStore
 from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.stores.redis.reading import Lines
+from celery_ckpt.stores.redis.checkpoints import Lines
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.contract.swept import judged, sweep
 
@@ -116,15 +116,15 @@ def test_what_was_written_anew_while_it_was_pruned_stays_whole(
     store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going, *staying = with_a_trimmed_log(store)
-    read = store._sequence_and_lines
+    read = store._checkpoints.lines
 
     def read_and_rewrite(agent_id: str) -> Lines:
         found = read(agent_id)
-        monkeypatch.setattr(store, "_sequence_and_lines", read)
+        monkeypatch.setattr(store._checkpoints, "lines", read)
         assert store.rewrite(agent_id, lambda contents: contents)
         return found
 
-    monkeypatch.setattr(store, "_sequence_and_lines", read_and_rewrite)
+    monkeypatch.setattr(store._checkpoints, "lines", read_and_rewrite)
     assert store.remove("agent", [going.id]) == 1
     assert store.list("agent") == staying[::-1]
 

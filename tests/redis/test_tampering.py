@@ -50,14 +50,16 @@ def test_a_moment_for_what_can_be_no_agent_keeps_no_others_from_theirs(
     store, server, saved, rounds: Schedule, name: bytes
 ) -> None:
     store.schedule("agent", 0, rounds)
-    for key in store._keys.moments(rounds):
+    for key in store._keys.due_times(rounds):
         server.zadd(key, {name: 0})
 
     assert "agent" in [agent_id for agent_id, _ in store.claim_due(100, 10, rounds)]
     assert all(agent_id for agent_id, _ in store.claim_due(100, 10, rounds))
-    [*found] = (one for one in store.findings(repair=True) if "no agent's name" in one.what)
-    assert len(found) == len(store._keys.moments(rounds))
-    assert not any("no agent's name" in one.what for one in store.findings())
+    [*found] = (
+        one for one in store.findings(repair=True) if "a name that no agent can have" in one.what
+    )
+    assert len(found) == len(store._keys.due_times(rounds))
+    assert not any("a name that no agent can have" in one.what for one in store.findings())
 
 
 def test_an_index_with_what_is_no_name_lists_the_others(store, server, saved) -> None:
@@ -186,7 +188,7 @@ def test_an_agent_that_cannot_be_pruned_keeps_no_other_from_it(
     rules = Rules(keep=1, forget_after=60)
     pruned = {one.agent_id: one for one in store.apply(judged(store, rules))}
 
-    assert (told in caplog.text, "Agent 'agent' is not pruned" in caplog.text) == (True, True)
+    assert (told in caplog.text, "Could not prune agent 'agent'" in caplog.text) == (True, True)
     for name in ("neighbour", "other neighbour"):
         assert (pruned[name].checkpoints, pruned[name].runs) == (2, 1)
         assert store.list(name) == histories[name][-1:]

@@ -1,8 +1,8 @@
-"""Which agents are there, and whose is an id that does not say so.
+"""The index of all agents, and of the checkpoint ids that do not name their agent.
 
-The indexes lie in other slots than the agents' data and cannot change in the same atomic step. So an
-entry is written first: one without data behind it is harmless, and ``agents`` passes over it; data
-without an entry would be lost from sight.
+The indexes are in other slots than the agents' data and cannot change in the same atomic step. So an
+entry is written before the data. An entry without data is harmless, and ``agents`` skips it. Data
+without an entry would never be found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
 
 _PAGE = 500
-#: How many agents a process remembers to have indexed.
+#: How many indexed agents a process remembers.
 _REMEMBERED = 10_000
 
 
@@ -25,81 +25,72 @@ class AgentIndex:
 
     def __init__(self, server: Server, keys: Keys) -> None:
         self._server, self._keys = server, keys
-        self._known: set[str] = set()
+        #: The agents whose entries this process has written. Others are added before their data.
+        self.known: set[str] = set()
 
     def entry(self, agent_id: str) -> Call:
-        """The command that writes the agent's entry, to be sent before its data."""
-        place = locator(agent_id)
-        return Call.command("ZADD", self._keys.agents(place[0]), 0, f"{place}:{agent_id}")
+        """Return the command that writes the agent's entry."""
+        return Call.command("ZADD", *self._place(agent_id, 0))
 
     def question(self, agent_id: str) -> Call:
-        """The command that asks whether the agent has an entry."""
+        """Return the command that asks whether the agent has an entry."""
+        return Call.command("ZSCORE", *self._place(agent_id))
+
+    def _place(self, agent_id: str, *score: int) -> tuple[str | int, ...]:
+        """Return the key and the member of the agent's entry, with a score between them if given."""
         place = locator(agent_id)
-        return Call.command("ZSCORE", self._keys.agents(place[0]), f"{place}:{agent_id}")
+        return self._keys.agents(place[0]), *score, f"{place}:{agent_id}"
 
     def listing(self, agent_id: str) -> Call:
-        """The script that has a sweep look at the agent soon."""
-        return Call.script(
-            "schedule_add", [self._keys.moments_of(agent_id, Schedule.SWEEP)], agent_id, 0
-        )
-
-    def ensure(self, agent_id: str) -> None:
-        """Write the agent's entry, unless this process did so before."""
-        if agent_id not in self._known:
-            self.add(agent_id)
+        """Return the script that lists the agent: a sweep looks at it soon."""
+        key = self._keys.due_times_of(agent_id, Schedule.SWEEP)
+        return Call.script("schedule_add", [key], agent_id, 0)
 
     def add(self, agent_id: str) -> None:
-        """Write the agent's entries: among all agents, and among those that a sweep looks at."""
+        """Write the agent's entry, and list it for a sweep."""
         self._server.together(self.entry(agent_id), self.listing(agent_id))
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known.add(agent_id)
+        if len(self.known) >= _REMEMBERED:
+            self.known.clear()
+        self.known.add(agent_id)
 
     def forget(self, agent_id: str) -> None:
-        """The agent may be gone: its entry has to be written again before its next data."""
-        self._known.discard(agent_id)
+        """Forget that the agent has an entry, because the agent may have been deleted."""
+        self.known.discard(agent_id)
 
     def remove(self, agent_id: str) -> None:
-        """Drop the agent's entries, unless it came back meanwhile."""
+        """Remove the agent's entries, unless the agent exists again by then."""
         self.remove_all([agent_id])
 
     def remove_all(self, agent_ids: Sequence[str]) -> None:
-        """The same of several."""
-        calls = [call for agent_id in agent_ids for call in self._removal(agent_id)]
+        """Remove the entries of several agents."""
+        calls: list[Call] = []
+        for agent_id in agent_ids:
+            sweep = self._keys.due_times_of(agent_id, Schedule.SWEEP)
+            calls.append(Call.command("ZREM", *self._place(agent_id)))
+            calls.append(Call.command("ZREM", sweep, agent_id))
         self._server.side_by_side(*calls)
-        # Only now: what is written before its entry is dropped has to be found after it.
-        there = self.with_data(agent_ids)
+        # Only now: an agent that was written before its entry was removed must be found afterwards.
+        existing = self.with_data(agent_ids)
         for agent_id in agent_ids:
             self.forget(agent_id)
-            if agent_id in there:
+            if agent_id in existing:
                 self.add(agent_id)
 
-    def _removal(self, agent_id: str) -> list[Call]:
-        place = locator(agent_id)
-        sweep = self._keys.moments_of(agent_id, Schedule.SWEEP)
-        return [
-            Call.command("ZREM", self._keys.agents(place[0]), f"{place}:{agent_id}"),
-            Call.command("ZREM", sweep, agent_id),
-        ]
-
     def with_data(self, agent_ids: Sequence[str]) -> set[str]:
-        """Those of the agents that there is anything of."""
+        """Return the agents that have any key."""
         calls = [Call.command("EXISTS", *self._keys.all_of(name)) for name in agent_ids]
-        return {
-            n
-            for n, is_there in zip(agent_ids, self._server.side_by_side(*calls), strict=True)
-            if is_there
-        }
+        counts = self._server.side_by_side(*calls)
+        return {name for name, count in zip(agent_ids, counts, strict=True) if count}
 
     def agents(self) -> Iterator[str]:
-        """All agents with data, page by page."""
+        """Yield all agents with data, page by page."""
         for shard in SHARDS:
             for page in self.pages(shard):
-                there = self.with_data(page)
-                yield from (agent_id for agent_id in page if agent_id in there)
+                existing = self.with_data(page)
+                yield from (agent_id for agent_id in page if agent_id in existing)
 
     def pages(self, shard: str) -> Iterator[list[str]]:
-        """The agents of a part that have an entry, page by page."""
+        """Yield the agents of a shard that have an entry, page by page."""
         start = b"-"
         while page := self._page(shard, start):
             yield [name for name in map(_agent_of, page) if name is not None]
@@ -111,7 +102,7 @@ class AgentIndex:
         return found
 
     def agents_that_may_have(self, checkpoint_id: str) -> Iterator[str]:
-        """The agents whose locator the id begins with; then the one that it was registered for."""
+        """Yield the agents whose locator the id starts with, then the agent it is registered for."""
         place, dash, _ = checkpoint_id.partition("-")
         if dash and place and place[0] in SHARDS:
             prefix = f"{place}:".encode()
@@ -122,7 +113,7 @@ class AgentIndex:
             yield name
 
     def register(self, checkpoint_id: str, agent_id: str) -> None:
-        """Make an id findable that does not name its agent.
+        """Register the agent of an id that does not name it, before the checkpoint is saved.
 
         Raises:
             AlreadyExists: another agent has it, or is about to.
@@ -134,7 +125,7 @@ class AgentIndex:
             raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
 
     def unregister(self, agent_id: str, checkpoint_ids: list[str]) -> None:
-        """Ids of the agent went: drop the entries of those that had one."""
+        """Delete the entries of removed checkpoints of the agent whose ids were registered."""
         own = id_prefix(agent_id)
         for checkpoint_id in checkpoint_ids:
             if checkpoint_id.startswith(own):

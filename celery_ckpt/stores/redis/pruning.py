@@ -1,12 +1,16 @@
-"""What a sweep sees and does, in Redis: for many agents in one round trip."""
+"""What a sweep reads of agents, and how its plans are carried out: many agents in one round trip.
+
+A plan is applied only to an agent that has not changed since its snapshot was taken. Old runs are
+deleted in parts, and a long log is trimmed in parts, so that no script blocks the server.
+"""
 
 from __future__ import annotations
 
-import builtins
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, TypeVar
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
 
 from celery_ckpt.errors import SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.json_values import decode
@@ -15,91 +19,108 @@ from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.report import (
     AgentPolicy,
     AgentSnapshot,
-    CheckpointSummary,
     PrunePlan,
     PruneResult,
     RunSummary,
 )
 from celery_ckpt.stores.log.marks import UNKNOWN, marks
-from celery_ckpt.stores.redis.keys import FIELD, shown
-from celery_ckpt.stores.redis.old_runs import RedisOldRuns, not_pruned, parsed_end
-from celery_ckpt.stores.redis.reading import LONG, id_of
-from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.stores.redis.checkpoints import DONE, LONG, TRIM, id_of, parsed_policy
+from celery_ckpt.stores.redis.due_times import DueTimes
+from celery_ckpt.stores.redis.index import AgentIndex
+from celery_ckpt.stores.redis.keys import FIELD, Keys, shown
+from celery_ckpt.stores.redis.server import Call, Server
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _FIELD = FIELD.encode()
-T = TypeVar("T")
-#: How many agents are looked at, and dropped from, in one round trip. A server runs all that it has
-#: read of one client, up to 16 KB, before it turns to the next: twenty looks are 2 ms. A removal names
-#: what goes, so that fewer are read at once.
-_LOOKS, _DROPS = 20, 100
-#: More bytes than that of one agent are looked at in parts: to read them takes a millisecond or two.
+#: How many agents are read, and pruned, in one round trip. A server executes everything that it has
+#: read from one client, up to 16 KB, before it serves the next: twenty snapshots take 2 ms. A removal
+#: names the checkpoints, so fewer removals fit into 16 KB.
+_SNAPSHOTS, _REMOVALS = 20, 100
+#: An agent with more bytes is read in parts. To read that many takes a millisecond or two.
 _HEAVY = 500_000
-#: What is left to do after a removal, see ``checkpoint_remove.lua``.
-DONE, AGAIN, TRIM, CHANGED = range(4)
+#: Where the deletion of old runs starts, see ``run_forget.lua``.
+_START = (b"0", b"0", b"")
 
 
-class RedisSweeps(RedisOldRuns):
-    """The part of the store that tidies up."""
+class _OldRuns(NamedTuple):
+    """How many runs of an agent were deleted, and how large they were."""
+
+    runs: int = 0
+    bytes: int = 0
+
+
+class Pruning:
+    """Takes snapshots of agents, and applies plans to them."""
+
+    def __init__(self, server: Server, keys: Keys, index: AgentIndex, due_times: DueTimes) -> None:
+        self._server, self._keys = server, keys
+        self._index, self._due_times = index, due_times
 
     def policy(self, agent_id: str) -> AgentPolicy:
-        """See ``CheckpointStore``."""
+        """See ``CheckpointStore.policy``."""
         [key] = self._keys.of(checked_name(agent_id), "agent")
-        return self._parsed_policy(agent_id, self._server.command("HGET", key, "notes") or b"")
+        stored = self._server.command("HGET", key, "notes") or b""
+        return parsed_policy(self._server.where, agent_id, stored)
 
     def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
-        """See ``CheckpointStore``."""
+        """See ``CheckpointStore.set_policy``."""
         keys = self._keys.of(checked_name(agent_id), "agent")
         set_policy = Call.script("agent_set_policy", keys, before.to_bytes(), after.to_bytes())
         listing = self._index.listing(agent_id)
-        # Once more behind it: a sweep may have been done with the agent just before.
+        # Listed again afterwards: a sweep may have finished with the agent just before the change.
         [_, is_set, _] = self._server.together(listing, set_policy, listing)
         return bool(is_set)
 
-    def _parsed_policy(self, agent_id: str, stored: bytes) -> AgentPolicy:
-        try:
-            return AgentPolicy.from_bytes(stored)
-        except ValueError as error:
-            where = f"{self._server.where}, notes of agent {agent_id!r}"
-            raise StoreDamaged(where=where, reason=str(error)) from error
+    # -- snapshots -----------------------------------------------------------------------------------
 
-    # -- seeing --------------------------------------------------------------------------------------
-
-    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
-        """See ``CheckpointStore``."""
-        return [snapshot for page in _pages(agent_ids, _LOOKS) for snapshot in self._sights(page)]
-
-    def _sights(self, page: Sequence[str]) -> Iterator[AgentSnapshot]:
-        calls = [
-            Call.script(
-                "agent_snapshot", self._keys.of(name, "agent", "runs", "open"), name, LONG, _HEAVY
+    def snapshots(self, agent_ids: Sequence[str]) -> list[AgentSnapshot]:
+        """See ``CheckpointStore.snapshots``."""
+        found: list[AgentSnapshot] = []
+        for page in _pages(agent_ids, _SNAPSHOTS):
+            replies = self._server.each(
+                *(
+                    Call.script(
+                        "agent_snapshot",
+                        self._keys.of(agent_id, "agent", "runs", "open"),
+                        agent_id,
+                        LONG,
+                        _HEAVY,
+                    )
+                    for agent_id in page
+                )
             )
-            for name in page
-        ]
-        return map(self._sight, page, self._server.each(*calls))
+            found += map(self._snapshot, page, replies)
+        return found
 
-    def _sight(self, agent_id: str, reply: builtins.list[Any] | StoreError) -> AgentSnapshot:
+    def _snapshot(self, agent_id: str, reply: list[Any] | StoreError) -> AgentSnapshot:
         if isinstance(reply, StoreError):
             return AgentSnapshot(agent_id, seen="?", damage=str(reply))
         if not reply:
             return AgentSnapshot(agent_id)
-        seen, told, busy, named, run, end, first, seq, is_long, cut, flat = reply
+        seen, stored, busy, named, run, end, first, seq, is_long, cut, flat = reply
         if is_long:
-            cut, flat = self._outlines(agent_id)
+            cut, flat = self._scanned(agent_id)
         pairs = zip(flat[::2], flat[1::2], strict=True)
         lines = {shown(field[2:]): line for field, line in pairs if field[:2] == _FIELD}
+        # Records that were cut short have their real sizes in a list of their own.
+        sizes = dict(zip(map(id_of, cut[::2]), cut[1::2], strict=True))
         try:
-            policy = self._parsed_policy(agent_id, told)
-            found = _resized(marks(agent_id, lines.items(), policy), cut)
-            last, oldest_end = _last_run(run), parsed_end(end)
+            policy = parsed_policy(self._server.where, agent_id, stored)
+            found = marks(agent_id, lines.items(), policy)
+            if sizes:
+                found = [one._replace(size=sizes.get(one.id, one.size)) for one in found]
+            last, oldest_end = _last_run(run), _parsed_end(end)
             text, places = seen.decode(), (int(first), int(seq))
         except (ValueError, TypeError, AttributeError, StoreDamaged, SchemaTooNew) as error:
             return AgentSnapshot(agent_id, seen="?", damage=str(error))
         facts = bool(busy), bool(named), last, oldest_end, *places
         return AgentSnapshot(agent_id, text, found, policy, *facts)
 
-    def _outlines(self, agent_id: str) -> tuple[builtins.list[Any], builtins.list[Any]]:
-        """Read what ``agent_snapshot.lua`` leaves out of a long history."""
-        keys, cut, flat = self._keys.of(agent_id, "agent"), builtins.list[Any](), builtins.list[Any]()
+    def _scanned(self, agent_id: str) -> tuple[list[Any], list[Any]]:
+        """Read the history that was too long for ``agent_snapshot.lua``, part by part."""
+        keys, cut, flat = self._keys.of(agent_id, "agent"), list[Any](), list[Any]()
         cursor = None
         while cursor != b"0":
             cursor, *part = self._server.run("checkpoint_scan", keys, cursor or 0)
@@ -107,108 +128,125 @@ class RedisSweeps(RedisOldRuns):
             flat += part[1]
         return cut, flat
 
-    # -- doing ---------------------------------------------------------------------------------------
+    # -- plans ---------------------------------------------------------------------------------------
 
-    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
-        """See ``CheckpointStore``."""
-        pruned: dict[str, PruneResult] = {}
-        # First, with the notes that were seen: what goes with a checkpoint may change them.
-        old_runs = self._forget_runs([v for v in plans if v.runs_before and _is_anything(v)])
-        replies = self._drop([v for v in plans if _is_anything(v)])
-        moves: builtins.list[tuple[str, int, float | None]] = []
+    def apply(self, plans: Sequence[PrunePlan]) -> list[PruneResult]:
+        """See ``CheckpointStore.apply``."""
+        results: dict[str, PruneResult] = {}
+        readable = [plan for plan in plans if plan.snapshot.seen and not plan.snapshot.damage]
+        # Runs first, while the policy is the one in the snapshot: removing a checkpoint may change it.
+        old_runs = self._delete_old_runs([plan for plan in readable if plan.runs_before])
+        replies: dict[str, Any] = {}
+        for page in _pages(readable, _REMOVALS):
+            names = (plan.snapshot.agent_id for plan in page)
+            replies.update(zip(names, self._server.each(*map(self._removal, page)), strict=True))
+        moves: list[tuple[str, int, float | None]] = []
         for plan in plans:
             name = plan.snapshot.agent_id
-            pruned[name], is_done = self._done(plan, replies.get(name))
-            if plan.due_at is not None and not pruned[name].forgotten:
+            results[name], is_done = self._result(plan, replies.get(name))
+            if plan.due_at is not None and not results[name].forgotten:
                 moves.append((name, plan.due_at, plan.again if is_done else plan.retry))
         for name, (runs, size) in old_runs.items():
-            pruned[name] = pruned[name]._replace(runs=runs, bytes=pruned[name].bytes + size)
-        self._index.remove_all([one.agent_id for one in pruned.values() if one.forgotten])
-        for one in pruned.values():
-            self._index.unregister(one.agent_id, builtins.list(one.ids))
-        self._move(moves)
-        return [pruned[plan.snapshot.agent_id] for plan in plans]
+            results[name] = results[name]._replace(runs=runs, bytes=results[name].bytes + size)
+        self._index.remove_all([one.agent_id for one in results.values() if one.forgotten])
+        for one in results.values():
+            self._index.unregister(one.agent_id, list(one.ids))
+        self._due_times.move(moves)
+        return [results[plan.snapshot.agent_id] for plan in plans]
 
-    def _drop(self, plans: Sequence[PrunePlan]) -> dict[str, Any]:
-        """What the scripts answered, by agent."""
-        replies: dict[str, Any] = {}
-        for page in _pages(plans, _DROPS):
-            names = (plan.snapshot.agent_id for plan in page)
-            answers = self._server.each(*map(self._doing, page))
-            replies.update(zip(names, answers, strict=True))
-        return replies
-
-    def _doing(self, plan: PrunePlan) -> Call:
+    def _removal(self, plan: PrunePlan) -> Call:
         snapshot, going = plan.snapshot, _first_part(plan)
-        gone = set(going)
         if plan.forget:
             return Call.script("agent_delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1)
-        staying = [mark for mark in snapshot.marks if mark.id not in gone]
-        newest = FIELD + staying[0].id if staying else ""
-        low = min((mark.low for mark in staying), default=0)
-        told = snapshot.policy.to_bytes(), snapshot.policy.without(gone).to_bytes()
-        keys = self._keys.of(snapshot.agent_id, "agent", "log", "open")
-        fields = (FIELD + name for name in going)
+        removed = set(going)
+        staying = [one for one in snapshot.marks if one.id not in removed]
         return Call.script(
-            "checkpoint_remove", keys, snapshot.seq, low, newest, *told, snapshot.seen, *fields
+            "checkpoint_remove",
+            self._keys.of(snapshot.agent_id, "agent", "log", "open"),
+            snapshot.seq,
+            min((one.low for one in staying), default=0),
+            FIELD + staying[0].id if staying else "",
+            snapshot.policy.to_bytes(),
+            snapshot.policy.without(removed).to_bytes(),
+            snapshot.seen,
+            *(FIELD + name for name in going),
         )
 
-    def _done(self, plan: PrunePlan, reply: Any) -> tuple[PruneResult, bool]:
-        """What went, and whether that was all."""
+    def _result(self, plan: PrunePlan, reply: Any) -> tuple[PruneResult, bool]:
+        """Return what was removed, and whether the sweep has finished with the agent."""
         name = plan.snapshot.agent_id
         if reply is None:
             return PruneResult(name), True
         if isinstance(reply, StoreError):
-            not_pruned(plan, reply)
+            _report_damage(plan, reply)
             return PruneResult(name), False
         if plan.forget:
             if not reply:
                 return PruneResult(name), False
-            ids = tuple(mark.id for mark in plan.snapshot.marks)
+            ids = tuple(one.id for one in plan.snapshot.marks)
             return PruneResult(name, len(ids), reply[0], forgotten=True, ids=ids), True
         count, trimmed, left = reply
         ids = tuple(_first_part(plan)) if count else ()
         while left == TRIM:
-            trimmed_more, left = self._trim_on(plan)
-            trimmed += trimmed_more
-        # Who has a thousand checkpoints to lose loses the others at the next look.
+            policy = plan.snapshot.policy.without(_first_part(plan))
+            rest = PrunePlan(replace(plan.snapshot, policy=policy), drop=plan.drop)
+            [(_, more, left)] = self._server.side_by_side(self._removal(rest))
+            trimmed += more
+        # An agent with more than LONG checkpoints to remove loses the rest at the next sweep.
         is_done = left == DONE and len(plan.drop) <= LONG
-        gone = set(ids)
-        size = sum(mark.size for mark in plan.snapshot.marks if mark.id in gone)
+        removed = set(ids)
+        size = sum(one.size for one in plan.snapshot.marks if one.id in removed)
         return PruneResult(name, count, size + trimmed, ids=ids), is_done
 
-    def _trim_on(self, plan: PrunePlan) -> tuple[int, int]:
-        """Trim the next part of a long log."""
-        snapshot = replace(plan.snapshot, policy=plan.snapshot.policy.without(_first_part(plan)))
-        call = self._doing(PrunePlan(snapshot, drop=plan.drop))
-        [(_, trimmed, left)] = self._server.side_by_side(call)
-        return trimmed, left
+    def _delete_old_runs(self, plans: Sequence[PrunePlan]) -> dict[str, _OldRuns]:
+        deleted: dict[str, _OldRuns] = {}
+        left = {plan.snapshot.agent_id: (plan, _START) for plan in plans}
+        while left:
+            replies = self._server.each(*(self._part_of_runs(*one) for one in left.values()))
+            for (name, (plan, _)), reply in zip(list(left.items()), replies, strict=True):
+                if isinstance(reply, StoreError):
+                    _report_damage(plan, reply)
+                    del left[name]
+                    continue
+                is_all, runs, size, *place = reply
+                before = deleted.get(name, _OldRuns())
+                deleted[name] = _OldRuns(before.runs + runs, before.bytes + size)
+                left[name] = plan, (place[0], place[1], place[2])
+                if is_all:
+                    del left[name]
+        return deleted
+
+    def _part_of_runs(self, plan: PrunePlan, place: tuple[bytes, bytes, bytes]) -> Call:
+        snapshot, before = plan.snapshot, ""
+        if plan.runs_before is not None:
+            # Without the Z, texts sort like the times that they represent, with a fraction or without.
+            before = plan.runs_before.astimezone(UTC).replace(tzinfo=None).isoformat()
+        keys = self._keys.of(snapshot.agent_id, "agent", "steps", "stepidx", "runs")
+        policy = snapshot.policy.to_bytes()
+        return Call.script("run_forget", keys, snapshot.agent_id, policy, before, *place)
 
 
 def _pages(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
-def _first_part(plan: PrunePlan) -> builtins.list[str]:
-    """What goes at once: the oldest, no more than one script drops without keeping others waiting."""
+def _first_part(plan: PrunePlan) -> list[str]:
+    """Return the checkpoints that are removed now: the oldest, as many as one script may remove."""
     return plan.drop[-LONG:]
 
 
-def _is_anything(plan: PrunePlan) -> bool:
-    return bool(plan.snapshot.seen) and not plan.snapshot.damage
+def _report_damage(plan: PrunePlan, error: StoreError) -> None:
+    """Log that a key of an agent is damaged, so that a sweep continues with the other agents.
+
+    Raises:
+        StoreError: the plan is not part of a sweep: the caller named the agent.
+    """
+    if plan.due_at is None:
+        raise error
+    logger.error("Could not prune agent %r: %s", plan.snapshot.agent_id, error)
 
 
-def _resized(
-    found: builtins.list[CheckpointSummary], cut: builtins.list[Any]
-) -> builtins.list[CheckpointSummary]:
-    """The same, with the sizes of the records that were cut short."""
-    if not cut:
-        return found
-    sizes = dict(zip(map(id_of, cut[::2]), cut[1::2], strict=True))
-    return [mark._replace(size=sizes.get(mark.id, mark.size)) for mark in found]
-
-
-def _last_run(facts: builtins.list[bytes]) -> RunSummary | None:
+def _last_run(facts: list[bytes]) -> RunSummary | None:
     if not facts:
         return None
     run_id, status, delivered, ending = facts
@@ -219,3 +257,13 @@ def _last_run(facts: builtins.list[bytes]) -> RunSummary | None:
     is_settled = state.is_final and delivered == b"1"
     limits = fields.get("keep"), fields.get("max_age")
     return RunSummary(run_id.decode(), state, is_settled, created_at or UNKNOWN, ended_at, *limits)
+
+
+def _parsed_end(oldest: bytes) -> datetime | None:
+    """Parse ``oldest`` of ``agent_snapshot.lua``. A time that is not known is before all others."""
+    if not oldest:
+        return None
+    try:
+        return datetime.fromisoformat(oldest.decode()).replace(tzinfo=UTC)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)

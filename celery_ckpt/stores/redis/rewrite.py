@@ -1,40 +1,54 @@
-"""All of an agent, written anew, in Redis.
+"""Everything that an agent has, replaced in one atomic step.
 
-The digest is taken before anything is read, and compared in the script that writes: if they are the
-same, nothing was changed between the two.
+The digest of the agent is taken before anything is read, and compared by the script that writes. If it
+is the same, nothing changed in between.
 """
 
 from __future__ import annotations
 
-import builtins
+from collections.abc import Callable
 
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import AgentContents, Change, Lease, RunRecord, Step
-from celery_ckpt.stores.encoding import damaged, decoded_step, encoded
+from celery_ckpt.stores.encoding import encoded
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import LogStore
-from celery_ckpt.stores.redis.keys import FIELD, shown
-from celery_ckpt.stores.redis.leases import fence, number_of, refuse, run_prefix
-from celery_ckpt.stores.redis.pruning import RedisSweeps
-from celery_ckpt.stores.redis.run_lines import parsed_run, usage_word
+from celery_ckpt.stores.redis.keys import FIELD, Keys
+from celery_ckpt.stores.redis.leases import fence, refuse
+from celery_ckpt.stores.redis.run_line import run_line, usage_word
+from celery_ckpt.stores.redis.runs import Runs
+from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.stores.redis.steps import Steps, run_prefix
 
 
-class RedisRewriting(RedisSweeps, LogStore):
-    """The part of the store that writes everything anew."""
+class Rewrite:
+    """Reads an agent, and writes what a change makes of it."""
 
-    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
-        """See ``Upkeep``."""
+    def __init__(
+        self,
+        store: LogStore,
+        server: Server,
+        keys: Keys,
+        steps: Steps,
+        runs: Runs,
+        limit: Callable[[], int],
+    ) -> None:
+        self._store, self._server, self._keys = store, server, keys
+        self._steps, self._runs, self._limit = steps, runs, limit
+
+    def apply(self, agent_id: str, change: Change, lease: Lease | None) -> bool:
+        """See ``CheckpointStore.rewrite``."""
         agent, log, steps_key, index, runs_key, _ = self._keys.all_of(checked_name(agent_id))
         digest = self._server.run("agent_contents", (agent, steps_key, runs_key))
-        sequence = {info.id: info.seq for info in self.history(agent_id)}
-        checkpoints = self.list(agent_id)[::-1]
-        steps, runs = self._all_steps(agent_id), self._all_runs(agent_id)
+        sequence = {info.id: info.seq for info in self._store.history(agent_id)}
+        checkpoints = self._store.list(agent_id)[::-1]
+        steps, runs = self._steps.numbered(agent_id), self._runs.numbered(agent_id)
         before = AgentContents(checkpoints, [step for _, step in steps], [run for _, run in runs])
         after = change(before)
         if after is None:
             return True
         if sequence.keys() != {checkpoint.id for checkpoint in checkpoints}:
-            return False  # somebody saved or pruned meanwhile
+            return False  # a save or a sweep came in between
         history = rewritten(agent_id, [(sequence[one.id], one) for one in after.checkpoints])
         reply = self._server.run(
             "agent_rewrite",
@@ -56,38 +70,10 @@ class RedisRewriting(RedisSweeps, LogStore):
         refuse(reply, agent_id, lease)
         return bool(reply[0] == b"ok")
 
-    def _all_steps(self, agent_id: str) -> builtins.list[tuple[int, Step]]:
-        """All steps, of whichever run, each with its number, in order."""
-        flat = self._server.run("hash_all", self._keys.of(agent_id, "steps"))
-        found = [
-            (
-                number_of(value),
-                decoded_step(agent_id, _run_of(agent_id, field), value.partition(b" ")[2]),
-            )
-            for field, value in zip(flat[::2], flat[1::2], strict=True)
-        ]
-        return sorted(found, key=lambda numbered: numbered[0])
-
-    def _all_runs(self, agent_id: str) -> builtins.list[tuple[int, RunRecord]]:
-        flat = self._server.run("hash_all", self._keys.of(agent_id, "runs"))
-        found = [
-            (number_of(line), parsed_run(agent_id, shown(name), line))
-            for name, line in zip(flat[::2], flat[1::2], strict=True)
-        ]
-        return sorted(found, key=lambda numbered: numbered[0])
-
     def _step(self, number: int, step: Step) -> tuple[str, int, bytes]:
-        value = b"%d %b" % (number, encoded(step, self.max_checkpoint_bytes))
+        value = b"%d %b" % (number, encoded(step, self._limit()))
         return run_prefix(step.run_id) + step.key, step.iteration, value
 
     def _run(self, number: int, run: RunRecord) -> tuple[str, bytes]:
-        return run.run_id, b"%d %b %b" % (number, usage_word(run.usage).encode(), self._line(run))
-
-
-def _run_of(agent_id: str, field: bytes) -> str:
-    """The run in the name of a step: "length:run_id:key"."""
-    try:
-        length, _, rest = field.decode().partition(":")
-        return rest[: int(length)]
-    except ValueError as error:
-        raise damaged(f"The name of a step of agent {agent_id!r}", error) from error
+        used, line = usage_word(run.usage).encode(), run_line(run, self._limit())
+        return run.run_id, b"%d %b %b" % (number, used, line)

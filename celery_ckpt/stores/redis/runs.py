@@ -1,69 +1,80 @@
-"""Run records in Redis, and whose turn it is."""
+"""The runs of an agent: their records, their order, and which of them is active."""
 
 from __future__ import annotations
 
-import builtins
+from collections.abc import Callable
 
 from celery_ckpt.errors import RunOver
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
 from celery_ckpt.records import AgentActivity, Lease, RunRecord, StartResult
 from celery_ckpt.stores.encoding import is_same
-from celery_ckpt.stores.redis.keys import shown
-from celery_ckpt.stores.redis.leases import (
-    RedisLedger,
-    fence,
-    lease_of,
-    milliseconds,
+from celery_ckpt.stores.redis.due_times import DueTimes
+from celery_ckpt.stores.redis.index import AgentIndex
+from celery_ckpt.stores.redis.keys import Keys, shown
+from celery_ckpt.stores.redis.leases import Leases, fence, granted, milliseconds, refuse
+from celery_ckpt.stores.redis.run_line import (
     number_of,
-    refuse,
-    run_prefix,
+    parsed_run,
+    refuse_damaged,
+    run_line,
+    usage_word,
+    word,
 )
-from celery_ckpt.stores.redis.run_lines import parsed_run, refuse_damaged, usage_word, word
-from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.stores.redis.steps import run_prefix
 from celery_ckpt.stores.rules.leases import new_nonce
 
 
-class RedisTurns(RedisLedger):
-    """The part of the store that knows the runs."""
+class Runs:
+    """Keeps run records, and decides whose turn it is."""
 
-    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
-        """See ``CheckpointStore``."""
+    def __init__(
+        self,
+        server: Server,
+        keys: Keys,
+        index: AgentIndex,
+        due_times: DueTimes,
+        leases: Leases,
+        limit: Callable[[], int],
+    ) -> None:
+        self._server, self._keys, self._index = server, keys, index
+        self._due_times, self._leases, self._limit = due_times, leases, limit
+
+    def add(self, run: RunRecord, due_in: float | None) -> bool:
+        """See ``CheckpointStore.add_run``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
-        line = usage_word(run.usage).encode() + b" " + self._line(run)
-        added = Call.script("run_add", keys, run.run_id, line)
+        line = usage_word(run.usage).encode() + b" " + run_line(run, self._limit())
+        add = Call.script("run_add", keys, run.run_id, line)
         entry = self._index.entry(run.agent_id)
-        # The entry once more behind it: somebody may be deleting the agent just now.
-        *_, reply, _ = self._server.together(*self._watching(run.agent_id, due_in), entry, added, entry)
+        scheduled = self._due_times.addition(run.agent_id, due_in)
+        # The entry again after the run: the agent may be deleted at the same time.
+        *_, reply, _ = self._server.together(*scheduled, entry, add, entry)
         if reply[0] == b"exists":
             return is_same(parsed_run(run.agent_id, run.run_id, reply[1]), run)
         return True
 
-    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
-        """See ``CheckpointStore``."""
+    def update(self, run: RunRecord, lease: Lease | None) -> None:
+        """See ``CheckpointStore.update_run``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
-        own = fence(run.agent_id, lease)
-        reply = self._server.run("run_update", keys, own, run.run_id, self._line(run))
+        own, line = fence(run.agent_id, lease), run_line(run, self._limit())
+        reply = self._server.run("run_update", keys, own, run.run_id, line)
         refuse(reply, run.agent_id, lease, run.run_id)
 
-    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
-        """See ``CheckpointStore``."""
+    def get(self, agent_id: str, run_id: str) -> RunRecord | None:
+        """See ``CheckpointStore.run``."""
         checked_name(run_id, "A run_id")
         [key] = self._keys.of(checked_name(agent_id), "runs")
         stored = self._server.command("HGET", key, run_id)
         return None if stored is None else parsed_run(agent_id, run_id, stored)
 
-    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
-        """See ``CheckpointStore``."""
+    def numbered(self, agent_id: str) -> list[tuple[int, RunRecord]]:
+        """Return all runs in the order in which they were added, with the numbers that give it."""
         flat = self._server.run("hash_all", self._keys.of(checked_name(agent_id), "runs"))
         pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
-        return [parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs]
+        return [(number_of(line), parsed_run(agent_id, shown(name), line)) for name, line in pairs]
 
-    # -- whose turn it is ----------------------------------------------------------------------------
-
-    def start_run(
-        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
-    ) -> StartResult:
-        """See ``CheckpointStore``."""
+    def start(self, run: RunRecord, owner: str, ttl: float, over: Lease | None) -> StartResult:
+        """See ``CheckpointStore.start_run``."""
         agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
             "run_start",
@@ -75,21 +86,21 @@ class RedisTurns(RedisLedger):
             milliseconds(ttl),
             fence(agent_id, over),
         )
-        due_at, reply = self._server.together(*self._watching(agent_id, ttl), start)
+        due_at, reply = self._server.together(*self._due_times.addition(agent_id, ttl), start)
         if reply[0] == b"none":
             if run.is_settled:
                 return StartResult(run=run, due_at=due_at)
-            self.add_run(run)
-            return self.start_run(run, owner, ttl, over=over)
+            self.add(run, None)
+            return self.start(run, owner, ttl, over)
         refuse(reply, agent_id, None)
         if reply[0] == b"damaged":
             refuse_damaged(agent_id, run.run_id, reply[1])
         record = parsed_run(agent_id, run.run_id, reply[1])
-        lease = lease_of(agent_id, owner, nonce, reply[2:]) if reply[0] == b"ok" else None
+        lease = granted(agent_id, owner, nonce, *reply[2:]) if reply[0] == b"ok" else None
         return StartResult(run=record, lease=lease, due_at=due_at)
 
-    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
-        """See ``CheckpointStore``."""
+    def settle(self, run: RunRecord, lease: Lease | None) -> RunRecord | None:
+        """See ``CheckpointStore.settle_run``."""
         agent_id, settled = run.agent_id, run.model_copy(update={"delivered": True})
         settle = Call.script(
             "run_settle",
@@ -97,19 +108,20 @@ class RedisTurns(RedisLedger):
             fence(agent_id, lease),
             new_nonce(),
             run.run_id,
-            self._line(settled),
+            run_line(settled, self._limit()),
             run_prefix(run.run_id),
         )
-        # Listed behind it, or a sweep could be done with the agent just before. Whoever dies in between
-        # leaves the agent to a watchdog, which lists it before it stops watching it.
+        # The agent is listed after the run is settled: listed before, a sweep could finish with it in
+        # between. A process that dies in between leaves the agent to the watchdog, which lists it
+        # before it unschedules it.
         [reply, _] = self._server.together(settle, self._index.listing(agent_id))
         if reply[0] == b"none":
-            self._index.remove(agent_id)  # it was deleted: nothing is to be left of it
+            self._index.remove(agent_id)  # the agent was deleted: leave no entry behind
         refuse(reply, agent_id, lease, run.run_id)
         return parsed_run(agent_id, shown(reply[1]), reply[2]) if reply[0] == b"next" else None
 
-    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
-        """See ``CheckpointStore``."""
+    def cancel(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        """See ``CheckpointStore.cancel_run``."""
         nonce = new_nonce()
         checked_name(owner, "A lease's owner")
         keys = self._keys.of(checked_name(agent_id), "agent", "runs")
@@ -119,16 +131,16 @@ class RedisTurns(RedisLedger):
             refuse_damaged(agent_id, run_id, reply[1])
         if reply[0] == b"over":
             raise RunOver(agent_id=agent_id, run_id=run_id, status=shown(reply[1]))
-        return lease_of(agent_id, owner, nonce, reply[1:]) if reply[1:] else None
+        return granted(agent_id, owner, nonce, *reply[1:]) if reply[1:] else None
 
     def activity(self, agent_id: str) -> AgentActivity:
-        """See ``CheckpointStore``."""
+        """See ``CheckpointStore.activity``."""
         keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
         active, left_ms, holder, *flat = self._server.run("agent_activity", keys)
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return AgentActivity(
             active=shown(active)[:MAX_NAME_LENGTH] or None,
             open=[parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs if line],
-            holder=self._holder(agent_id, holder),
+            holder=self._leases.parsed(agent_id, holder),
             seconds_left=left_ms / 1000,
         )

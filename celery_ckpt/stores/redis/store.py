@@ -1,50 +1,66 @@
-"""RedisCheckpointStore: plain Redis from 6.2 on and Valkey, alone, behind Sentinel or as a cluster.
+"""``RedisCheckpointStore``: plain Redis from 6.2 and Valkey, alone, behind Sentinel or as a cluster.
 
-All keys of an agent carry its name as their hash tag, so that one script is one atomic step and a
+All keys of an agent have its name as their hash tag, so that one script is one atomic step and a
 cluster keeps them together. ``docs/reference/storage-format.md`` describes every key.
+
+The store itself saves and loads checkpoints. Everything else it leaves to its parts, each a class in
+a file of its own that knows the server, the keys and the index, and no other part's data.
 """
+# ruff: noqa: D102  (CheckpointStore documents these methods)
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Finding, Lease, RunRecord
+from celery_ckpt.records import (
+    AgentActivity,
+    Change,
+    Finding,
+    Lease,
+    RunRecord,
+    Schedule,
+    StartResult,
+    Step,
+)
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
-from celery_ckpt.stores.log.record import Record, low_of
+from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import (
-    OLDEST,
     BasisGone,
+    LogStore,
     SavedBefore,
     Stored,
     newest_first,
     ranges_of_all,
 )
 from celery_ckpt.stores.redis.addresses import AnyClient, connect, without_password
-from celery_ckpt.stores.redis.doctor import findings_of
+from celery_ckpt.stores.redis.checkpoints import Checkpoints, id_of
+from celery_ckpt.stores.redis.doctor import Doctor, risks_of
+from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
-from celery_ckpt.stores.redis.leases import fence, refuse
-from celery_ckpt.stores.redis.pruning import AGAIN, DONE
-from celery_ckpt.stores.redis.reading import LONG, id_of
-from celery_ckpt.stores.redis.rewrite import RedisRewriting
-from celery_ckpt.stores.redis.risks import risks_of
-from celery_ckpt.stores.redis.server import Call
+from celery_ckpt.stores.redis.leases import Leases, fence, refuse
+from celery_ckpt.stores.redis.pruning import Pruning
+from celery_ckpt.stores.redis.rewrite import Rewrite
+from celery_ckpt.stores.redis.run_line import run_line
+from celery_ckpt.stores.redis.runs import Runs
+from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.stores.redis.steps import Steps
+from celery_ckpt.usage import Usage
 
 DEFAULT_KEY_PREFIX = "ckpt:"
-#: How often a prune starts over because somebody saved in between; the next prune trims what is left.
-_MAX_TRIM_RACES = 5
-#: So many of a log's newest messages are read with the latest checkpoint, which rarely needs others.
+#: How many of a log's newest messages are read with the latest checkpoint, which rarely needs others.
 _NEWEST = 4096
 
 
-class RedisCheckpointStore(RedisRewriting):
+class RedisCheckpointStore(LogStore):
     """Keeps everything in Redis or Valkey. A client that was passed in is never closed.
 
     With ``durability`` a write returns when it is on the server's disk, or on a replica.
@@ -60,14 +76,30 @@ class RedisCheckpointStore(RedisRewriting):
         durability: Durability = "default",
     ) -> None:
         super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
-        self._keys = Keys(key_prefix)
-        self._server, self._durability = server_for(client, where, durability), durability
-        self._index = AgentIndex(self._server, self._keys)
+        self._keys, self._durability = Keys(key_prefix), durability
         self._owns_client = False
+        self._use(server_for(client, where, durability))
+
+    def _use(self, server: Server) -> None:
+        """Make the parts of the store."""
+        keys = self._keys
+
+        def limit() -> int:
+            return self.max_checkpoint_bytes  # which may be changed later
+
+        self._server = server
+        self._index = index = AgentIndex(server, keys)
+        self._due_times = due_times = DueTimes(server, keys)
+        self._checkpoints = Checkpoints(server, keys, index)
+        self._leases = Leases(server, keys, index, due_times, limit)
+        self._steps = Steps(server, keys, index, limit)
+        self._runs = Runs(server, keys, index, due_times, self._leases, limit)
+        self._pruning = Pruning(server, keys, index, due_times)
+        self._rewrite = Rewrite(self, server, keys, self._steps, self._runs, limit)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """Open a store by its URL; the forms are listed in ``celery_ckpt.stores.redis.addresses``."""
+        """Connect to a URL; ``celery_ckpt.stores.redis.addresses`` lists its forms."""
         store = cls(connect(url), where=without_password(url), **options)
         store._owns_client = True
         return store
@@ -76,14 +108,6 @@ class RedisCheckpointStore(RedisRewriting):
         """Close the connections, if the store made them."""
         if self._owns_client:
             self._server.client.close()
-
-    def risks(self) -> builtins.list[str]:
-        """See ``CheckpointStore``."""
-        return risks_of(self._server, self._durability)
-
-    def findings(self, repair: bool = False) -> Iterator[Finding]:
-        """See ``CheckpointStore``."""
-        return findings_of(self, repair)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -95,9 +119,10 @@ class RedisCheckpointStore(RedisRewriting):
         lease: Lease | None,
         run: RunRecord | None,
     ) -> int:
-        self._index.ensure(agent_id)
-        basis, seen = draft.basis, b""
-        ending = () if run is None else (run.run_id, self._line(run))
+        if agent_id not in self._index.known:
+            self._index.add(agent_id)
+        basis, listed = draft.basis, b""
+        ending = () if run is None else (run.run_id, run_line(run, self.max_checkpoint_bytes))
         while True:
             reply = self._server.run(
                 "checkpoint_save",
@@ -107,7 +132,7 @@ class RedisCheckpointStore(RedisRewriting):
                 draft.mark,
                 fence(agent_id, lease),
                 draft.rest,
-                seen,
+                listed,
                 *ending,
                 *draft.messages,
             )
@@ -116,9 +141,9 @@ class RedisCheckpointStore(RedisRewriting):
             status, *facts = reply
             if status != b"unlisted":
                 break
-            # The first save since a sweep was done with the agent; another one may be at work.
+            # This is the first save after a sweep finished with the agent; another sweep may be active.
             self._index.add(agent_id)
-            seen = facts[0]
+            listed = facts[0]
         if status == b"exists":
             raise SavedBefore(Record.parse(agent_id, checkpoint_id, facts[0]).digest)
         if status == b"stale":
@@ -130,6 +155,9 @@ class RedisCheckpointStore(RedisRewriting):
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         self._index.register(checkpoint_id, agent_id)
+
+    def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
+        return self._index.agents_that_may_have(checkpoint_id)
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
         (status, *found), newest = self._found(agent_id, checkpoint_id)
@@ -146,12 +174,12 @@ class RedisCheckpointStore(RedisRewriting):
         return Stored(agent_id, name, found[1], _by_offset(record.spans, found[2:]))
 
     def _found(self, agent_id: str, checkpoint_id: str | None) -> tuple[Any, builtins.list[bytes]]:
-        """Return the reply of ``checkpoint_load.lua`` and, for the latest, the log's newest messages."""
+        """Return the reply of ``checkpoint_load.lua`` and, for the latest, the newest messages."""
         keys = self._keys.of(agent_id, "agent", "log")
         if checkpoint_id is None:
-            read = Call.script("checkpoint_load", keys, "", _NEWEST)
+            load = Call.script("checkpoint_load", keys, "", _NEWEST)
             newest = Call.command("LRANGE", keys[1], -_NEWEST, -1)
-            if (both := self._server.at_once(read, newest)) is not None:
+            if (both := self._server.at_once(load, newest)) is not None:
                 return both[0], both[1]
         field = FIELD + checkpoint_id if checkpoint_id else ""
         return self._server.run("checkpoint_load", keys, field, 0), []
@@ -176,62 +204,122 @@ class RedisCheckpointStore(RedisRewriting):
         return there, _by_offset(left, reply[len(lines) :])
 
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
-        return self._sequence_and_lines(agent_id).lines
-
-    def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
-        return self._index.agents_that_may_have(checkpoint_id)
+        return self._checkpoints.lines(agent_id).lines
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
-        """See ``CheckpointStore``."""
         for checkpoint_id in checkpoint_ids:
             checked_name(checkpoint_id, "A checkpoint id")
-        checked_name(agent_id)
-        removed = 0
-        for start in range(0, len(checkpoint_ids) or 1, LONG):
-            batch = checkpoint_ids[start : start + LONG]
-            removed += self._remove_batch(agent_id, batch)
-            self._index.unregister(agent_id, batch)
-        return removed
-
-    def _remove_batch(self, agent_id: str, batch: builtins.list[str]) -> int:
-        removed, going, races = 0, set(batch), 0
-        while races < _MAX_TRIM_RACES:
-            seq, told, lines = self._sequence_and_lines(agent_id)
-            staying = [named for named in lines if named[0] not in going]
-            newest = FIELD + newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
-            keys = self._keys.of(agent_id, "agent", "log", "open")
-            low = min((low_of(line) for _, line in staying), default=0)
-            policy = self._parsed_policy(agent_id, told)
-            after = policy.without(going)
-            noted = (told, told if after == policy else after.to_bytes())
-            fields = (FIELD + name for name in batch)
-            count, _, left = self._server.run(
-                "checkpoint_remove", keys, seq, low, newest, *noted, "", *fields
-            )
-            removed += count
-            races += left == AGAIN
-            if left == DONE:
-                break
-        return removed
+        return self._checkpoints.remove(checked_name(agent_id), checkpoint_ids)
 
     def delete(self, agent_id: str) -> int:
-        """See ``CheckpointStore``."""
-        keys = self._keys.all_of(checked_name(agent_id))
-        size, *fields = self._server.run("agent_delete", keys, "", 0)
-        if size < 0:
-            fields = [field for field, _ in self._paged(agent_id)]
-            self._server.run("agent_delete", keys, "", 1)
-        self._index.remove(agent_id)
-        self._index.unregister(agent_id, [id_of(field) for field in fields])
-        return len(fields)
+        return self._checkpoints.delete_agent(checked_name(agent_id))
 
     def agents(self) -> Iterator[str]:
-        """See ``CheckpointStore``."""
         return self._index.agents()
+
+    # -- leases and steps ----------------------------------------------------------------------------
+
+    def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
+        return self._leases.acquire(agent_id, owner, ttl, over)
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        return self._leases.renew(lease, ttl)
+
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
+    ) -> bool:
+        return self._leases.release(lease, run, due_in)
+
+    def holder(self, agent_id: str) -> Lease | None:
+        return self._leases.holder(agent_id)
+
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
+        self._steps.record(step, lease, paid)
+
+    def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
+        return self._steps.of_run(agent_id, run_id)
+
+    def drop_steps(
+        self,
+        agent_id: str,
+        run_id: str,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        lease: Lease | None = None,
+    ) -> int:
+        return self._steps.drop(agent_id, run_id, first, last, lease)
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
+        return self._runs.add(run, due_in)
+
+    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+        self._runs.update(run, lease)
+
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        return self._runs.get(agent_id, run_id)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        return [run for _, run in self._runs.numbered(agent_id)]
+
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
+        return self._runs.start(run, owner, ttl, over)
+
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        return self._runs.settle(run, lease)
+
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        return self._runs.cancel(agent_id, run_id, owner, ttl)
+
+    def activity(self, agent_id: str) -> AgentActivity:
+        return self._runs.activity(agent_id)
+
+    # -- schedules and pruning -----------------------------------------------------------------------
+
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        return self._due_times.add(agent_id, after, on)
+
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
+        return self._due_times.remove(due_times, on)
+
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        return self._due_times.claim(limit, hold, on)
+
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
+        return self._due_times.count(on)
+
+    def policy(self, agent_id: str) -> AgentPolicy:
+        return self._pruning.policy(agent_id)
+
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
+        return self._pruning.set_policy(agent_id, before, after)
+
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
+        return self._pruning.snapshots(agent_ids)
+
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
+        return self._pruning.apply(plans)
+
+    # -- the store as a whole ------------------------------------------------------------------------
+
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        return self._rewrite.apply(agent_id, change, lease)
+
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
+        return Doctor(self, self._server, self._keys, self._index, repair).findings()
+
+    def risks(self) -> builtins.list[str]:
+        return risks_of(self._server, self._durability)
 
 
 def _by_offset(spans: Iterable[Span], parts: builtins.list[builtins.list[bytes]]) -> dict[int, bytes]:
-    """The messages by their offsets. A log that ends too early lacks its last ones."""
+    """Return the messages by offset. The last ones are missing if the log ends too early."""
     messages: dict[int, bytes] = {}
     for (start, _, _), lines in zip(spans, parts, strict=False):
         messages.update(enumerate(lines, start))

@@ -1,9 +1,9 @@
-"""A run as it is kept in Redis: what scripts change in front, the rest as JSON behind it.
+"""The line that Redis keeps for a run: what scripts change comes first, the rest follows as JSON.
 
-number usage status delivered attempts stalled progress delivery {"task": ..., "envelope": ...}
+    number usage status delivered attempts stalled progress delivery {"task": ..., "envelope": ...}
 
-Texts are percent-encoded; an empty one is ``-``, so that one that is ``-`` is ``%2D``. The usage is
-``model=input,output,cached,cost;...``, without a cost if that is not known.
+Texts are percent-encoded. An empty text is ``-``, and the text ``-`` is ``%2D``. The usage is
+``model=input,output,cached,cost;...``; the cost is empty if it is not known.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from celery_ckpt.records import RunRecord
 from celery_ckpt.stores.encoding import damaged, fields_of, refuse_too_large
 from celery_ckpt.usage import Usage
 
-#: The fields that stand before the JSON, in order.
+#: The fields between the usage and the JSON, in order.
 IN_FRONT = ("status", "delivered", "attempts", "stalled", "progress", "delivery")
-_NOT_BEHIND = {"agent_id", "run_id", "usage", *IN_FRONT}
+_NOT_IN_JSON = {"agent_id", "run_id", "usage", *IN_FRONT}
 _NEEDS_NO_QUOTE = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
 
 
 def run_line(run: RunRecord, limit: int) -> bytes:
-    """Everything after the number and the usage. Raises ``CheckpointTooLarge``."""
+    """Return the line without number and usage. Raises ``CheckpointTooLarge``."""
     front = " ".join(word(getattr(run, name)) for name in IN_FRONT).encode()
-    line = front + b" " + run.model_dump_json(exclude=_NOT_BEHIND).encode()
+    line = front + b" " + run.model_dump_json(exclude=_NOT_IN_JSON).encode()
     refuse_too_large(run, len(line), limit)
     return line
 
 
-def word(fact: object) -> str:
-    """A fact as it stands in front of a line: no spaces, and never empty."""
-    if fact in ("", "-"):
-        return "%2D" if fact else "-"
-    text = str(int(fact) if isinstance(fact, bool) else fact)
+def word(value: object) -> str:
+    """Return a value as a word of the line: it has no spaces and is never empty."""
+    if value in ("", "-"):
+        return "%2D" if value else "-"
+    text = str(int(value) if isinstance(value, bool) else value)
     return text if _NEEDS_NO_QUOTE(text) else quote(text, safe="")
 
 
 def usage_word(usage: Usage) -> str:
-    """A usage as scripts read and write it."""
-    return ";".join(_usage_of_model(*each) for each in usage.by_model.items()) or "-"
-
-
-def _usage_of_model(model: str, own: Usage) -> str:
-    cost = "" if own.cost is None else repr(own.cost)
-    return f"{quote(model, safe='')}={own.input_tokens},{own.output_tokens},{own.cached_tokens},{cost}"
+    """Return a usage as a word of the line."""
+    models = [
+        f"{quote(model, safe='')}={own.input_tokens},{own.output_tokens},{own.cached_tokens},"
+        + ("" if own.cost is None else repr(own.cost))
+        for model, own in usage.by_model.items()
+    ]
+    return ";".join(models) or "-"
 
 
 def _parsed_usage(word: str) -> Usage:
@@ -63,8 +63,14 @@ def _parsed_usage(word: str) -> Usage:
     return total
 
 
+def number_of(stored: bytes) -> int:
+    """Return the number that a stored step or run starts with. It gives their order."""
+    number = stored.partition(b" ")[0]
+    return int(number[:20]) if number.isdigit() else 0
+
+
 def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
-    """The run that a line tells of. Raises ``StoreError`` if it is damaged, or too new."""
+    """Return the run of a line. Raises ``StoreError`` if the line is damaged or too new."""
     what = _what(agent_id, run_id)
     try:
         _, used, *words = line.split(b" ", len(IN_FRONT) + 2)
@@ -74,18 +80,17 @@ def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
         }
         front["usage"] = _parsed_usage(used.decode())
         fields = {"agent_id": agent_id, "run_id": run_id, **front, **fields_of(words[-1], what)}
-        # What a decoder made is plain.
+        # The context says which fields hold plain JSON values already.
         return RunRecord.model_validate(fields, context=fields.keys())
     except (ValueError, TypeError, IndexError) as error:
         raise damaged(what, error) from error
 
 
 def refuse_damaged(agent_id: str, run_id: str, line: bytes) -> NoReturn:
-    """Raise ``StoreError`` for a line that a script refused as damaged, or as too new."""
-    parsed_run(agent_id, run_id, line)  # which usually says what is wrong
-    raise damaged(
-        _what(agent_id, run_id), ValueError("the words before its JSON are not what scripts write")
-    )
+    """Raise ``StoreError`` for a line that a script refused as damaged or too new."""
+    parsed_run(agent_id, run_id, line)  # usually raises the error that says what is wrong
+    why = ValueError("the words before its JSON are not what scripts write")
+    raise damaged(_what(agent_id, run_id), why)
 
 
 def _what(agent_id: str, run_id: str) -> str:

@@ -1,0 +1,118 @@
+"""The records of an agent's checkpoints, without their messages: how they are listed and removed.
+
+A script that reads or removes many fields of a hash blocks the server. So a long history is read in
+pages, and checkpoints are removed in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from celery_ckpt.errors import StoreDamaged
+from celery_ckpt.retention.report import AgentPolicy
+from celery_ckpt.stores.log.record import low_of
+from celery_ckpt.stores.log.store import OLDEST, newest_first
+from celery_ckpt.stores.redis.index import AgentIndex
+from celery_ckpt.stores.redis.keys import FIELD, Keys, shown
+from celery_ckpt.stores.redis.server import Server
+
+#: The most fields of a hash that one script reads or removes.
+LONG = 1000
+#: What is left to do after a removal, see ``checkpoint_remove.lua``.
+DONE, AGAIN, TRIM, CHANGED = range(4)
+#: How often a removal starts over because of a concurrent save. The next one trims what is left.
+_MAX_TRIM_RACES = 5
+
+
+class Lines(NamedTuple):
+    """The records of an agent, its sequence number before they were read, and its stored policy."""
+
+    seq: int
+    policy: bytes
+    lines: list[tuple[str, bytes]]
+
+
+def id_of(field: bytes) -> str:
+    """Return the checkpoint id in the name of a field."""
+    return shown(field[len(FIELD) :])
+
+
+def parsed_policy(where: str, agent_id: str, stored: bytes) -> AgentPolicy:
+    """Parse the policy of an agent of the server at ``where``. Raises ``StoreDamaged``."""
+    try:
+        return AgentPolicy.from_bytes(stored)
+    except ValueError as error:
+        raise StoreDamaged(where=f"{where}, notes of agent {agent_id!r}", reason=str(error)) from error
+
+
+class Checkpoints:
+    """Lists and removes the checkpoints of an agent."""
+
+    def __init__(self, server: Server, keys: Keys, index: AgentIndex) -> None:
+        self._server, self._keys, self._index = server, keys, index
+
+    def lines(self, agent_id: str) -> Lines:
+        """Return all records. Whatever is saved while they are read has a higher sequence number."""
+        keys = self._keys.of(agent_id, "agent")
+        seq, policy, is_long, *flat = self._server.run("checkpoint_list", keys, LONG)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        found = self._paged(agent_id) if is_long else pairs
+        return Lines(int(seq), policy, [(id_of(field), line) for field, line in found])
+
+    def _paged(self, agent_id: str) -> Iterable[tuple[bytes, bytes]]:
+        """Return, each once, the records that exist from the first page to the last."""
+        [key] = self._keys.of(agent_id, "agent")
+        found: dict[bytes, bytes] = {}
+        cursor = None
+        while cursor != 0:
+            scan = ("HSCAN", key, cursor or 0, "MATCH", f"{FIELD}*", "COUNT", LONG)
+            cursor, page = self._server.command(*scan)
+            found.update(page)
+        return found.items()
+
+    def remove(self, agent_id: str, checkpoint_ids: list[str]) -> int:
+        """See ``CheckpointStore.remove``."""
+        removed = 0
+        for start in range(0, len(checkpoint_ids) or 1, LONG):
+            batch = checkpoint_ids[start : start + LONG]
+            removed += self._remove_batch(agent_id, batch)
+            self._index.unregister(agent_id, batch)
+        return removed
+
+    def _remove_batch(self, agent_id: str, batch: list[str]) -> int:
+        removed, going, races = 0, set(batch), 0
+        while races < _MAX_TRIM_RACES:
+            seq, stored, lines = self.lines(agent_id)
+            staying = [named for named in lines if named[0] not in going]
+            newest = FIELD + newest_first(staying, damaged=OLDEST)[0][0] if staying else ""
+            low = min((low_of(line) for _, line in staying), default=0)
+            policy = parsed_policy(self._server.where, agent_id, stored)
+            after = policy.without(going)
+            count, _, left = self._server.run(
+                "checkpoint_remove",
+                self._keys.of(agent_id, "agent", "log", "open"),
+                seq,
+                low,
+                newest,
+                stored,
+                stored if after == policy else after.to_bytes(),
+                "",
+                *(FIELD + name for name in batch),
+            )
+            removed += count
+            races += left == AGAIN
+            if left == DONE:
+                break
+        return removed
+
+    def delete_agent(self, agent_id: str) -> int:
+        """See ``CheckpointStore.delete``."""
+        keys = self._keys.all_of(agent_id)
+        size, *fields = self._server.run("agent_delete", keys, "", 0)
+        if size < 0:
+            fields = [field for field, _ in self._paged(agent_id)]
+            self._server.run("agent_delete", keys, "", 1)
+        self._index.remove(agent_id)
+        self._index.unregister(agent_id, [id_of(field) for field in fields])
+        return len(fields)

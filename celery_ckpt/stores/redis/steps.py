@@ -1,0 +1,105 @@
+"""The recorded steps of an agent's runs.
+
+All steps of an agent are in one hash. The name of a step starts with the length of its run's id, so
+that run "a:b" with key "c" and run "a" with key "b:c" differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import Lease, Step
+from celery_ckpt.stores.encoding import damaged, decoded_step, encoded, is_same
+from celery_ckpt.stores.redis.index import AgentIndex
+from celery_ckpt.stores.redis.keys import Keys
+from celery_ckpt.stores.redis.leases import fence, refuse
+from celery_ckpt.stores.redis.run_line import number_of, usage_word
+from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.usage import Usage
+
+
+def run_prefix(run_id: str) -> str:
+    """Return what the names of a run's steps start with."""
+    return f"{len(run_id)}:{run_id}:"
+
+
+class Steps:
+    """Records, lists and drops steps."""
+
+    def __init__(self, server: Server, keys: Keys, index: AgentIndex, limit: Callable[[], int]) -> None:
+        self._server, self._keys, self._index, self._limit = server, keys, index, limit
+
+    def record(self, step: Step, lease: Lease | None, paid: Usage | None) -> None:
+        """See ``CheckpointStore.record_step``."""
+        value = encoded(step, self._limit())
+        agent_id = step.agent_id
+        if agent_id not in self._index.known:
+            self._index.add(agent_id)
+        reply = self._server.run(
+            "step_record",
+            self._keys.of(agent_id, "agent", "steps", "stepidx", *(("runs",) if paid else ())),
+            fence(agent_id, lease),
+            run_prefix(step.run_id) + step.key,
+            step.iteration,
+            value,
+            *((step.run_id, usage_word(paid)) if paid else ()),
+        )
+        if reply[0] == b"exists":
+            stored = decoded_step(agent_id, step.run_id, reply[1].partition(b" ")[2])
+            if not is_same(stored, step):
+                raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
+            return
+        refuse(reply, agent_id, lease)
+        if reply[1]:
+            self._index.add(agent_id)
+
+    def of_run(self, agent_id: str, run_id: str) -> list[Step]:
+        """See ``CheckpointStore.steps``."""
+        checked_name(run_id, "A run_id")
+        prefix = run_prefix(run_id).encode()
+        return [
+            decoded_step(agent_id, run_id, value.partition(b" ")[2])
+            for name, value in self._stored(checked_name(agent_id))
+            if name.startswith(prefix)
+        ]
+
+    def numbered(self, agent_id: str) -> list[tuple[int, Step]]:
+        """Return the steps of all runs, in order, with the numbers that give the order."""
+        return [
+            (
+                number_of(value),
+                decoded_step(agent_id, _run_of(agent_id, name), value.partition(b" ")[2]),
+            )
+            for name, value in self._stored(agent_id)
+        ]
+
+    def _stored(self, agent_id: str) -> list[tuple[bytes, bytes]]:
+        flat = self._server.run("hash_all", self._keys.of(agent_id, "steps"))
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return sorted(pairs, key=lambda pair: number_of(pair[1]))
+
+    def drop(
+        self, agent_id: str, run_id: str, first: int, last: int | None, lease: Lease | None
+    ) -> int:
+        """See ``CheckpointStore.drop_steps``."""
+        checked_name(run_id, "A run_id")
+        reply = self._server.run(
+            "step_drop",
+            self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx"),
+            fence(agent_id, lease),
+            run_prefix(run_id),
+            first,
+            "+inf" if last is None else last,
+        )
+        refuse(reply, agent_id, lease)
+        return int(reply[1])
+
+
+def _run_of(agent_id: str, name: bytes) -> str:
+    try:
+        length, _, rest = name.decode().partition(":")
+        return rest[: int(length)]
+    except ValueError as error:
+        raise damaged(f"The name of a step of agent {agent_id!r}", error) from error
