@@ -122,10 +122,17 @@ class Conversation:
         self._own = _whole(messages)
 
     @classmethod
-    def over(cls, spine: Spine, length: int, max_tokens: int) -> Conversation:
-        """A conversation of the first ``length`` messages of a spine, without copying them."""
+    def over(
+        cls,
+        spine: Spine,
+        length: int,
+        max_tokens: int,
+        redact: Callable[[Message], Message] | None = None,
+    ) -> Conversation:
+        """Return a conversation of the first ``length`` messages of a spine, without copying them."""
         conversation = cls.__new__(cls)
         conversation.max_tokens, conversation.edits = max_tokens, 0
+        conversation.redact = redact
         conversation._lock = threading.Lock()
         conversation._own = spine, length
         return conversation
@@ -167,9 +174,7 @@ class Conversation:
 
     def copy(self) -> Conversation:
         """An independent conversation with the same messages, at no cost."""
-        copy = Conversation.over(*self._own, self.max_tokens)
-        copy.redact = self.redact
-        return copy
+        return Conversation.over(*self._own, self.max_tokens, self.redact)
 
     @property
     def messages(self) -> list[Message]:
@@ -257,7 +262,7 @@ def _whole(messages: Iterable[Message | dict[str, Any]]) -> tuple[Spine, int]:
 
 def _snapshot(value: Any) -> Conversation:
     if isinstance(value, Conversation):
-        return value.copy()
+        return Conversation.over(*value._own, value.max_tokens, value.redact)
     if isinstance(value, Mapping) and value.keys() <= {"max_tokens", "messages"}:
         return Conversation(**value)
     raise ValueError("a conversation is a Conversation, or an object with max_tokens and messages")

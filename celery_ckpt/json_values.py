@@ -32,12 +32,14 @@ def plain(value: Any, path: str, *, depth: int = 0) -> Any:
     if kind is bool or value is None:
         return value
     if kind is dict or isinstance(value, dict):
-        _refuse_depth(depth, path)
+        if depth >= MAX_DEPTH:
+            raise _too_deep(path)
         # A list of them: a call side by side may change a run's state meanwhile.
         items = list(value.items())
         return {_key(k, path): plain(v, f"{path}.{k}", depth=depth + 1) for k, v in items}
     if kind is list or isinstance(value, list):
-        _refuse_depth(depth, path)
+        if depth >= MAX_DEPTH:
+            raise _too_deep(path)
         return [plain(v, f"{path}[{i}]", depth=depth + 1) for i, v in enumerate(value)]
     return _scalar(value, path)
 
@@ -87,6 +89,5 @@ def _key(key: Any, path: str) -> str:
     return _text(str.__str__(key), f"A key of {path}")
 
 
-def _refuse_depth(depth: int, path: str) -> None:
-    if depth >= MAX_DEPTH:
-        raise NotJson(path=f"{path[:60]}...", reason=f"is nested deeper than {MAX_DEPTH} levels")
+def _too_deep(path: str) -> NotJson:
+    return NotJson(path=f"{path[:60]}...", reason=f"is nested deeper than {MAX_DEPTH} levels")

@@ -61,7 +61,7 @@ def new_checkpoint_id(agent_id: str, now: datetime) -> str:
     due_at = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
     # The extended-hex alphabet of base 32 is the one whose characters sort like what they stand for.
     own = base64.b32hexencode(due_at + secrets.token_bytes(7)).decode().lower()
-    return id_prefix(agent_id) + own
+    return f"{locator(agent_id)}-{own}"
 
 
 def id_prefix(agent_id: str) -> str:
@@ -76,4 +76,4 @@ def locator_in(checkpoint_id: str) -> str:
 
 def names_its_agent(checkpoint_id: str, agent_id: str) -> bool:
     """Does the id begin with this agent's locator, so that no index is needed to find it?"""
-    return checkpoint_id.startswith(id_prefix(agent_id))
+    return checkpoint_id.startswith(f"{locator(agent_id)}-")

@@ -309,7 +309,7 @@ class AgentRun:
         # A resume enters the last iteration again, unless no replay could rebuild it.
         with at.ending(not is_last or at.is_own_hand):
             if not at.is_complete:
-                await self._calls.tell(self._host.emit, CheckpointEvent.ITERATION)
+                await self._bridge.io(self._host.emit, self, CheckpointEvent.ITERATION)
             at.is_end_told = True
             if not (is_last and at.is_own_hand):
                 self._host.check(self)
@@ -330,7 +330,7 @@ class AgentRun:
         if not self._at.is_past:
             self._at.is_own_hand = True
         with self._at.ending(is_end and not self._at.has_left_loop):
-            await self._calls.tell(self._host.emit, event)
+            await self._bridge.io(self._host.emit, self, event)
             self._host.check(self)
 
     async def _checkpoint(self, metadata: dict[str, Any]) -> Checkpoint:
@@ -341,7 +341,7 @@ class AgentRun:
         if not (is_kept or at.is_past):
             at.is_own_hand = True
         checkpoint = self.snapshot(metadata={key: str(value) for key, value in metadata.items()})
-        await self._calls.tell(self._host.save, checkpoint)
+        await self._bridge.io(self._host.save, self, checkpoint)
         self._host.check(self)
         return checkpoint
 
@@ -361,26 +361,29 @@ class AgentRun:
         self, event: CheckpointEvent | None = None, metadata: dict[str, str] | None = None
     ) -> Checkpoint:
         """A checkpoint of this moment, from which a later attempt can go on."""
-        if self.is_own_hand:
-            self._redact()
-        # Else not in its place: a replay takes no snapshots, and must find the state as it was.
-        state, conversation = self._redaction.json(self.state, "state"), self.conversation.copy()
-        own = self._redaction.json(self.metadata, "metadata")
-        given = self._redaction.json({**own, **metadata}, "metadata") if metadata else own
-        at = self._at.of_snapshot(event)
-        run_record = own if at.get("entry") is None else self._at.metadata
+        at, state, own = self._at, self.state, self.metadata
+        given = {**own, **metadata} if metadata else own
+        if self._redaction.is_active:
+            if at.is_own_hand:
+                self._redact()
+            # Otherwise not in place: a replay takes no snapshots, and must find the state as it was.
+            state = self._redaction.json(state, "state")
+            own = self._redaction.json(own, "metadata")
+            given = self._redaction.json({**own, **metadata}, "metadata") if metadata else own
+        place = at.of_snapshot(event)
+        is_exact = place.get("entry") is None
+        kept = own if is_exact else at.metadata
         return Checkpoint.new(
             self.agent_id,
-            conversation,
+            self._conversation,
             clock=self._clock,
             run_id=self.run_id,
             state=state,
             metadata=given,
-            run_metadata=None if run_record == without_pin(given) else run_record,
-            usage=self._at.usage_kept,
+            run_metadata=None if kept == (without_pin(given) if PIN in given else given) else kept,
             # Only an exact one holds what steps of its iteration have used: a replay adds no more.
-            counted=self._calls.counted if at.get("entry") is None and not self._at.ended else None,
-            **at,
+            counted=self._calls.counted if is_exact and not at.ended else None,
+            **place,
         )
 
     def begin_body(self) -> None:
@@ -417,5 +420,5 @@ class AgentRun:
         """The largest k >= 1 whose steps nobody needs once this is the latest checkpoint; else 0."""
         if checkpoint.run_id != self.run_id:
             return 0
-        is_over = is_end_of_iteration(checkpoint) and self._at.has_loop
+        is_over = self._at.has_loop and is_end_of_iteration(checkpoint)
         return checkpoint.iteration if is_over else max(0, checkpoint.iteration - 1)

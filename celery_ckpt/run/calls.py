@@ -67,20 +67,10 @@ class Calls:
         self._lock = threading.Lock()
         #: Has the body ended?
         self._is_over = False
-        #: One event at a time: of two that are told at once, the older must not be saved last.
-        self._telling = threading.RLock()
 
     def flush(self) -> None:
         """Append the answers that are held."""
         self._answers.flush(self._run.conversation)
-
-    async def tell(self, told: Callable[..., None], what: Any) -> None:
-        """Let the host know of an event, or of a checkpoint."""
-        await self._bridge.io(self._told, told, what)
-
-    def _told(self, told: Callable[..., None], what: Any) -> None:
-        with self._telling:
-            told(self._run, what)
 
     async def mark_by_hand(self) -> None:
         """Record that the body counts its iterations itself, so that a later attempt knows from its
@@ -199,7 +189,7 @@ class Calls:
 
     def _kept(self, result: Any, returns: Any, name: str) -> Any:
         value = self._redaction.json(dumped(result, returns, name), "step")
-        if self._redaction.is_any:
+        if self._redaction.is_active:
             loaded(value, returns, name)  # what cannot be read back must not be recorded
         return value
 
@@ -226,7 +216,7 @@ class Calls:
         key, step = self._recognition.claim(name, args, kwargs)
         if step is None and self._recognition.is_changed(key, name):
             try:
-                await self.tell(self._host.changed, name)
+                await self._bridge.io(self._host.changed, self._run, name)
             except BaseException:
                 self._book.release(key)
                 raise
@@ -235,12 +225,12 @@ class Calls:
     async def tell_changes(self) -> None:
         """At the end of an iteration, let the host know which calls side by side have changed."""
         for name in self._book.changed(self._at.steps):
-            await self.tell(self._host.changed, name)
+            await self._bridge.io(self._host.changed, self._run, name)
 
     def settle(self) -> None:
         """The same at the end of the body."""
         for name in self._book.changed():
-            self._told(self._host.changed, name)
+            self._host.changed(self._run, name)
 
     # -- making ----------------------------------------------------------------------------------------
 
@@ -268,7 +258,7 @@ class Calls:
             raise
         if event is not None:
             with self._bridge.under_way():
-                await self.tell(self._host.emit, event)
+                await self._bridge.io(self._host.emit, self._run, event)
         return step
 
     def _give_back(self, key: str, inside: Inside) -> None:

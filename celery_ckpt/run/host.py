@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class RunHost(Protocol):
-    """What a run needs from the world. Each may raise ``Fenced`` or ``HandOff``."""
+    """What a run needs from the world. Each may raise ``Fenced`` or ``HandOff``.
+
+    Calls of a body may run in parallel, so a host is called from several threads. It handles one event
+    or checkpoint of a run at a time: of two snapshots, the older one must not be saved last.
+    """
 
     #: How the task queue speaks to a task: these are never the result of a tool.
     queue_errors: tuple[type[Exception], ...]
@@ -24,7 +28,7 @@ class RunHost(Protocol):
         ...
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
-        """Tell the world; the strategy decides whether ``run.snapshot(event)`` is saved. Blocking."""
+        """Emit the event, and save ``run.snapshot(event)`` if the strategy says so. Blocking I/O."""
         ...
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:

@@ -63,6 +63,8 @@ class Position:
         self.is_own_hand = self.by_hand or (begin.exact and begin.enters == 0)
         #: Does a resume from here skip the loop?
         self.skips_loop = begin.skips_loop
+        #: True after the loop: in this attempt, or in the checkpoint that it resumed from.
+        self.has_left_loop = begin.skips_loop
         #: In this iteration the conversation holds already what recorded steps have added.
         self.exact: int | None = None
         if begin.exact or self.by_hand:
@@ -80,7 +82,8 @@ class Position:
         #: How often each name was asked an idempotency key for in this iteration.
         self.keys: Counter[str] = Counter()
         self._next = max(begin.enters, 1)
-        self._has_loop = False
+        #: True once the body has asked for its iterations.
+        self.has_loop = False
         self._is_turning = False
         self._has_turned = False
         #: The conversation at the entry, and how often the body had changed it by then.
@@ -100,24 +103,14 @@ class Position:
         return self.steps == 0 and self.stands > 0
 
     @property
-    def usage_kept(self) -> Usage:
-        """The usage that a checkpoint taken here goes on with."""
-        return self.usage if self._used_before is None else self._used_before
-
-    @property
     def is_complete(self) -> bool:
         """Are all calls of this iteration recorded, because its end is?"""
         return self.completed is not None and self.steps == self.completed
 
     @property
-    def has_loop(self) -> bool:
-        """Has the body asked for its iterations?"""
-        return self._has_loop
-
-    @property
     def is_in_or_after_loop(self) -> bool:
         """Is there an entry in the loop or after it to resume from?"""
-        return self._has_turned or (self._has_loop and (self._next > 1 or self.skips_loop))
+        return self._has_turned or (self.has_loop and (self._next > 1 or self.skips_loop))
 
     @property
     def is_turning(self) -> bool:
@@ -125,18 +118,13 @@ class Position:
         return self._is_turning
 
     @property
-    def has_left_loop(self) -> bool:
-        """Does the body stand after its loop, in this attempt or when it is resumed?"""
-        return self.skips_loop or (self._has_turned and not self._is_turning)
-
-    @property
     def has_skipped_loop(self) -> bool:
         """Has the loop ended without an iteration in this attempt, after some in an earlier one?"""
-        return self._has_loop and not self._has_turned and not self._is_turning and self._next > 1
+        return self.has_loop and not self._has_turned and not self._is_turning and self._next > 1
 
     def begin_loop(self) -> None:
         """The body asks for its iterations. Raises ``RunMisused`` for a second time."""
-        if self._has_loop:
+        if self.has_loop:
             raise RunMisused(
                 reason="A run has one run.iterations() loop: where would it go on in the second? "
                 "Make one loop of both, or two runs."
@@ -146,7 +134,7 @@ class Position:
                 reason="This run counts its iterations by run.emit(CheckpointEvent.ITERATION) outside "
                 "of a loop, so it cannot have a run.iterations() loop. Use one of both."
             )
-        self._has_loop = True
+        self.has_loop = True
 
     def note_questions(self, messages: list[Message]) -> None:
         """The model has asked for the tool calls in these."""
@@ -233,6 +221,7 @@ class Position:
         can_replay = self._is_turning and not self.is_own_hand
         self.steps, self.iteration = self._next, self._next - 1
         self._is_turning = self.is_end_told = False
+        self.has_left_loop = True
         if not can_replay:
             self.skips_loop = True
             if entry is not None:
@@ -276,16 +265,20 @@ class Position:
 
     def of_snapshot(self, event: CheckpointEvent | None) -> dict[str, Any]:
         """What a checkpoint says of where it was taken."""
+        usage = self.usage if self._used_before is None else self._used_before
+        if self.ended or self.is_end_told:
+            event = event or CheckpointEvent.ITERATION
         if self.ended:
-            return {"iteration": self.stands, "event": event or CheckpointEvent.ITERATION}
+            return {"iteration": self.stands, "event": event, "usage": usage}
         # In the code before its loop, a resumed run stands where it was restored.
         is_exact = self.exact == self.stands if self.is_past else self.is_own_hand
-        entry = None if is_exact else self.entry
-        is_left = self.has_left_loop
-        if self.is_end_told:
-            event = event or CheckpointEvent.ITERATION
-        iteration = self.iteration if is_left else self.stands
-        return {"iteration": iteration, "event": event, "entry": entry, "after_loop": is_left}
+        return {
+            "iteration": self.iteration if self.has_left_loop else self.stands,
+            "event": event,
+            "entry": None if is_exact else self.entry,
+            "after_loop": self.has_left_loop,
+            "usage": usage,
+        }
 
 
 def here() -> Place:

@@ -26,11 +26,8 @@ class Redaction:
 
     def __init__(self, function: Redact | None = None) -> None:
         self._function = function
-
-    @property
-    def is_any(self) -> bool:
-        """Is anything redacted?"""
-        return self._function is not None
+        #: False if everything is kept as it is.
+        self.is_active = function is not None
 
     def message(self, message: Message) -> Message:
         """A message as it is kept."""

@@ -9,7 +9,7 @@ from celery import Celery
 from celery._state import _get_active_apps, connect_on_app_finalize
 from celery.app import utils
 
-from celery_ckpt.runtime.attempt import saving, settlement, time_limit
+from celery_ckpt.runtime.attempt import settlement, time_limit
 from celery_ckpt.runtime.broker import publisher
 from celery_ckpt.runtime.process import drain
 from celery_ckpt.runtime.pruning import beat
@@ -28,7 +28,7 @@ def install(app: Celery) -> None:
 
 def connect() -> None:
     """Listen to Celery, and install in every app there is and will be."""
-    for module in (saving, publisher, settlement, parent, beat, drain, time_limit):
+    for module in (publisher, settlement, parent, beat, drain, time_limit):
         module.connect()
     _hide_passwords()
     connect_on_app_finalize(_on_finalize)

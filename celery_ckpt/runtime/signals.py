@@ -1,14 +1,14 @@
 """What an agent tells the world, in the way of Celery's own signals.
 
 Receivers get the task as ``sender`` and everything else by keyword; they must take ``**kwargs``. A
-receiver's exception is logged and goes no further, except that of the library's own saving receiver.
+receiver's exception is logged and does not affect the run.
 """
 
 from __future__ import annotations
 
 from celery.utils.dispatch import Signal
 
-#: Something happened in the agent's loop; the library's own receiver saves if the strategy says so.
+#: Something happened in the agent's loop; a checkpoint follows if the strategy says so.
 checkpoint_event = Signal(name="checkpoint_event", providing_args={"run", "event"})
 #: A checkpoint is stored.
 checkpoint_saved = Signal(name="checkpoint_saved", providing_args={"run", "checkpoint"})

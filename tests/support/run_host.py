@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -46,6 +47,7 @@ class Host:
         self.stop_at_check: int | None = None
         self.stop_after_iteration: int | None = None
         self._left = kill_at
+        self._lock = threading.RLock()
         self.writes = 0
 
     def _gate(self) -> None:
@@ -65,11 +67,16 @@ class Host:
         self._write(lambda: self.store.record_step(step, paid=paid or None))
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
-        self.events.append((run.iteration, event))
-        if self.strategy.should_checkpoint(run.iteration, event):
-            self.save(run, run.snapshot(event))
+        with self._lock:
+            self.events.append((run.iteration, event))
+            if self.strategy.should_checkpoint(run.iteration, event):
+                self.save(run, run.snapshot(event))
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        with self._lock:
+            self._save(run, checkpoint)
+
+    def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         self._write(lambda: self.store.save(checkpoint))
         if last := run.resumes_beyond(checkpoint):
             self._write(lambda: self.store.drop_steps(run.agent_id, run.run_id, first=1, last=last))

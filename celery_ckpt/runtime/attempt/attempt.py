@@ -9,10 +9,12 @@ shuts down hands it off (``HandOff``). A store that is away is waited for, up to
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
+from celery.utils.dispatch import Signal
 
 from celery_ckpt.checkpoint import Checkpoint, is_alike, is_as_good_as
 from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
@@ -22,7 +24,7 @@ from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control import Fenced, HandOff
 from celery_ckpt.run.current import working_for
 from celery_ckpt.runtime import phrases, signals
-from celery_ckpt.runtime.attempt.events import tell
+from celery_ckpt.runtime.attempt.events import send_event
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.drain import drain
 from celery_ckpt.runtime.process.lease_renewer import HeldLease
@@ -63,6 +65,9 @@ class Attempt:
         self._saved: Checkpoint | None = None
         #: The run's last checkpoint, be it one that an earlier attempt saved.
         self._latest: Checkpoint | None = None
+        self._sends_events = context.sends_events
+        #: One event or checkpoint at a time: of two snapshots, the older one must not be saved last.
+        self._lock = threading.RLock()
         self._has_recorded = False
         self._iterations = 0
         self._dropped_to = 0
@@ -90,27 +95,25 @@ class Attempt:
         self._has_recorded = True
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
-        """Tell the world; ``saving.py`` is part of it, and its failure alone is this run's failure."""
-        with working_for(run, self):  # a body may have threads of its own, which know nothing of it
-            told = signals.checkpoint_event.send(sender=self.task, run=run, event=event)
-        for receiver, response in told:
-            is_own = getattr(receiver, "__module__", "").startswith("celery_ckpt.runtime.")
-            if is_own and isinstance(response, BaseException):
-                raise response
+        """Emit ``checkpoint_event``, then save a checkpoint if the strategy says so.
 
-    def save_if_due(self, run: AgentRun, event: CheckpointEvent) -> None:
-        """Save, if the strategy says so. A store that is away only costs this one checkpoint."""
-        if self.strategy.should_checkpoint(run.iteration, event):
+        An exception of a receiver is logged. A store that is unavailable costs only this checkpoint.
+        """
+        # A body may call from threads of its own, which have no current run.
+        with self._lock, working_for(run, self):
+            signals.checkpoint_event.send(sender=self.task, run=run, event=event)
+            if not self.strategy.should_checkpoint(run.iteration, event):
+                return
             try:
                 self._save(run, run.snapshot(event))
             except StoreUnavailable as error:
                 who = phrases.identity(self.run_record)
                 logger.error(phrases.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
-                tell(signals.checkpoint_failed, self, run, error=error)
+                self.emit_signal(signals.checkpoint_failed, run, error=error)
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
-        """Save this, waiting for the store if need be."""
-        with working_for(run, self):
+        """Save a checkpoint, and wait for a store that is unavailable."""
+        with self._lock, working_for(run, self):
             self.write(lambda: self._save(run, checkpoint))
 
     def resumes_from(self, latest: Checkpoint | None) -> None:
@@ -131,7 +134,7 @@ class Attempt:
     def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         self.fenced(lambda: self.context.store.save(checkpoint, self.hold.lease))
         self._saved = self._latest = checkpoint
-        tell(signals.checkpoint_saved, self, run, checkpoint=checkpoint)
+        self.emit_signal(signals.checkpoint_saved, run, checkpoint=checkpoint)
         needless = run.resumes_beyond(checkpoint)
         if needless - self._dropped_to >= _DROP_STEPS_EVERY:
             self._drop_steps(run, needless)
@@ -170,9 +173,10 @@ class Attempt:
         """A recorded step was not asked for as it was recorded."""
         if self.task.on_changed == "fail":
             raise StepChanged(agent_id=run.agent_id, name=name, iteration=run.iteration)
-        who = phrases.identity(self.run_record)
-        logger.warning(phrases.STEP_CHANGED, *who, run.iteration, phrases.shown(name))
-        tell(signals.step_changed, self, run, name=name)
+        with self._lock:
+            who = phrases.identity(self.run_record)
+            logger.warning(phrases.STEP_CHANGED, *who, run.iteration, phrases.shown(name))
+            self.emit_signal(signals.step_changed, run, name=name)
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
         """The setting ``ckpt_cost`` names a function that raised, or returned something else."""
@@ -187,6 +191,12 @@ class Attempt:
         """Is that a soft time limit, at which the run is to be handed off?"""
         is_wanted = self.context.settings.hand_off_on_time_limit
         return is_wanted and isinstance(error, SoftTimeLimitExceeded)
+
+    def emit_signal(self, signal: Signal, run: AgentRun | None, **facts: Any) -> None:
+        """Emit a signal and, if the worker sends events (``-E``), its Celery event."""
+        signal.send(sender=self.task, run=run, **facts)
+        if self._sends_events:
+            send_event(signal, self, run)
 
     # -- writing -------------------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
-"""Telling the world: signals in this process, and Celery events for whoever watches the cluster.
+"""The Celery events that monitors of the cluster receive, one for each signal of an attempt.
 
-Events are called ``agent-...``: the state that monitors derive from ``task-...`` events stays as it is.
-They hold no content of messages.
+Their types begin with ``agent-``, so they do not change the state that monitors derive from ``task-``
+events. They contain no part of a conversation.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery.utils.dispatch import Signal
 
@@ -31,15 +31,9 @@ _EVENTS = {
 }
 
 
-def tell(signal: Signal, attempt: Attempt, run: AgentRun | None, **facts: Any) -> None:
-    """Send a signal and, if the worker sends events at all, its event."""
-    signal.send(sender=attempt.task, run=run, **facts)
-    if attempt.context.sends_events:
-        _send_event(_EVENTS[signal], attempt, run)
-
-
-def _send_event(kind: str, attempt: Attempt, run: AgentRun | None) -> None:
-    record = attempt.run_record
+def send_event(signal: Signal, attempt: Attempt, run: AgentRun | None) -> None:
+    """Send the event that belongs to a signal. An error is only logged: no run depends on monitors."""
+    kind, record = _EVENTS[signal], attempt.run_record
     try:
         attempt.task.send_event(
             kind,
@@ -50,5 +44,4 @@ def _send_event(kind: str, attempt: Attempt, run: AgentRun | None) -> None:
             status=record.status.value,
         )
     except Exception as error:
-        # Nobody's work depends on being watched.
         logger.warning(phrases.EVENT_NOT_SENT, *phrases.identity(record), kind, error)

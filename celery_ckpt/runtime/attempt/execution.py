@@ -39,7 +39,6 @@ from celery_ckpt.run.current import working_for
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.backend import keeps_result, tell_cancelled, tell_started
-from celery_ckpt.runtime.attempt.events import tell
 from celery_ckpt.runtime.attempt.opening import opened_run
 from celery_ckpt.runtime.attempt.results import (
     as_record,
@@ -107,7 +106,7 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
     run: AgentRun | None = None
     try:
         run = opened_run(attempt)
-        tell(signals.agent_resumed if run.resumed else signals.agent_started, attempt, run)
+        attempt.emit_signal(signals.agent_resumed if run.resumed else signals.agent_started, run)
         with working_for(run, attempt), soft_time_limit.interrupting():
             attempt.has_begun = True
             value = body()
@@ -211,11 +210,11 @@ def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: A
             attempt.write(lambda: store.update_run(record, lease))
         else:
             attempt.write(lambda: store.save(last, lease, run=record))
-            tell(signals.checkpoint_saved, attempt, run, checkpoint=last)
+            attempt.emit_signal(signals.checkpoint_saved, run, checkpoint=last)
     except StoreUnavailable as away:
         raise Unrecorded(str(away)) from away
     attempt.run_record = record
-    tell(signals.agent_finished, attempt, run, record=record)
+    attempt.emit_signal(signals.agent_finished, run, record=record)
 
 
 def _out_of_time(attempt: Attempt, run: AgentRun | None) -> BaseException:
@@ -254,7 +253,7 @@ def _handed_off(
         return _failed(attempt, run, error)  # its state is nothing that could be saved
     iteration = phrases.UNKNOWN if run is None else run.iteration
     logger.info(phrases.HANDED_OFF, *phrases.identity(released), iteration, reason)
-    tell(signals.agent_handed_off, attempt, run, reason=reason)
+    attempt.emit_signal(signals.agent_handed_off, run, reason=reason)
     try:
         app, tag = attempt.context.app, attempt.hold.tag
         send(app, released.envelope, has_begun=True, instead_of=tag)
@@ -267,7 +266,7 @@ def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     attempt.context.keeper.let_go(attempt.hold)
     run_record = attempt.run_record
     logger.warning(phrases.LEASE_LOST, *phrases.identity(run_record), run_record.attempts)
-    tell(signals.lease_lost, attempt, run)
+    attempt.emit_signal(signals.lease_lost, run)
     if keeps_result(attempt.task):
         tell_outcome_again(attempt)  # STARTED, or a state that the body told, may have come after it
     return Ignore("another attempt has taken over")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,13 +36,15 @@ class LocalHost:
 
     def __init__(self, task: Any) -> None:
         self._task = task
+        self._lock = threading.RLock()
 
     def record(self, step: Step, paid: Usage) -> None:
         """Nobody will replay it."""
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         """Tell whoever listens."""
-        signals.checkpoint_event.send(sender=self._task, run=run, event=event)
+        with self._lock:
+            signals.checkpoint_event.send(sender=self._task, run=run, event=event)
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         """There is nowhere to save it."""

@@ -150,29 +150,6 @@ def test_parallel_tools_in_threads_are_answered_in_the_order_of_the_calls() -> N
     assert [message.text for message in run.conversation.messages[1:]] == ["0", "1", "2", "3"]
 
 
-def test_events_of_parallel_tools_are_told_one_at_a_time() -> None:
-    both_at_once = threading.Barrier(2)
-    met: list[bool] = []
-
-    def emit(run: AgentRun, event: CheckpointEvent) -> None:
-        try:
-            both_at_once.wait(0.1)
-            met.append(True)
-        except threading.BrokenBarrierError:
-            both_at_once.reset()
-
-    def body(run: AgentRun) -> None:
-        reply = run.llm(lambda: chat_reply(None, *CALLS[:2]))
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda call: run.tool(call, lambda n: n), reply.tool_calls))
-
-    attempts = Attempts(body)
-    run = attempts.attempt()
-    attempts.host.emit = emit  # type: ignore[method-assign]
-    attempts.go(run)
-    assert met == []
-
-
 def test_parallel_tools_in_tasks_are_answered_in_the_order_of_the_calls() -> None:
     ended: list[int] = []
 

@@ -56,11 +56,10 @@ def test_a_run_tells_its_story_in_order(site: Site) -> None:
     assert result.get(timeout=60) == 3
     site.ledger.wait_for(lambda note: note.what == "agent_finished" and note.run_id == result.id, 10)
 
-    # The library's own receiver is the first to hear of an event.
-    turn = ["checkpoint_saved", "checkpoint_event"] * 2
-    resumed = ["agent_resumed", *turn]
+    iteration = ["checkpoint_event", "checkpoint_saved"] * 2
+    resumed = ["agent_resumed", *iteration]
     # What the end of an iteration has just saved is not saved again, nor at the end of the run.
-    story = ["agent_started", *turn, *turn, "agent_handed_off"]
+    story = ["agent_started", *iteration, *iteration, "agent_handed_off"]
     assert [note.what for note in told(site, result.id)] == [*story, *resumed, "agent_finished"]
     assert {note["sender"] for note in told(site, result.id)} == {telling.name}
     assert {name: set(note["kinds"]) for note in told(site, result.id) if (name := note.what)} == {

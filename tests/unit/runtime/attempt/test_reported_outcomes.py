@@ -33,7 +33,13 @@ def an_attempt(app: Celery, status: RunStatus, **fields: Any) -> Any:
     task = SimpleNamespace(app=app, request=request, ignore_result=False, tracks_start=True)
     keeper = SimpleNamespace(let_go=lambda hold: None)
     context = SimpleNamespace(app=app, store=store, keeper=keeper, sends_events=False)
-    return SimpleNamespace(context=context, task=task, hold=None, run_record=make_run("agent", "run"))
+    return SimpleNamespace(
+        context=context,
+        task=task,
+        hold=None,
+        run_record=make_run("agent", "run"),
+        emit_signal=lambda *_, **__: None,
+    )
 
 
 TOLD = {"delivered": True}
@@ -74,9 +80,8 @@ def test_a_task_without_a_result_has_none_either_if_it_is_cancelled_while_it_is_
 
 
 def test_a_run_that_was_cancelled_just_before_it_was_told_to_have_started_is_told_to_be_revoked(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
+    app: Celery,
 ) -> None:
-    monkeypatch.setattr(execution, "tell", lambda *_, **__: None)
     attempt = an_attempt(app, RunStatus.CANCELLED)
     app.backend.store_result("run", None, states.STARTED)
 
