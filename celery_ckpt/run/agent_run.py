@@ -27,9 +27,8 @@ from celery_ckpt.run.bridge import Bridge
 from celery_ckpt.run.calls import Calls, Cost
 from celery_ckpt.run.host import RunHost
 from celery_ckpt.run.iterations import Iterations
-from celery_ckpt.run.position import Position
+from celery_ckpt.run.position import Position, is_end_of_iteration, restored
 from celery_ckpt.run.redaction import KEEP_ALL, Redaction
-from celery_ckpt.run.restoration import is_end_of_iteration, restored
 from celery_ckpt.run.steps import StepBook
 from celery_ckpt.usage import Usage
 
@@ -98,7 +97,7 @@ class AgentRun:
         #: Goes into every checkpoint of the run; kept like the state.
         self.metadata: dict[str, str] = begin.metadata
         self._host, self._bridge, self._clock = host, bridge, clock
-        self._at = Position(begin, book.by_hand)
+        self._at = Position(begin, book.has_manual_iterations)
         self._calls = Calls(self, host, bridge, self._at, book, redaction, cost, begin.counted)
         if not bridge.is_async:
             self.begin_body()
@@ -298,8 +297,8 @@ class AgentRun:
 
     async def _advance(self, limit: int | None) -> int | None:
         self._calls.flush()
-        await self._calls.tell_changes()
-        if self._at.is_turning:
+        await self._calls.report_iteration_changes()
+        if self._at.is_iterating:
             await self._end_iteration(self._at.is_last(limit))
         self._redact()
         return self._at.advance(limit, self.conversation, self.state, self.metadata)
@@ -307,11 +306,11 @@ class AgentRun:
     async def _end_iteration(self, is_last: bool) -> None:
         at = self._at
         # A resume enters the last iteration again, unless no replay could rebuild it.
-        with at.ending(not is_last or at.is_own_hand):
+        with at.ending(not is_last or at.is_manual):
             if not at.is_complete:
                 await self._bridge.io(self._host.emit, self, CheckpointEvent.ITERATION)
-            at.is_end_told = True
-            if not (is_last and at.is_own_hand):
+            at.is_end_emitted = True
+            if not (is_last and at.is_manual):
                 self._host.check(self)
             if not is_last:
                 # After the last one there is nothing to make room for: a run that is handed off there
@@ -325,10 +324,10 @@ class AgentRun:
         self._at.confirm_drop()
         is_end = event is CheckpointEvent.ITERATION
         if is_end and not self._at.has_loop:
-            await self._calls.mark_by_hand()
-            self._at.count_by_hand()
+            await self._calls.mark_manual_iterations()
+            self._at.count_manually()
         if not self._at.is_past:
-            self._at.is_own_hand = True
+            self._at.is_manual = True
         with self._at.ending(is_end and not self._at.has_left_loop):
             await self._bridge.io(self._host.emit, self, event)
             self._host.check(self)
@@ -339,7 +338,7 @@ class AgentRun:
         # Without a loop there is no iteration to enter again: what is saved is all that a resume has.
         is_kept = at.is_in_or_after_loop and not at.is_edited(self.conversation)
         if not (is_kept or at.is_past):
-            at.is_own_hand = True
+            at.is_manual = True
         checkpoint = self.snapshot(metadata={key: str(value) for key, value in metadata.items()})
         await self._bridge.io(self._host.save, self, checkpoint)
         self._host.check(self)
@@ -348,9 +347,9 @@ class AgentRun:
     # -- the host's ------------------------------------------------------------------------------------
 
     @property
-    def is_own_hand(self) -> bool:
+    def is_manual(self) -> bool:
         """Has the body done by hand, in this iteration, what only an exact checkpoint can hold?"""
-        return self._at.is_own_hand
+        return self._at.is_manual
 
     def _redact(self) -> None:
         """What the next iteration, or an exact checkpoint, begins with is what is kept."""
@@ -364,13 +363,13 @@ class AgentRun:
         at, state, own = self._at, self.state, self.metadata
         given = {**own, **metadata} if metadata else own
         if self._redaction.is_active:
-            if at.is_own_hand:
+            if at.is_manual:
                 self._redact()
             # Otherwise not in place: a replay takes no snapshots, and must find the state as it was.
             state = self._redaction.json(state, "state")
             own = self._redaction.json(own, "metadata")
             given = self._redaction.json({**own, **metadata}, "metadata") if metadata else own
-        place = at.of_snapshot(event)
+        place = at.snapshot_fields(event)
         is_exact = place.get("entry") is None
         kept = own if is_exact else at.metadata
         return Checkpoint.new(
@@ -397,13 +396,13 @@ class AgentRun:
         """
         await self._calls.finish(cancel=cancel)
 
-    def settle(self) -> None:
-        """Append the answers that are still held. To be called when the body has returned.
+    def flush_tool_results(self) -> None:
+        """Append the tool results that are still pending. To be called when the body has returned.
 
         Raises what the host raises for recorded steps that no call has matched.
         """
         self._calls.flush()
-        self._calls.settle()
+        self._calls.report_changes()
 
     def explain(self, error: BaseException) -> None:
         """Add a note to an error of the body that comes of a loop that was skipped."""

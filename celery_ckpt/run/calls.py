@@ -29,7 +29,7 @@ from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_way
 from celery_ckpt.run.replies import Reply, recorded_reply, usage_of
 from celery_ckpt.run.results import declared, dumped, loaded
-from celery_ckpt.run.steps import BY_HAND, StepBook, name_of
+from celery_ckpt.run.steps import MANUAL, StepBook, name_of
 from celery_ckpt.run.tool_results import ToolResults
 from celery_ckpt.run.toolbox import Errors, Failure, Toolbox, calls_of
 from celery_ckpt.usage import Usage
@@ -63,21 +63,21 @@ class Calls:
         self.counted = counted
         self._counted = book.up_to(counted, 1 if position.is_past else 0)
         self._recognition = Recognition(run, position, book)
-        self._answers = ToolResults()
+        self._tool_results = ToolResults()
         self._lock = threading.Lock()
         #: Has the body ended?
         self._is_over = False
 
     def flush(self) -> None:
-        """Append the answers that are held."""
-        self._answers.flush(self._run.conversation)
+        """Append the pending tool results."""
+        self._tool_results.flush(self._run.conversation)
 
-    async def mark_by_hand(self) -> None:
+    async def mark_manual_iterations(self) -> None:
         """Record that the body counts its iterations itself, so that a later attempt knows from its
         start which iteration its steps belong to.
         """
-        if not self._book.by_hand:
-            await self._bridge.io(self._record, self._new_step(BY_HAND, 0, "", None), Usage(), None)
+        if not self._book.has_manual_iterations:
+            await self._bridge.io(self._record, self._new_step(MANUAL, 0, "", None), Usage(), None)
 
     async def step(
         self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], returns: Any
@@ -121,7 +121,7 @@ class Calls:
         self._at.confirm_drop()
         self._refuse_inside_a_step("run.tool")
         returns, name = returns or declared(fn), call.name
-        step = await self._answer(
+        step = await self._call_tool(
             call,
             # A partial: a tool's parameters may have the names of those of the bridge.
             lambda: self._bridge.call(functools.partial(fn, **call.arguments)),
@@ -129,11 +129,11 @@ class Calls:
         )
         return loaded(step.value, returns, name)
 
-    async def _answer(
+    async def _call_tool(
         self, call: ToolCall, make: Callable[[], Coro], value_of: Callable[[Any], Any]
     ) -> Step:
         key, asking, step = self._recognition.claim_call(call)
-        add = functools.partial(self._add_answer, call, asking)
+        add = functools.partial(self._add_tool_result, call, asking)
         if step is not None:
             self._count(step)
             add(step)
@@ -147,14 +147,14 @@ class Calls:
         raised = (*retry_on, *self._host.queue_errors, CheckpointError, AsyncInSyncBody)
         toolbox, calls = Toolbox(tools, raised), calls_of(reply)
         # Some models use an id twice. Only their order says which result is whose.
-        in_turn: dict[str, list[tuple[int, ToolCall]]] = defaultdict(list)
+        groups: dict[str, list[tuple[int, ToolCall]]] = defaultdict(list)
         for place, call in enumerate(calls):
-            in_turn[call.id if parallel else ""].append((place, call))
-        made = [functools.partial(self._tools_in_turn, own, toolbox) for own in in_turn.values()]
+            groups[call.id if parallel else ""].append((place, call))
+        made = [functools.partial(self._tools_in_order, own, toolbox) for own in groups.values()]
         results = {place: own for ones in await self._bridge.gather(made) for place, own in ones}
         return [results[place] for place in range(len(calls))]
 
-    async def _tools_in_turn(
+    async def _tools_in_order(
         self, calls: list[tuple[int, ToolCall]], toolbox: Toolbox
     ) -> list[tuple[int, Any]]:
         return [(place, await self._tool_of(call, toolbox)) for place, call in calls]
@@ -167,7 +167,7 @@ class Calls:
                 return self._kept(result.text, None, name)
             return self._kept(result, returns, name)
 
-        step = await self._answer(call, lambda: self._tried(call, toolbox), value_of)
+        step = await self._call_tool(call, lambda: self._tried(call, toolbox), value_of)
         try:
             return loaded(step.value, returns, name)
         except StepResultNotJson:
@@ -202,11 +202,11 @@ class Calls:
         if not self._at.is_past:
             reply.append_to(self._run.conversation)
 
-    def _add_answer(self, call: ToolCall, asking: Message | None, step: Step) -> None:
+    def _add_tool_result(self, call: ToolCall, asking: Message | None, step: Step) -> None:
         if not self._at.is_past:
-            self._answers.add(self._run.conversation, call, step.value, asking)
+            self._tool_results.add(self._run.conversation, call, step.value, asking)
 
-    # -- recognising -----------------------------------------------------------------------------------
+    # -- replay -----------------------------------------------------------------------------------
 
     def begin_body(self) -> None:
         """The body begins, in this thread and this task."""
@@ -222,17 +222,17 @@ class Calls:
                 raise
         return key, step
 
-    async def tell_changes(self) -> None:
-        """At the end of an iteration, let the host know which calls side by side have changed."""
+    async def report_iteration_changes(self) -> None:
+        """At the end of an iteration, report to the host which parallel calls have changed."""
         for name in self._book.changed(self._at.steps):
             await self._bridge.io(self._host.changed, self._run, name)
 
-    def settle(self) -> None:
-        """The same at the end of the body."""
+    def report_changes(self) -> None:
+        """At the end of the body, report the changed calls that no iteration has reported."""
         for name in self._book.changed():
             self._host.changed(self._run, name)
 
-    # -- making ----------------------------------------------------------------------------------------
+    # -- new calls -------------------------------------------------------------------------------------
 
     async def _make(
         self,
@@ -271,7 +271,7 @@ class Calls:
     async def _check(self) -> None:
         if self._is_over:
             raise RunMisused(reason="A call after the end of the body: await all that it starts.")
-        if self._at.is_own_hand:
+        if self._at.is_manual:
             return
         try:
             self._host.check(self._run)

@@ -1,7 +1,7 @@
-"""The loop of a body: ``for`` in a plain one, ``async for`` in an async one.
+"""The loop of a body: ``for`` in a plain body, ``async for`` in an async one.
 
-A loop can end without asking for its next iteration: by ``break``, or by an exception. Python drops the
-iterator then, which is how a run learns of it.
+A loop can end without asking for its next iteration: by ``break``, or by an exception. Python deletes
+the iterator then, and its ``__del__`` reports that to the run.
 """
 
 from __future__ import annotations
@@ -12,44 +12,46 @@ from typing import Any
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.run.bridge import Bridge
 
-#: Gives the next iteration, or ``None`` at the end.
+#: Returns the next iteration, or ``None`` at the end.
 Advance = Callable[[], Coroutine[Any, Any, int | None]]
 
 
 class Iterations:
-    """The iterations of a run, to be looped over once."""
+    """The iterations of a run. It can be looped over once."""
 
     def __init__(self, bridge: Bridge, advance: Advance, dropped: Callable[[], None]) -> None:
         self._bridge, self._advance, self._dropped = bridge, advance, dropped
         self._has_begun = False
 
     def __iter__(self) -> Iterator[int]:
-        return self._turns(is_async=False)
+        return self._loop(is_async=False)
 
     def __aiter__(self) -> AsyncIterator[int]:
-        return self._turns(is_async=True)
+        return self._loop(is_async=True)
 
-    def _turns(self, *, is_async: bool) -> _Turns:
+    def _loop(self, *, is_async: bool) -> _Loop:
         if self._bridge.is_async != is_async:
             loop = "async for" if self._bridge.is_async else "for"
-            raise TypeError(f"This body loops over run.iterations() with `{loop}`.")
+            raise TypeError(f"Loop over run.iterations() with `{loop}` in this body.")
         if self._has_begun:
-            raise RunMisused(reason="The iterations of a run can be looped over once.")
+            raise RunMisused(
+                reason="The loop over run.iterations() has already started. Loop over it once."
+            )
         self._has_begun = True
-        return _Turns(self._bridge, self._advance, self._dropped)
+        return _Loop(self._bridge, self._advance, self._dropped)
 
 
-class _Turns:
+class _Loop:
     """One pass over the iterations."""
 
     def __init__(self, bridge: Bridge, advance: Advance, dropped: Callable[[], None]) -> None:
         self._bridge, self._advance, self._dropped = bridge, advance, dropped
         self._is_over = False
 
-    def __iter__(self) -> _Turns:
+    def __iter__(self) -> _Loop:
         return self
 
-    def __aiter__(self) -> _Turns:
+    def __aiter__(self) -> _Loop:
         return self
 
     def __next__(self) -> int:

@@ -16,8 +16,8 @@ from celery_ckpt.run.position import Place, Position, here
 from celery_ckpt.run.steps import (
     StepBook,
     call_key,
-    call_key_by_hand,
     fingerprint,
+    manual_call_key,
     nested_key,
     step_key,
 )
@@ -110,11 +110,11 @@ class Recognition:
         """The key of a tool call, the message of ``run.llm`` that asked for it, and its record."""
         asking = self._at.asked.get(call.id)
         if asking is None:
-            return self._claim_by_hand(call)
+            return self._claim_manual(call)
         n, key, step = self._book.claim_call(call_key(self._at.steps, call.id), len(asking))
         return key, asking[n], step
 
-    def _claim_by_hand(self, call: ToolCall) -> tuple[str, None, Step | None]:
+    def _claim_manual(self, call: ToolCall) -> tuple[str, None, Step | None]:
         """A question of an earlier iteration, or of the body itself, is known by all that was said up
         to it: ids may begin anew, and equal questions may be asked again.
         """
@@ -123,13 +123,13 @@ class Recognition:
         at = asked_last(spine.messages[:length], call.id)
         if at is None or not self._at.can_rebuild(spine.messages[at]):
             # The body has appended the question itself, and no replay would append it.
-            self._at.is_own_hand = True
+            self._at.is_manual = True
         if self._at.is_past or at is None:
             # It was recorded, whatever has become of the conversation since; or nobody has asked.
-            key = self._book.first_by_hand(key)
+            key = self._book.first_manual_call(key)
         else:
             times = [one.id for one in spine.messages[at].tool_calls].count(call.id)
-            key = call_key_by_hand(key, spine.digest(at + 1)[0])
+            key = manual_call_key(key, spine.digest(at + 1)[0])
         _, key, step = self._book.claim_call(key, times)
         return key, None, step
 

@@ -24,7 +24,7 @@ from celery_ckpt.messages import Message, digested
 from celery_ckpt.records import Step
 
 #: Says that the body counts its iterations itself. It is no call's key: those have a second colon.
-BY_HAND = "0:by hand"
+MANUAL = "0:manual"
 #: Before the fingerprint of a call that is made inside of another one.
 _NESTED = "in "
 _LONGEST_PART = 200
@@ -100,7 +100,7 @@ def call_key(iteration: int, call_id: str) -> str:
     return f"{iteration}:call:{_short(call_id)}"
 
 
-def call_key_by_hand(key: str, said: str) -> str:
+def manual_call_key(key: str, said: str) -> str:
     """That of one whose question the body appended; ``said`` is the digest of all up to that."""
     return f"{key}@{said[:_DIGITS]}"
 
@@ -145,9 +145,9 @@ class StepBook:
         self._replaced: set[str] = set()
 
     @property
-    def by_hand(self) -> bool:
+    def has_manual_iterations(self) -> bool:
         """Has the body counted its iterations itself?"""
-        return BY_HAND in self._steps
+        return MANUAL in self._steps
 
     def up_to(self, key: str | None, first: int) -> set[str]:
         """The keys of the steps, from an iteration on, that were recorded up to that one; none if it is
@@ -168,11 +168,11 @@ class StepBook:
             n = next((n for n, own in enumerate(keys) if own not in self._taken), len(keys) - 1)
             return n, *self._take(keys[n])
 
-    def first_by_hand(self, key: str) -> str:
+    def first_manual_call(self, key: str) -> str:
         """The first key of a tool call by hand, with that id, that nobody has met; else this one."""
         with self._lock:
             unmet = (own for own in self._steps if own not in self._taken)
-            return next((own for own in unmet if own == call_key_by_hand(key, own[-_DIGITS:])), key)
+            return next((own for own in unmet if own == manual_call_key(key, own[-_DIGITS:])), key)
 
     def claim(self, *bases: str) -> tuple[str, Step | None]:
         """The next key for a call, and its record if there is one.

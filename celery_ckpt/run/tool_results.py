@@ -1,30 +1,43 @@
-"""Answers to tool calls: the shape each provider wants, in the order in which the model asked.
+"""The results of tool calls in a conversation: their shapes, their order, and what is missing.
 
-Tools may run side by side and end in any order. What comes early is held: OpenAI's shapes take one
-message a call, Anthropic's takes all results of an answer in one.
+Each result is appended in the shape of the provider whose message asked for it, in the order in which
+the model asked. Tools may run in parallel and end in any order, so a result may be pending until it can
+be appended: OpenAI's shapes take one message per call, Anthropic's takes all results of a reply in one.
+
+Providers accept no conversation that has a tool call without a result. A body that calls models itself
+can be stopped between a call and its result. ``repaired`` applies one of three policies then:
+
+    leave       change nothing; ``pending_tool_calls()`` returns the calls, and the body handles them
+    answer      append an error result for each of these calls, in its provider's shape
+    take_back   remove everything from the first message with such a call on
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.json_values import encode
 from celery_ckpt.messages import Message, ToolCall
 
-#: A call's id, and the message that asks for it: some providers number their calls anew every time.
+PendingCalls = Literal["leave", "answer", "take_back"]
+POLICIES: tuple[str, ...] = get_args(PendingCalls)
+#: The result that a model reads of an interrupted call.
+INTERRUPTED = "error: the call was interrupted before it had a result"
+
+#: A call's id and the message that asks for it: some providers reuse ids in every reply.
 Question = tuple[str, Message]
 
 
 def text_of(result: Any) -> str:
-    """A tool's result for the model: a text as it is, anything else as compact JSON."""
+    """Return a tool's result as the model reads it: text as it is, anything else as compact JSON."""
     return result if isinstance(result, str) else encode(result).decode()
 
 
-def answer(asking: Message | None, call: ToolCall, result: Any) -> Message:
-    """One call's result, in the shape of the message that asked for it (``None``: OpenAI chat)."""
+def result_message(asking: Message | None, call: ToolCall, result: Any) -> Message:
+    """Return a call's result in the shape of the message that asked for it (``None``: OpenAI chat)."""
     if asking is not None and _is_anthropic(asking):
         return _anthropic([(call.id, text_of(result))])
     return _openai(asking, call.id, text_of(result))
@@ -48,7 +61,7 @@ def _is_anthropic(asking: Message) -> bool:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _PendingResult:
     call_id: str
     text: str
     asking: Message
@@ -59,101 +72,126 @@ class _Held:
 
 
 class ToolResults:
-    """Holds results until it is their turn, then appends them. Thread-safe.
+    """Keeps results until they can be appended in order, then appends them. Thread-safe.
 
-    A call that the conversation has an answer to already is never answered again.
+    A call that already has a result in the conversation never gets a second one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: list[_Held] = []
+        self._pending: list[_PendingResult] = []
 
     def add(
         self, conversation: Conversation, call: ToolCall, result: Any, asking: Message | None = None
     ) -> None:
-        """Take a result; append what can be appended now.
+        """Add a result, and append what can be appended now.
 
-        ``asking`` is the message that asked; without it, the last one that asks for that id.
+        ``asking`` is the message that asked for the call; by default, the last one with its id.
         """
         with self._lock:
             messages = conversation.messages
             if asking is None and (at := asked_last(messages, call.id)) is not None:
                 asking = messages[at]
-            waiting = waiting_calls(messages, asking)
-            if asking is None or waiting is None:
+            unanswered = unanswered_calls(messages, asking)
+            if asking is None or unanswered is None:
                 if not any(call.id in message.answers for message in messages):
-                    conversation.take(answer(asking, call, result))
+                    conversation.take(result_message(asking, call, result))
                 return
-            held = _Held(call.id, text_of(result), asking)
-            if self._count(held.question) < waiting.count(held.question):
-                self._held.append(held)
-            if waiting:
-                self._append_in_turn(conversation, waiting)
-
-    def _count(self, question: Question) -> int:
-        return sum(held.question == question for held in self._held)
+            pending = _PendingResult(call.id, text_of(result), asking)
+            questions = [other.question for other in self._pending]
+            if questions.count(pending.question) < unanswered.count(pending.question):
+                self._pending.append(pending)
+            if not unanswered:
+                return
+            ready = self._ready(unanswered, gaps=False)
+            if not _is_anthropic(unanswered[0][1]) or len(ready) == len(unanswered):
+                self._append(conversation, ready)
 
     def flush(self, conversation: Conversation) -> None:
-        """Append all that is held, in order, with gaps where no result has come."""
+        """Append all pending results in order, with gaps where a result is missing."""
         with self._lock:
-            while self._held:
-                first = self._held[0]
-                waiting = waiting_calls(conversation.messages, first.asking)
-                if waiting is None:
-                    # A compaction took the question away; the answer is kept all the same.
+            while self._pending:
+                first = self._pending[0]
+                unanswered = unanswered_calls(conversation.messages, first.asking)
+                if unanswered is None:
+                    # A compaction removed the question. The result is kept all the same.
                     self._append(conversation, [first])
-                elif ready := self._ready(waiting, gaps=True):
+                elif ready := self._ready(unanswered, gaps=True):
                     self._append(conversation, ready)
                 else:
-                    # Somebody else has answered it meanwhile.
-                    self._held.remove(first)
+                    # The body has appended a result itself.
+                    self._pending.remove(first)
 
-    def _append_in_turn(self, conversation: Conversation, waiting: list[Question]) -> None:
-        ready = self._ready(waiting, gaps=False)
-        if not _is_anthropic(waiting[0][1]) or len(ready) == len(waiting):
-            self._append(conversation, ready)
-
-    def _ready(self, waiting: list[Question], *, gaps: bool) -> list[_Held]:
-        """What is held of these calls, in their order: all of it, or what comes before a gap."""
-        left, ready = list(self._held), []
-        for question in waiting:
-            held = next((held for held in left if held.question == question), None)
-            if held is not None:
-                left.remove(held)
-                ready.append(held)
+    def _ready(self, unanswered: list[Question], *, gaps: bool) -> list[_PendingResult]:
+        """Return the pending results of these calls in order: all of them, or those before a gap."""
+        left, ready = list(self._pending), []
+        for question in unanswered:
+            result = next((result for result in left if result.question == question), None)
+            if result is not None:
+                left.remove(result)
+                ready.append(result)
             elif not gaps:
                 break
         return ready
 
-    def _append(self, conversation: Conversation, ready: list[_Held]) -> None:
-        together = [(held.call_id, held.text) for held in ready if _is_anthropic(held.asking)]
+    def _append(self, conversation: Conversation, ready: list[_PendingResult]) -> None:
+        together = [(result.call_id, result.text) for result in ready if _is_anthropic(result.asking)]
         if together:
             conversation.take(_anthropic(together))
-        for held in ready:
-            if not _is_anthropic(held.asking):
-                conversation.take(_openai(held.asking, held.call_id, held.text))
-            self._held.remove(held)
+        for result in ready:
+            if not _is_anthropic(result.asking):
+                conversation.take(_openai(result.asking, result.call_id, result.text))
+            self._pending.remove(result)
 
 
-def waiting_calls(messages: list[Message], asking: Message | None) -> list[Question] | None:
-    """The unanswered calls of the model's turn that this message belongs to, in order.
+def repaired(conversation: Conversation, policy: PendingCalls) -> Conversation:
+    """Return the conversation as the policy wants it: unchanged if every call has a result."""
+    if policy == "leave":
+        return conversation
+    pending = conversation.pending_tool_calls()
+    if not pending:
+        return conversation
+    whole = conversation.copy()
+    if policy == "take_back":
+        ids = {call.id for call in pending}
+        messages = whole.messages
+        asking = (i for i, m in enumerate(messages) if ids & {call.id for call in m.tool_calls})
+        whole.replace(messages[: next(asking)])
+        return whole
+    results = ToolResults()
+    for call in pending:
+        results.add(whole, call, INTERRUPTED)
+    results.flush(whole)
+    return whole
 
-    ``None`` if there is no such message. A turn is several messages in OpenAI's Responses API.
+
+def unanswered_calls(messages: list[Message], asking: Message | None) -> list[Question] | None:
+    """Return the calls without a result of the model's reply that this message belongs to, in order.
+
+    ``None`` if there is no such message. In OpenAI's Responses API, a reply is several messages.
     """
     own = next((n for n in reversed(range(len(messages))) if messages[n] == asking), None)
     if own is None:
         return None
     begin = end = own
-    while begin > 0 and _is_the_models(messages[begin - 1]):
+    while begin > 0 and _is_of_model(messages[begin - 1]):
         begin -= 1
-    while end < len(messages) and _is_the_models(messages[end]):
+    while end < len(messages) and _is_of_model(messages[end]):
         end += 1
     asked = [(call.id, message) for message in messages[begin:end] for call in message.tool_calls]
-    return _without(asked, _answered(messages[end:], {call_id for call_id, _ in asked}))
+    answered = _answered(messages[end:], {call_id for call_id, _ in asked})
+    unanswered = []
+    for call_id, message in asked:
+        if call_id in answered:
+            # One result is for one call: some models use an id twice.
+            answered.remove(call_id)
+        else:
+            unanswered.append((call_id, message))
+    return unanswered
 
 
 def _answered(messages: list[Message], asked: set[str]) -> list[str]:
-    """The answers to these calls in what follows, up to where one of the ids is used anew."""
+    """Return the ids of the results in these messages, up to where one of the asked ids is reused."""
     answered: list[str] = []
     for message in messages:
         if any(call.id in asked for call in message.tool_calls):
@@ -162,24 +200,13 @@ def _answered(messages: list[Message], asked: set[str]) -> list[str]:
     return answered
 
 
-def _without(asked: list[Question], answered: list[str]) -> list[Question]:
-    waiting = []
-    for call_id, message in asked:
-        if call_id in answered:
-            # One answer answers one call: some models use an id twice.
-            answered.remove(call_id)
-        else:
-            waiting.append((call_id, message))
-    return waiting
-
-
 def asked_last(messages: list[Message], call_id: str) -> int | None:
-    """Where the last message is that asks for this call."""
+    """Return the index of the last message that asks for this call, or ``None``."""
     places = reversed(range(len(messages)))
     return next((n for n in places if any(c.id == call_id for c in messages[n].tool_calls)), None)
 
 
-def _is_the_models(message: Message) -> bool:
+def _is_of_model(message: Message) -> bool:
     kind = message.json_object.get("type")
     if message.role is not None:
         return message.role == "assistant"

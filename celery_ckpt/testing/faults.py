@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, Step
-from celery_ckpt.run.steps import BY_HAND
+from celery_ckpt.run.steps import MANUAL
 from celery_ckpt.store import CheckpointStore
 
 #: The methods of a store that write.
@@ -114,7 +114,7 @@ def described(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> st
     """What a write of a store is, for people."""
     run = kwargs.get("run")
     match name, args:
-        case ("record_step", (Step(key=key), *_)) if key == BY_HAND:
+        case ("record_step", (Step(key=key), *_)) if key == MANUAL:
             return "record that the body counts its iterations"
         case "record_step", (Step() as step, *_):
             return f"record of {step.name}, {iteration_name(step.iteration)}"

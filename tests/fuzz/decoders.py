@@ -12,7 +12,7 @@ from celery_ckpt.codec import is_same
 from celery_ckpt.errors import CheckpointError, NotACheckpoint, NotJson
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.retention.report import AgentPolicy
-from celery_ckpt.run.repair import repaired
+from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.stores.encoding import decoded_run, decoded_step, encoded
 from celery_ckpt.stores.log.draft import Basis, Parts
 from celery_ckpt.stores.log.reader import Reading

@@ -134,7 +134,7 @@ class Attempts:
             if isinstance(found(error), HandOff):
                 self.host.save(run, run.snapshot())
             raise
-        run.settle()
+        run.flush_tool_results()
         if self.strategy != Never():
             self.host.save(run, run.snapshot())
         return result, run

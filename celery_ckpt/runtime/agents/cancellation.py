@@ -8,8 +8,8 @@ from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import LeaseError, RunOver
 from celery_ckpt.records import Lease, RunRecord
-from celery_ckpt.run.repair import repaired
-from celery_ckpt.run.restoration import metadata_of_run
+from celery_ckpt.run.position import metadata_of_run
+from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.backend import CANCELLED, tell_cancelled
 from celery_ckpt.runtime.attempt.settlement import send_next

@@ -160,7 +160,7 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
 
 
 def _finished(attempt: Attempt, run: AgentRun, value: Any) -> Any:
-    run.settle()
+    run.flush_tool_results()
     # Celery gets what is on record, as whoever asks later does.
     value = attempt.context.redaction.value(value, "result")
     refuse_what_celery_cannot_keep(attempt.task, value)
@@ -222,7 +222,7 @@ def _out_of_time(attempt: Attempt, run: AgentRun | None) -> BaseException:
     got nowhere counts as one that died: a call that is too long for the limit must not go on for ever.
     """
     status = RunStatus.QUEUED if attempt.has_progressed else RunStatus.RUNNING
-    is_saved = attempt.has_progressed and run is not None and not run.is_own_hand
+    is_saved = attempt.has_progressed and run is not None and not run.is_manual
     return _handed_off(attempt, run, "soft time limit", status, is_saved=is_saved)
 
 

@@ -6,7 +6,7 @@ import logging
 
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.run.repair import repaired
+from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.process.retry import retry_while_unavailable

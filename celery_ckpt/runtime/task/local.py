@@ -97,7 +97,7 @@ def run_locally(task: Any, body: Callable[[], Any]) -> Any:
     )
     with working_for(run, None):
         value = body()
-    run.settle()
+    run.flush_tool_results()
     return value
 
 

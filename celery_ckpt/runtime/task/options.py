@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.run.repair import POLICIES
+from celery_ckpt.run.tool_results import POLICIES
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.strategies import CheckpointStrategy, Never
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from celery_ckpt.errors import CheckpointTooLarge, ConfigurationError, NotJson, RunMisused, StepChanged
 from celery_ckpt.names import checked_name
 from celery_ckpt.run.current import current_request
-from celery_ckpt.run.repair import PendingCalls
+from celery_ckpt.run.tool_results import PendingCalls
 from celery_ckpt.runtime.attempt.attempt import attempt_of
 from celery_ckpt.runtime.attempt.execution import execute
 from celery_ckpt.runtime.attempt.time_limit import soft_time_limit

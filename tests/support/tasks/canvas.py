@@ -111,7 +111,7 @@ def ask(run: AgentRun, question: Question) -> Answer:
 
 @agent_task(pydantic=True, iterations_per_task=1)
 def ask_often(run: AgentRun, question: Question, times: int) -> Answer:
-    """Hands itself off after each time, and tries again once by its own hand."""
+    """Hands itself off after each time, and tries again once manually."""
     for number in run.iterations(limit=times):
         info = run.task.request.delivery_info
         seen = [type(question).__name__, info["routing_key"], info["priority"]]

@@ -74,7 +74,7 @@ def _count(run_id: str, number: int) -> None:
 
 @agent_task(max_retries=5)
 def with_other_arguments(run: AgentRun, number: int) -> int:
-    """Tries again by its own hand, with a larger number."""
+    """Tries again manually, with a larger number."""
     here().call(run.run_id, f"with {number}", retries=run.task.request.retries)
     if number < 3:
         raise run.task.retry(args=(number + 1,), countdown=0)

@@ -79,8 +79,8 @@ async def async_count(run: AgentRun, n: int, gate: str) -> list[Any]:
         return [run.state["sum"], len(run.conversation), run.conversation.digest]
 
 
-@agent_task(name="by_hand", strategy=EveryN(1), max_retries=3)
-def by_hand(run: AgentRun, n: int) -> list[str]:
+@agent_task(name="manual", strategy=EveryN(1), max_retries=3)
+def manual(run: AgentRun, n: int) -> list[str]:
     """Works without any of the helpers, and says itself when a turn is over."""
     with here().body(run.run_id, attempt=run.attempt):
         while run.iteration < n:

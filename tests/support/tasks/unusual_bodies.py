@@ -147,7 +147,7 @@ def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
 
 @agent_task(autoretry_for=())
 def retries_with_what_cannot_be_sent(run: AgentRun, what: Any = None) -> None:
-    """Tries again by its own hand, with an argument that no message can hold."""
+    """Tries again manually, with an argument that no message can hold."""
     run.task.retry(args=(object(),), countdown=0)
 
 

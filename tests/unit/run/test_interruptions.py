@@ -325,7 +325,7 @@ def saves_first(run: AgentRun) -> Any:
 
 
 def saves_first_and_later(run: AgentRun) -> Any:
-    """Works by its own hand in its loop too."""
+    """Works manually in its loop too."""
     run.llm(think, Conversation(), 5)
     run.checkpoint()
     for turn in run.iterations(limit=3):
@@ -375,7 +375,7 @@ def with_a_key(run: AgentRun) -> list[str]:
 
 @each_strategy
 @pytest.mark.parametrize("after", [in_threads, beside_the_body, with_a_key])
-def test_what_comes_first_after_a_loop_that_was_saved_by_hand_is_recognised(
+def test_what_comes_first_after_a_loop_that_was_saved_manually_is_recognised(
     after: Callable[[AgentRun], list[str]], strategy: CheckpointStrategy
 ) -> None:
     def body(run: AgentRun) -> list[str]:
@@ -392,7 +392,7 @@ def test_what_comes_first_after_a_loop_that_was_saved_by_hand_is_recognised(
 
 
 @each_strategy
-def test_tasks_that_come_first_after_a_loop_that_was_saved_by_hand_are_recognised(
+def test_tasks_that_come_first_after_a_loop_that_was_saved_manually_are_recognised(
     strategy: CheckpointStrategy,
 ) -> None:
     async def body(run: AgentRun) -> list[str]:

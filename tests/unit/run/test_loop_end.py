@@ -120,7 +120,7 @@ async def endless(run: AgentRun, limit: int) -> Any:
 
 
 async def saves(run: AgentRun, limit: int) -> Any:
-    """Saves by its own hand, in its loop and after it."""
+    """Saves manually, in its loop and after it."""
     begin(run)
     async for turn in run.iterations(limit=limit):
         run.state["turns"] = run.state.get("turns", 0) + 1
@@ -309,7 +309,7 @@ def test_what_the_body_changes_after_its_loop_is_saved_at_the_end(change: Any) -
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_counter_that_is_saved_by_hand_counts_each_iteration_once(
+def test_a_counter_that_is_saved_manually_counts_each_iteration_once(
     kind: str, strategy: str | None
 ) -> None:
     async def counter(run: AgentRun) -> Any:
@@ -346,7 +346,7 @@ def test_a_checkpoint_after_a_break_resumes_after_the_loop(kind: str, strategy: 
 # -- variables that a resume cannot bind -----------------------------------------------------------
 
 
-def by_hand(run: AgentRun, limit: int) -> str:
+def manual(run: AgentRun, limit: int) -> str:
     """Saves a message of its own in its last iteration: no replay could rebuild that."""
     for turn in run.iterations(limit=limit):
         reply = run.llm(think, run.conversation, turn)
@@ -365,7 +365,7 @@ def emitting(run: AgentRun, limit: int) -> str:
     return reply.text
 
 
-@pytest.mark.parametrize("body", [by_hand, emitting])
+@pytest.mark.parametrize("body", [manual, emitting])
 def test_a_variable_that_a_resume_past_the_loop_leaves_unbound_is_explained(body: Body) -> None:
     with pytest.raises(UnboundLocalError) as caught:
         crash_everywhere(task_of(body, "every:1"), (2,))

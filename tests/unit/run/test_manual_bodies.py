@@ -1,4 +1,4 @@
-"""Bodies that emit, save, append and count by their own hand: their checkpoints are exact."""
+"""Bodies that emit, save, append and count manually: their checkpoints are exact."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def counting(world: World) -> Callable[[AgentRun], Any]:
 
 
 def compacting(world: World) -> Callable[[AgentRun], Any]:
-    """Saves by hand, and compacts where a resume can tell what was said before: at the beginning."""
+    """Saves manually, and compacts where a resume can tell what was said before: at the beginning."""
 
     def body(run: AgentRun) -> Any:
         if not run.resumed:
@@ -114,12 +114,12 @@ def exact(checkpoint: Checkpoint) -> tuple[Any, ...]:
 def test_after_its_own_messages_a_body_that_saves_has_exact_checkpoints_in_that_iteration() -> None:
     run = Attempts(lambda run: None).attempt()
     for iteration in run.iterations(limit=2):
-        assert not run.is_own_hand
+        assert not run.is_manual
         assert run.snapshot().entry is not None
         run.conversation.append(Message.user("own"))
         run.checkpoint()
         run.llm(lambda: chat_reply("x"))
-        assert run.is_own_hand
+        assert run.is_manual
         assert exact(run.snapshot()) == (iteration, None, None, 2 * iteration)
 
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_keeps_the_entry_if_only_helpers_have_added_messages() -> N
         run.llm(lambda: chat_reply("x"))
         run.state["n"] = iteration
         made = run.checkpoint()
-        assert not run.is_own_hand
+        assert not run.is_manual
         assert made.entry is not None
         assert (len(made.entry.conversation), made.entry.state.get("n", 0)) == (iteration - 1,) * 2
         assert (len(made.conversation), made.state["n"]) == (iteration, iteration)
@@ -142,7 +142,7 @@ def test_another_conversation_is_a_change_by_the_body() -> None:
         assert run.checkpoint().entry is None
 
 
-def test_an_event_by_hand_makes_them_exact_too() -> None:
+def test_a_manual_event_makes_them_exact_too() -> None:
     run = Attempts(lambda run: None).attempt()
     run.emit(CheckpointEvent.LLM_RESPONSE)
     assert exact(run.snapshot(CheckpointEvent.LLM_RESPONSE)) == (0, "llm_response", None, 0)
@@ -152,14 +152,14 @@ def test_a_tool_for_a_question_that_the_body_appended_makes_them_exact() -> None
     run = Attempts(lambda run: None).attempt()
     for _ in run.iterations(limit=1):
         run.tool(run.llm(lambda: chat_reply(None, ("mine", "f", "{}"))).tool_calls[0], lambda: 1)
-        assert not run.is_own_hand
+        assert not run.is_manual
         run.conversation.append(chat_reply(None, ("c", "f", "{}")))
         [call] = run.conversation.pending_tool_calls()
         run.tool(call, lambda: 1)
-        assert run.is_own_hand
+        assert run.is_manual
 
 
-def test_by_its_own_hand_a_run_is_stopped_only_where_the_body_has_said_so() -> None:
+def test_a_manual_body_is_stopped_only_where_it_emits_or_saves() -> None:
     attempts = Attempts(lambda run: None)
     run = attempts.attempt()
     for _ in run.iterations(limit=1):
@@ -214,7 +214,7 @@ def polling(saves: bool) -> Attempts:
 
 
 @pytest.mark.parametrize("saves", [False, True])
-def test_ids_that_begin_anew_in_questions_by_hand_are_other_calls(saves: bool) -> None:
+def test_ids_that_manual_questions_reuse_are_other_calls(saves: bool) -> None:
     attempts = polling(saves)
     assert attempts.go()[0] == ["1", "2", "3"]
     for place in range(2 * attempts.host.writes):
@@ -224,7 +224,7 @@ def test_ids_that_begin_anew_in_questions_by_hand_are_other_calls(saves: bool) -
         assert len(attempts.store.steps("a", "run")) == 3
 
 
-def test_an_id_that_one_question_by_hand_uses_twice_is_two_calls() -> None:
+def test_an_id_that_a_manual_question_uses_twice_is_two_calls() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> list[int]:
@@ -238,7 +238,7 @@ def test_an_id_that_one_question_by_hand_uses_twice_is_two_calls() -> None:
     assert len(attempts.go()[1].conversation) == 3
 
 
-def test_before_a_loop_that_was_entered_tools_by_hand_have_their_results() -> None:
+def test_before_a_loop_that_was_entered_manual_tools_have_their_results() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> list[int]:
@@ -256,7 +256,7 @@ def test_before_a_loop_that_was_entered_tools_by_hand_have_their_results() -> No
     assert attempts.go()[0] == attempts.go()[0] == [1, 2]
 
 
-def test_a_tool_by_hand_has_its_result_when_its_question_was_compacted_away() -> None:
+def test_a_manual_tool_has_its_result_when_its_question_was_compacted_away() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> int:
@@ -272,14 +272,14 @@ def test_a_tool_by_hand_has_its_result_when_its_question_was_compacted_away() ->
     assert attempts.go()[0] == attempts.go()[0] == 1
 
 
-def test_a_run_that_counts_by_hand_has_no_loop() -> None:
+def test_a_run_that_counts_manually_has_no_loop() -> None:
     run = Attempts(lambda run: None).attempt()
     run.emit(ITERATION)
-    with pytest.raises(RunMisused, match="one of both"):
+    with pytest.raises(RunMisused, match="one of the two"):
         run.iterations()
 
 
-def test_an_iteration_that_the_body_ends_by_hand_is_over() -> None:
+def test_an_iteration_that_the_body_ends_manually_is_over() -> None:
     turns: list[int] = []
 
     def body(run: AgentRun) -> None:
@@ -312,7 +312,7 @@ def test_an_error_of_the_store_does_not_end_an_iteration() -> None:
         break
 
 
-def test_an_async_body_saves_and_emits_by_hand() -> None:
+def test_an_async_body_saves_and_emits_manually() -> None:
     async def body(run: AgentRun) -> int:
         made = await run.checkpoint(note=1)
         await run.emit(ITERATION)

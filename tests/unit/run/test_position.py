@@ -62,15 +62,15 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"iteration": 0, "event": LLM, "entry": BEGAN},
         (1, {"n": 0}, False, 0, [1, 2, 3, 4, 5, 6, 7]),
     ),
-    "by hand in an iteration": (
+    "manually in an iteration": (
         {"iteration": 4, "event": LLM},
         (2, {"n": 1}, True, 4, [4, 5, 6, 7]),
     ),
-    "by hand in an iteration, without an event": (
+    "manually in an iteration, without an event": (
         {"iteration": 4},
         (2, {"n": 1}, True, 4, [4, 5, 6, 7]),
     ),
-    "by hand before the loop": (
+    "manually before the loop": (
         {"iteration": 0},
         (2, {"n": 1}, True, 0, [1, 2, 3, 4, 5, 6, 7]),
     ),
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"iteration": 4, "entry": BEGAN_AFTER, "after_loop": True},
         (1, {"n": 0}, True, 4, []),
     ),
-    "by hand after the loop": ({"iteration": 4, "after_loop": True}, (2, {"n": 1}, True, 4, [])),
+    "manually after the loop": ({"iteration": 4, "after_loop": True}, (2, {"n": 1}, True, 4, [])),
     "beyond the limit": ({"iteration": 20, "event": ITERATION}, (2, {"n": 1}, True, 20, [])),
 }
 
@@ -197,7 +197,7 @@ def test_a_run_stopped_between_iterations_goes_on_with_the_next() -> None:
 def test_a_second_loop_is_refused() -> None:
     run = Attempts(lambda run: None).attempt()
     assert list(run.iterations(limit=1)) == [1]
-    with pytest.raises(RunMisused, match=r"one run\.iterations"):
+    with pytest.raises(RunMisused, match=r"called twice"):
         run.iterations()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt import Conversation, Message, ToolCall
-from celery_ckpt.run.tool_results import ToolResults, answer
+from celery_ckpt.run.tool_results import ToolResults, result_message
 from tests.support.provider_agents import SHAPES
 
 IDS = ["a", "b", "c"]
@@ -88,11 +88,11 @@ def test_a_call_is_answered_once(shape: str) -> None:
     assert added(conversation, before) == expected(shape)
 
 
-def test_what_was_answered_by_hand_meanwhile_is_dropped() -> None:
+def test_a_result_that_the_body_has_appended_itself_is_dropped() -> None:
     conversation, answers = asked("chat"), ToolResults()
     answers.add(conversation, call("b"), "held")
     for call_id in IDS:
-        conversation.append(Message.tool("by hand", call_id))
+        conversation.append(Message.tool("manually", call_id))
     answers.flush(conversation)
     assert len(conversation) == 4
 
@@ -155,7 +155,7 @@ def test_an_id_that_one_message_uses_twice_is_answered_twice() -> None:
 def test_a_custom_tool_of_the_responses_api_has_its_own_output() -> None:
     asking = Message.of({"type": "custom_tool_call", "call_id": "x", "name": "f", "input": "text"})
     expected = {"type": "custom_tool_call_output", "call_id": "x", "output": "ok"}
-    assert answer(asking, call("x"), "ok").to_dict() == expected
+    assert result_message(asking, call("x"), "ok").to_dict() == expected
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_a_custom_tool_of_the_responses_api_has_its_own_output() -> None:
     [("a 'text'", "a 'text'"), ({"ü": [1, None]}, '{"ü":[1,null]}'), (None, "null"), (True, "true")],
 )
 def test_a_text_goes_as_it_is_and_all_else_as_compact_json(result: Any, text: str) -> None:
-    assert answer(None, call("x"), result).text == text
+    assert result_message(None, call("x"), result).text == text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt import Conversation, Message
-from celery_ckpt.run.repair import INTERRUPTED, POLICIES, repaired
+from celery_ckpt.run.tool_results import INTERRUPTED, POLICIES, repaired
 
 
 def chat_call(name: str) -> dict[str, Any]:

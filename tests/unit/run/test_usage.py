@@ -57,7 +57,7 @@ def working(run: AgentRun) -> list[int]:
 
 
 def saving(run: AgentRun) -> list[int]:
-    """Saves by its own hand, in a loop of its own, and skips what it has done."""
+    """Saves manually, in a loop of its own, and skips what it has done."""
     seen: list[int] = run.state.setdefault("seen", [])
     for number in range(len(seen), 4):
         run.step("ask", lambda number: run.report(input_tokens=10**number), number)
@@ -69,7 +69,7 @@ def saving(run: AgentRun) -> list[int]:
 
 
 def saving_before_its_loop(run: AgentRun) -> list[int]:
-    """Saves by its own hand before the loop, in every attempt."""
+    """Saves manually before the loop, in every attempt."""
     run.llm(completion, 0)
     run.checkpoint()
     for turn in run.iterations(limit=3):

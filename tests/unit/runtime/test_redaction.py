@@ -78,7 +78,7 @@ def look(what: str) -> str:
 
 
 @agent_task(app=app)
-def careless(run: AgentRun, by_hand: bool) -> list[Any]:
+def careless(run: AgentRun, manual: bool) -> list[Any]:
     """Puts the secret wherever it can, and makes calls with what it has."""
     if not run.resumed:
         run.conversation.append(Message.user(f"my password is {SECRET}"))
@@ -91,10 +91,10 @@ def careless(run: AgentRun, by_hand: bool) -> list[Any]:
             run.state["found"] = run.tool(call, tool)["found"]
         run.step("state", look, run.state["now"])
         run.step("message", look, reply)
-        if by_hand and n == 2:
+        if manual and n == 2:
             run.checkpoint(note=SECRET)
             run.step("after", look, run.state["now"])
-        if n == 2 and not by_hand:
+        if n == 2 and not manual:
             kept = run.conversation.messages
             run.conversation.replace([Message.user(f"in short: {SECRET}"), *kept[-2:]])
     run.conversation = run.conversation.with_system_prompt(f"never say {SECRET}")
@@ -102,10 +102,10 @@ def careless(run: AgentRun, by_hand: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_wherever_it_is_killed_a_redacted_agent_ends_the_same(strategy: Any, by_hand: bool) -> None:
+@pytest.mark.parametrize("manual", [False, True])
+def test_wherever_it_is_killed_a_redacted_agent_ends_the_same(strategy: Any, manual: bool) -> None:
     careless.strategy = strategy
-    report = crash_everywhere(careless, (by_hand,))
+    report = crash_everywhere(careless, (manual,))
     assert SECRET not in json.dumps(report.result)
     assert "<gone!>" in json.dumps(report.result)
     assert report.kills == 2 * report.writes

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.ledger import Ledger
 from tests.support.ledger_pipe import piped
-from tests.support.tasks.scenarios import by_hand, count
+from tests.support.tasks.scenarios import count, manual
 from tests.support.wait import until
 from tests.support.workers.broker import Broker
 from tests.support.workers.configuration import Configuration
@@ -42,7 +42,7 @@ def test_agents_go_on_when_there_is_room_again(
 ) -> None:
     worker = start_worker(concurrency=2)
     ledger.hold(*AMID)
-    waits, goes_on = count.delay(4), by_hand.delay(TURNS)
+    waits, goes_on = count.delay(4), manual.delay(TURNS)
     for name in AMID:
         ledger.wait_for_call(name, 30)
 
@@ -62,7 +62,7 @@ def test_what_could_not_be_recorded_is_not_told_to_celery_but_done_again(
 ) -> None:
     worker = start_worker(concurrency=2)
     ledger.hold(*AMID)
-    fails, ends = count.delay(3), by_hand.delay(TURNS)
+    fails, ends = count.delay(3), manual.delay(TURNS)
     for name in AMID:
         ledger.wait_for_call(name, 30)
     delivered = set(broker.unacked())

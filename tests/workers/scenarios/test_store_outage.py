@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.ledger import Ledger
 from tests.support.servers.valkey import Valkey
-from tests.support.tasks.scenarios import by_hand, count
+from tests.support.tasks.scenarios import count, manual
 from tests.support.wait import until
 from tests.support.workers.broker import STORE_DB, Broker
 from tests.support.workers.configuration import Configuration
@@ -50,7 +50,7 @@ def test_a_checkpoint_that_was_missed_is_told_and_made_good_by_the_next(
 ) -> None:
     start_worker()
     ledger.hold("turn 2")
-    result = by_hand.delay(5)
+    result = manual.delay(5)
     ledger.wait_for_call("turn 2", 10)
 
     other_server.kill()
