@@ -37,6 +37,7 @@ Each class is one thing a caller would catch. The facts in a message are attribu
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -312,3 +313,8 @@ class LeaseLost(LeaseError):
         "The lease with token {token} no longer covers agent {agent_id!r}. Nothing was written. "
         "Another attempt may have taken over; stop, or acquire anew."
     )
+
+
+def is_disk_full(error: OSError) -> bool:
+    """True if the disk or a quota is full, or a file would exceed the process's limit on file sizes."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,7 +1,11 @@
-"""``celery -A proj ckpt ...``: agents from a terminal.
+"""``celery -A proj ckpt ...``: inspect and control agents from a terminal.
 
-Celery loads this for each of its own commands, a worker's start too: so nothing is imported here but
-the group, and it imports a command when it is asked for.
+``main`` is the group of commands. ``commands`` has a module for each command or small family of
+commands, ``options`` what several commands take, ``errors`` the exit codes, ``output`` what prints.
+
+Celery imports this package for each of its own commands, including the start of a worker. Therefore
+it imports only ``main``, which imports a command when it is called. It may import everything except
+``demo`` and ``testing``; nothing imports it. Commands, options, exit codes and JSON output are public.
 """
 
 from __future__ import annotations

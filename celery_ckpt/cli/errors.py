@@ -1,12 +1,11 @@
-"""How a command ends: one line about what went wrong, and a code that programs can tell apart.
+"""How a command ends: one line that says what went wrong, and an exit code for programs.
 
-The codes are those of ``sysexits.h``, as Celery's own commands have them; docs/reference/cli.md lists
-them.
+The codes are taken from ``sysexits.h``, like the codes of Celery's own commands; docs/reference/cli.md
+lists them. An error that a user can cause never prints a traceback; a bug always does.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from enum import IntEnum
 import click
 
 from celery_ckpt import errors
-from celery_ckpt.cli.output.progress import aside
+from celery_ckpt.cli.output.progress import bar_hidden
 from celery_ckpt.cli.output.text import one_line
 
 
@@ -24,7 +23,7 @@ class Code(IntEnum):
     """The exit codes."""
 
     DONE = 0
-    #: The answer is no: they differ, something was found, it cannot be done to a run that is over.
+    #: The answer is no: checkpoints differ, doctor found a problem, or the run has already ended.
     NO = 1
     USAGE = 2
     DAMAGED = 65
@@ -36,10 +35,7 @@ class Code(IntEnum):
     CLOSED_PIPE = 141
 
 
-#: How a disk says that nothing more can be written: by now of the output, not of the store.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-#: The first that fits counts.
+#: The first class that matches decides.
 _CODES: tuple[tuple[type[errors.CheckpointError], Code], ...] = (
     (errors.ConfigurationError, Code.CONFIGURATION),
     (errors.InvalidName, Code.USAGE),
@@ -58,101 +54,96 @@ _CODES: tuple[tuple[type[errors.CheckpointError], Code], ...] = (
 
 
 def code_of(error: errors.CheckpointError) -> Code:
-    """The exit code that tells this kind of error."""
+    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.NO)
 
 
 class Failure(click.ClickException):
-    """A command that ends with one line and a code."""
+    """Ends the command with one line and an exit code."""
 
     def __init__(self, message: str, code: Code) -> None:
         super().__init__(one_line(message))
-        self.exit_code = int(code)  # type: ignore[misc]  # click's way
+        self.exit_code = int(code)  # type: ignore[misc]  # an attribute of the class in click
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Let whatever can be expected to go wrong end with one line; a bug keeps its traceback."""
+    """Turn errors that a user can cause into one line and an exit code; a bug keeps its traceback."""
     try:
         yield
         sys.stdout.flush()
     except errors.CheckpointError as error:
         raise Failure(str(error), code_of(error)) from error
     except click.UsageError as error:
-        raise Failure(_with_the_way_to_help(error), Code.USAGE) from error
+        message = error.format_message().strip()
+        sentence = message if message.endswith((".", "?", "?)")) else f"{message}."
+        hint = f" See: {error.ctx.command_path} --help" if error.ctx else ""
+        raise Failure(f"{sentence}{hint}", Code.USAGE) from error
     except BrokenPipeError:
-        _leave_the_closed_pipe()
+        _discard_output()
         raise click.exceptions.Exit(Code.CLOSED_PIPE) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)
         raise click.exceptions.Exit(Code.INTERRUPTED) from None
     except Exception as error:
-        if _is_of_a_connection(error):
+        if _is_connection_error(error):
+            reason = str(error).rstrip(".") or type(error).__name__
             raise Failure(
-                f"The broker or the result backend did not answer: {_told(error)}. "
+                f"The broker or the result backend did not answer: {reason}. "
                 "Check that they are running, and the app's broker_url and result_backend.",
                 Code.UNAVAILABLE,
             ) from error
-        if not (isinstance(error, OSError) and error.errno in _NO_ROOM):
+        # The store raises StoreFull, so this is about the output.
+        if not (isinstance(error, OSError) and errors.is_disk_full(error)):
             raise
-        _leave_the_closed_pipe()
+        _discard_output()
         raise Failure(f"Cannot write the output: {error.strerror}.", Code.NO) from error
 
 
-def _told(error: Exception) -> str:
-    return str(error).rstrip(".") or type(error).__name__
-
-
-def _with_the_way_to_help(error: click.UsageError) -> str:
-    said = error.format_message().strip()
-    sentence = said if said.endswith((".", "?", "?)")) else f"{said}."
-    return f"{sentence} See: {error.ctx.command_path} --help" if error.ctx else sentence
-
-
-def _is_of_a_connection(error: Exception) -> bool:
-    """Celery lets the errors of drivers through; the store's own are errors of ours by now."""
+def _is_connection_error(error: Exception) -> bool:
+    """True for an error of Celery's drivers. Stores raise ``StoreUnavailable`` instead."""
     from kombu.exceptions import OperationalError
     from redis.exceptions import RedisError
 
     return isinstance(error, OperationalError | RedisError | ConnectionError | TimeoutError)
 
 
-def _leave_the_closed_pipe() -> None:
-    """What is left to be written when Python ends goes nowhere, without a word about it."""
+def _discard_output() -> None:
+    """Let Python flush the rest of the output to ``/dev/null`` when it exits, without an error."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # no real file, as in a test
+    except (OSError, ValueError):  # standard output is not a file, as in a test
         return
 
 
 class Tally:
-    """Several things are done one after the other; one that fails does not keep the others."""
+    """Collects the exit code of a command that handles several agents: one failure stops no other."""
 
     def __init__(self) -> None:
         self._code = Code.DONE
 
     @property
     def has_failed(self) -> bool:
-        """Did anything go wrong so far?"""
+        """True once an agent has failed."""
         return self._code is not Code.DONE
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Do one of them: its error is told, and remembered for the end."""
+        """Report the error of one agent, and remember its exit code."""
         try:
             yield
         except errors.StoreUnavailable:
-            raise  # the others would fail as well, each after some seconds
+            raise  # every other agent would fail too, each after some seconds
         except errors.CheckpointError as error:
             self.failed(str(error), code_of(error))
 
     def failed(self, message: str, code: Code) -> None:
-        """Something went wrong: say it now, and end with that code, or an earlier one."""
-        with aside(sys.stderr):
+        """Print the message now. The command ends with this code, or with an earlier one."""
+        with bar_hidden(sys.stderr):
             Failure(message, code).show()
         self._code = self._code or code
 
     def end(self) -> None:
-        """End the command with the code of the first that failed."""
+        """End the command with the code of the first failure, if any."""
         if self._code:
             raise click.exceptions.Exit(self._code)

@@ -1,4 +1,4 @@
-"""The group of commands: which there are, and what they have in common."""
+"""The group ``celery ckpt``: its commands, and what they have in common."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click_didyoumean import DYMGroup
 
-#: Each command with the module it is in.
+#: Each command with its module, in the order in which a new user needs them.
 COMMANDS = {
     "list": "list",
     "show": "show",
@@ -32,14 +32,14 @@ COMMANDS = {
 
 
 class CkptGroup(DYMGroup):
-    """A group that imports a command only when it is asked for."""
+    """A group that imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order in which people meet them."""
+        """Return the names of the commands, in the order of ``COMMANDS``."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command by its name."""
+        """Return a command, or None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"celery_ckpt.cli.commands.{COMMANDS[cmd_name]}")
@@ -47,7 +47,7 @@ class CkptGroup(DYMGroup):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the group's own options; without any argument the help is shown."""
+        """Read the group's own options. Without arguments, click shows the help."""
         from celery_ckpt.cli.errors import one_line_errors
 
         _replace_closed_streams()
@@ -57,7 +57,7 @@ class CkptGroup(DYMGroup):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what goes wrong is one line, see ``exits``."""
+        """Run a command. An error becomes one line, see ``celery_ckpt.cli.errors``."""
         from celery_ckpt.cli.errors import one_line_errors
 
         with one_line_errors():
@@ -65,7 +65,7 @@ class CkptGroup(DYMGroup):
 
 
 def _replace_closed_streams() -> None:
-    """Python has no stream at all where one was closed (``>&-``): let it lead nowhere instead."""
+    """Replace streams that the shell closed (``>&-``), which are None in Python, by ``/dev/null``."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115

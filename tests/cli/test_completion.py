@@ -12,7 +12,7 @@ from celery import Celery
 from click.shell_completion import ShellComplete
 
 from celery_ckpt import open_store
-from celery_ckpt.cli import ckpt, completing
+from celery_ckpt.cli import ckpt, options
 from tests.support.cli import tell
 from tests.support.servers.valkey import free_port
 from tests.support.workers.fixtures import current_app_kept
@@ -30,7 +30,7 @@ def offered(line: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def default_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without -A, it is the app that is current: a new one for each test, on a busy machine."""
-    monkeypatch.setattr(completing, "_PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 60)
     with current_app_kept():
         Celery("completing")
         yield
@@ -73,7 +73,7 @@ def test_a_store_that_is_not_on_the_disk_is_not_made_to_complete_names(tmp_path:
 def test_a_store_that_does_not_answer_at_once_completes_nothing(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completing, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 0.3)
     begin = time.monotonic()
     assert offered(line.replace("PORT", str(free_port()))) == []
     assert time.monotonic() - begin < 30

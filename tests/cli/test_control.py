@@ -17,7 +17,7 @@ from tests.support.cli import Commands, commands_for, tell
 
 def test_what_has_ended_is_not_cancelled_again(commands: Commands) -> None:
     tell(commands.store)
-    assert commands("cancel", "user-42").stdout == "user-42: nothing to cancel, it has no open run.\n"
+    assert commands("cancel", "user-42").stdout == "user-42: no open run to cancel.\n"
     assert json.loads(commands("cancel", "user-42", "--json").stdout) == {
         "agent_id": "user-42",
         "cancelled": False,
@@ -79,7 +79,7 @@ def test_the_store_is_measured_and_left_as_it_was(any_store: CheckpointStore) ->
 
 
 def test_a_measurement_that_fails_leaves_nothing_behind() -> None:
-    from celery_ckpt.cli.commands.measuring import Bench
+    from celery_ckpt.cli.commands.bench import Bench
 
     store = MemoryCheckpointStore()
     with pytest.raises(StoreUnavailable, match="injected"):

@@ -109,7 +109,7 @@ def test_what_a_crash_left_behind_is_named_and_then_removed(tmp_path: Path) -> N
         commands = commands_for(store)
         told = commands("doctor", code=1).stdout
         assert "an agent that was deleted" in told
-        assert told.endswith("1 of these can be repaired: celery ckpt doctor --repair\n")
+        assert told.endswith("1 problem can be repaired: celery ckpt doctor --repair\n")
         assert commands("doctor", "--repair").stdout.endswith(" Repaired.\n")
         assert commands("doctor").stdout == "No problems found.\n"
 

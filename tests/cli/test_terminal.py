@@ -321,7 +321,7 @@ def test_the_shell_completes_the_names_of_agents(
     words = "celery -A proj ckpt show us"
     environment = {**process.environment, "_CELERY_COMPLETE": "bash_complete"}
     environment |= {"COMP_WORDS": words, "COMP_CWORD": "5"}
-    patient = "from celery_ckpt.cli import completing; completing._PATIENCE_SECONDS = 60"
+    patient = "from celery_ckpt.cli import options; options._COMPLETION_SECONDS = 60"
     launch = f"import sys; sys.argv[0] = 'celery'; {patient}; from celery.__main__ import main; main()"
     found = subprocess.run(
         [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=240

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from celery_ckpt.cli.output.text import (
     age,
-    as_json,
+    as_json_line,
     bytes_of,
     counted,
     excerpt,
@@ -39,7 +39,7 @@ def test_nothing_harmful_is_left(text: str, limit: int) -> None:
 
 @given(ANYTHING)
 def test_json_is_printable_and_exact(text: str) -> None:
-    written = as_json({"text": text})
+    written = as_json_line({"text": text})
     assert written.isascii()
     assert written.isprintable()
     assert json.loads(written) == {"text": text}

@@ -313,7 +313,7 @@ def test_the_commands_move_agents_from_one_store_to_another(
     file, other = tmp_path / "agents.jsonl", commands_for(any_store)
 
     told = commands("export", "-o", str(file)).stderr
-    assert told.startswith("2 agents, ")
+    assert told.startswith("Exported 2 agents, ")
     assert file.stat().st_mode & 0o777 == 0o600
     assert commands("export").stdout_bytes == file.read_bytes()
     assert other("import", str(file)).stdout.splitlines() == [

@@ -1,4 +1,4 @@
-"""``ckpt resume``, ``cancel``, ``fork`` and ``delete``: acting on agents."""
+"""``ckpt resume``, ``cancel``, ``fork`` and ``delete``: the commands that act on agents."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import sys
 
 import click
 
-from celery_ckpt.cli.addresses import checkpoint_id_at
 from celery_ckpt.cli.errors import Tally
-from celery_ckpt.cli.options import agents_argument, agents_of, json_option, screen_of
+from celery_ckpt.cli.options import (
+    agents_argument,
+    agents_of,
+    checkpoint_id_at,
+    json_option,
+    screen_of,
+)
 from celery_ckpt.cli.output.text import counted, one_line
 
 
@@ -19,7 +24,7 @@ from celery_ckpt.cli.output.text import counted, one_line
 def resume_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> None:
     """Resume an agent's run.
 
-    Sends a run again that failed, was cancelled, or seems to be stuck. It continues from its latest
+    Requeues a run that failed, was cancelled, or appears to be stuck. It continues from its latest
     checkpoint, under the same task id, with its full number of retries.
     """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
@@ -40,7 +45,7 @@ def resume_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> No
 def cancel_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel all open runs of an agent.
 
-    A run at work stops at its next event: a model answer, a tool call or the end of an iteration.
+    A running run stops at its next event: a model reply, a tool call or the end of an iteration.
     """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:
@@ -50,16 +55,14 @@ def cancel_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> No
             if as_json:
                 screen.json({"agent_id": agent_id, "cancelled": was_open})
             else:
-                done = "cancelled." if was_open else "nothing to cancel, it has no open run."
+                done = "cancelled." if was_open else "no open run to cancel."
                 screen.line(f"{one_line(agent_id)}: {done}")
     tally.end()
 
 
 @click.command("fork")
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
-@click.option(
-    "--as", "agent_id", metavar="NAME", help="The name of the new agent; by default a random one."
-)
+@click.option("--as", "agent_id", metavar="NAME", help="The name of the new agent; random by default.")
 @json_option
 @click.pass_context
 def fork_(ctx: click.Context, checkpoint_id: str, agent_id: str | None, as_json: bool) -> None:
@@ -86,7 +89,7 @@ def fork_(ctx: click.Context, checkpoint_id: str, agent_id: str | None, as_json:
 def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete agents.
 
-    Cancels the open runs of each agent and deletes everything that is stored about it.
+    Cancels the open runs of each agent, and deletes its checkpoints, steps and run records.
     """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:
@@ -97,16 +100,14 @@ def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: 
             if not yes:
                 kept = counted(len(snapshot.marks), "checkpoint")
                 found = "which is damaged" if snapshot.damage else f"with {kept}"
-                _ask(f"{one_line(agent_id)}, {found}")
+                if not sys.stdin.isatty():
+                    raise click.UsageError("Cannot ask for confirmation without a terminal: add --yes.")
+                click.confirm(
+                    f"Permanently delete {one_line(agent_id)}, {found}?", abort=True, err=True
+                )
             count = agents.delete(agent_id)
             if as_json:
                 screen.json({"agent_id": agent_id, "checkpoints": count})
             else:
                 screen.line(f"{one_line(agent_id)}: deleted ({counted(count, 'checkpoint')}).")
     tally.end()
-
-
-def _ask(what: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("Cannot ask for confirmation without a terminal: add --yes.")
-    click.confirm(f"Permanently delete {what}?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""``ckpt list``: which agents there are, and how they stand."""
+"""``ckpt list``: the agents of the store, and the status of each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from celery_ckpt.cli.commands.describing import IDLE, cost, standing, tokens
 from celery_ckpt.cli.errors import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.output.progress import counting
-from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.cli.output.tables import Column
-from celery_ckpt.cli.output.text import age, counted, one_line
+from celery_ckpt.cli.output.text import IDLE, age, cost_of, counted, one_line, status_of, tokens_of
 from celery_ckpt.errors import AgentNotFound, EncryptionKeyMissing, StoreError, StoreUnavailable
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.agents.agents import Agents, AgentStatus
@@ -35,9 +33,9 @@ _COLUMNS = (
 @click.option(
     "--status",
     type=click.Choice([*(status.value for status in RunStatus), IDLE]),
-    help="Only agents whose active or last run has this status; idle agents never had a run.",
+    help="Only agents whose active or latest run has this status; idle agents never had a run.",
 )
-@click.option("--task", metavar="NAME", help="Only agents whose active or last run is of this task.")
+@click.option("--task", metavar="NAME", help="Only agents whose active or latest run is of this task.")
 @click.option("--prefix", default="", metavar="TEXT", help="Only agents whose names begin with this.")
 @click.option(
     "-n", "--last", type=click.IntRange(1), help="Only this many agents, the most recent ones."
@@ -57,10 +55,12 @@ def list_(
     found = [
         one
         for one in _statuses(agents, prefix, tally)
-        if status in (None, standing(one)) and task in (None, one.task)
+        if status in (None, status_of(one)) and task in (None, one.task)
     ]
     found.sort(key=lambda one: one.agent_id)
-    found.sort(key=_moment, reverse=True)
+    found.sort(
+        key=lambda one: one.checkpointed_at.timestamp() if one.checkpointed_at else 0, reverse=True
+    )
     found = found[:last]
     if as_json:
         screen.json([one.model_dump(mode="json") for one in found])
@@ -68,18 +68,19 @@ def list_(
         with screen.paged():
             screen.table(_COLUMNS, [_row(one) for one in found])
     elif not tally.has_failed:
-        _say_none(screen, status, task or prefix)
+        no_status = f"No agent is {status}." if status else "This store has no agents yet."
+        screen.line("No agent matches." if task or prefix else no_status)
     tally.end()
 
 
 def _statuses(agents: Agents, prefix: str, tally: Tally) -> list[AgentStatus]:
-    """All that can be read; of the others it is said why not."""
+    """Return the agents that can be read, and report why the others cannot."""
     found, names = [], (name for name in agents.names() if name.startswith(prefix))
     for agent_id in counting(names, "agents"):
         try:
             found.append(agents.status(agent_id))
         except AgentNotFound:
-            continue  # gone meanwhile
+            continue  # deleted since its name was read
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -89,34 +90,18 @@ def _statuses(agents: Agents, prefix: str, tally: Tally) -> list[AgentStatus]:
     return found
 
 
-def _moment(one: AgentStatus) -> float:
-    return one.checkpointed_at.timestamp() if one.checkpointed_at else 0.0
-
-
 def _row(one: AgentStatus) -> list[Any]:
+    remarks = [one_line(one.error, 60)] if one.error else []
+    remarks += [f"{counted(one.blocked, 'run')} blocked"] if one.blocked else []
     return [
         one.agent_id,
-        standing(one),
+        status_of(one),
         one.iteration,
         one.checkpoints,
         one.attempts or None,
-        tokens(one.usage),
-        cost(one.usage),
+        tokens_of(one.usage),
+        cost_of(one.usage),
         age(one.checkpointed_at),
         one.task,
-        _remark(one),
+        ", ".join(remarks),
     ]
-
-
-def _remark(one: AgentStatus) -> str:
-    remarks = [one_line(one.error, 60)] if one.error else []
-    if one.blocked:
-        remarks.append(f"{counted(one.blocked, 'run')} blocked")
-    return ", ".join(remarks)
-
-
-def _say_none(screen: Screen, status: str | None, other: str | None) -> None:
-    if other:
-        screen.line("No agent matches.")
-    else:
-        screen.line(f"No agent is {status}." if status else "This store has no agents yet.")

@@ -1,16 +1,19 @@
-"""``ckpt pin``, ``prune`` and ``doctor``: what is kept, and whether it is kept well."""
+"""``ckpt pin``, ``prune`` and ``doctor``: what the store keeps, and whether it is intact."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
-from celery_ckpt.cli.addresses import checkpoint_id_at
-from celery_ckpt.cli.completing import agent_names
 from celery_ckpt.cli.errors import Code, Tally
-from celery_ckpt.cli.options import agents_of, json_option, screen_of
+from celery_ckpt.cli.options import (
+    agents_of,
+    any_agents_argument,
+    checkpoint_id_at,
+    json_option,
+    screen_of,
+)
 from celery_ckpt.cli.output.progress import bar
 from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.cli.output.tables import Column
@@ -25,7 +28,7 @@ _PRUNED = (
     Column("bytes", right=True),
     Column("note"),
 )
-#: The label of a pin that was given none.
+#: The label of a pin without ``--label``.
 _LABEL = "pinned"
 
 
@@ -43,20 +46,20 @@ def pin_(ctx: click.Context, checkpoint_id: str, label: str, off: bool, as_json:
     checkpoint_id = checkpoint_id_at(agents, checkpoint_id)
     if off:
         was_pinned = agents.unpin(checkpoint_id)
-        said = "no longer pinned" if was_pinned else "was not pinned"
+        outcome = "no longer pinned" if was_pinned else "was not pinned"
     else:
         agents.pin(checkpoint_id, label)
-        said = "pinned" if label == _LABEL else f"pinned as {label}"
+        outcome = "pinned" if label == _LABEL else f"pinned as {label}"
     if as_json:
         screen.json({"id": checkpoint_id, "pin": None if off else label})
     else:
-        screen.line(f"{one_line(checkpoint_id)}: {one_line(said)}.")
+        screen.line(f"{one_line(checkpoint_id)}: {one_line(outcome)}.")
 
 
 @click.command("prune")
-@click.argument("agent_ids", metavar="[AGENT]...", nargs=-1, shell_complete=agent_names)
+@any_agents_argument
 @click.option(
-    "--keep", type=click.IntRange(0), help="How many checkpoints to keep of each agent named."
+    "--keep", type=click.IntRange(0), help="How many checkpoints of each named agent to keep."
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @json_option
@@ -96,21 +99,31 @@ def _prune_named(ctx: click.Context, screen: Screen, agent_ids: tuple[str, ...],
 
 
 def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
-    agents, gone = agents_of(ctx), list[PruneResult]()
+    agents, pruned = agents_of(ctx), list[PruneResult]()
 
-    def told(pruned: PruneResult) -> None:
-        advance(what=pruned.agent_id)
-        if pruned.is_any:
-            gone.append(pruned)
+    def collect(result: PruneResult) -> None:
+        advance(what=result.agent_id)
+        if result.is_any:
+            pruned.append(result)
 
     with bar("checking agents") as advance:
-        report = agents.prune_all(dry_run=dry_run, told=told)
+        report = agents.prune_all(dry_run=dry_run, told=collect)
     if screen.as_json:
-        screen.json({**_fields(report), "pruned_agents": [_fields(one) for one in gone]})
+        screen.json({**asdict(report), "pruned_agents": [one._asdict() for one in pruned]})
         return
+    rows = [
+        [
+            one.agent_id,
+            one.checkpoints,
+            one.runs,
+            bytes_of(one.bytes),
+            "whole agent" if one.forgotten else "",
+        ]
+        for one in pruned
+    ]
     with screen.paged():
-        if gone:
-            screen.table(_PRUNED, [_row(one) for one in gone])
+        if rows:
+            screen.table(_PRUNED, rows)
         screen.line(_summary(report))
 
 
@@ -122,11 +135,6 @@ def _summary(report: PruneReport) -> str:
         f"{deleted} {checkpoints}, {runs} and {counted(report.forgotten, 'whole agent')} "
         f"({affected} affected, {size}). Checked {counted(report.agents, 'agent')}."
     )
-
-
-def _row(one: PruneResult) -> list[Any]:
-    note = "whole agent" if one.forgotten else ""
-    return [one.agent_id, one.checkpoints, one.runs, bytes_of(one.bytes), note]
 
 
 @click.command("doctor")
@@ -145,7 +153,7 @@ def doctor_(ctx: click.Context, repair: bool, as_json: bool) -> None:
             advance(what=finding.subject)
             found.append(finding)
     if as_json:
-        screen.json([_fields(finding) for finding in found])
+        screen.json([asdict(finding) for finding in found])
     else:
         _show_findings(screen, found)
     ctx.exit(Code.DONE if all(finding.repaired for finding in found) else Code.NO)
@@ -157,14 +165,10 @@ def _show_findings(screen: Screen, found: list[Finding]) -> None:
         screen.labelled(
             finding.kind, f"{one_line(finding.subject)}: {one_line(finding.what)}", kind=kind
         )
-        left_to_do = "Repaired." if finding.repaired else one_line(finding.remedy)
-        screen.labelled("", left_to_do, kind="other")
+        next_step = "Repaired." if finding.repaired else one_line(finding.remedy)
+        screen.labelled("", next_step, kind="other")
     repairable = sum(finding.can_repair and not finding.repaired for finding in found)
     if repairable:
-        screen.line(f"{repairable} of these can be repaired: celery ckpt doctor --repair")
+        screen.line(f"{counted(repairable, 'problem')} can be repaired: celery ckpt doctor --repair")
     elif not found:
         screen.line("No problems found.", "green")
-
-
-def _fields(one: PruneResult | PruneReport | Finding) -> dict[str, Any]:
-    return one._asdict() if isinstance(one, PruneResult) else asdict(one)

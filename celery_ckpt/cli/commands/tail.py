@@ -1,4 +1,4 @@
-"""``ckpt tail``: an agent at work, as it happens."""
+"""``ckpt tail``: follows an agent at work."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import click
 
 from celery_ckpt.cli.errors import Code
 from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
-from celery_ckpt.cli.output.conversing import EXCERPT, show_messages
 from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.cli.output.text import one_line
 from celery_ckpt.errors import StoreUnavailable
-from celery_ckpt.messages import Message
 from celery_ckpt.views.follower import Follower, Happening
 
-#: How long a store may be away before tail gives up.
+#: How long tail waits for a store that is unavailable.
 _PATIENCE_SECONDS = 60.0
 
 
 @click.command("tail")
 @agent_argument
 @click.option("-n", "--last", type=click.IntRange(0), default=10, show_default=True,
-              help="How many messages to start with.")  # fmt: skip
+              help="How many earlier messages to print first.")  # fmt: skip
 @click.option("--every", type=click.FloatRange(0.05), default=0.5, show_default=True,
               help="Seconds between two checks of the store.")  # fmt: skip
 @click.option("--forever", is_flag=True, help="Keep following when the agent has no open run.")
@@ -44,7 +42,7 @@ def tail_(
     follower = Follower(agents.store, agent_id, last)
     while True:
         for happening in _look(follower, every):
-            _tell(screen, happening)
+            _print(screen, happening)
         sys.stdout.flush()
         if not (forever or follower.is_open):
             break
@@ -53,7 +51,7 @@ def tail_(
 
 
 def _look(follower: Follower, every: float) -> list[Happening]:
-    """What is new. A store that is away for a while is waited for."""
+    """Return what is new. Wait for a store that is unavailable."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -65,32 +63,29 @@ def _look(follower: Follower, every: float) -> list[Happening]:
             time.sleep(every)
 
 
-def _tell(screen: Screen, happening: Happening) -> None:
+def _print(screen: Screen, happening: Happening) -> None:
     if screen.as_json:
-        return screen.json(_as_object(happening))
-    if happening.messages:
-        return show_messages(screen, happening.messages, first=happening.first, limit=EXCERPT)
-    kind = happening.facts.get("status", happening.kind)
-    screen.labelled(_clock(happening.at), one_line(happening.what), kind=kind, width=17)
-    return None
+        screen.json(_as_object(happening))
+    elif happening.messages:
+        screen.messages(happening.messages, first=happening.first)
+    else:
+        kind = happening.facts.get("status", happening.kind)
+        screen.labelled(_local_time(happening.at), one_line(happening.what), kind=kind, width=17)
 
 
-def _clock(due_at: datetime | None) -> str:
-    """The local time, with the day unless it is today."""
-    if due_at is None:
+def _local_time(at: datetime | None) -> str:
+    """Return the local time, with the day unless it is today."""
+    if at is None:
         return "-"
-    local = due_at.astimezone()
+    local = at.astimezone()
     is_today = local.date() == datetime.now().astimezone().date()
     return local.strftime("%H:%M:%S" if is_today else "%m-%d %H:%M:%S")
 
 
 def _as_object(happening: Happening) -> dict[str, Any]:
     at = happening.at and happening.at.isoformat().replace("+00:00", "Z")
-    told: dict[str, Any] = {"kind": happening.kind, "at": at, **happening.facts}
+    shown: dict[str, Any] = {"kind": happening.kind, "at": at, **happening.facts}
     if happening.messages:
-        told |= {"first": happening.first, "messages": _plain(happening.messages)}
-    return told
-
-
-def _plain(messages: list[Message]) -> list[dict[str, Any]]:
-    return [message.to_dict() for message in messages]
+        messages = [message.to_dict() for message in happening.messages]
+        shown |= {"first": happening.first, "messages": messages}
+    return shown

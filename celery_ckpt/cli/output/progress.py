@@ -1,4 +1,4 @@
-"""Progress on standard error, if somebody watches; standard output stays what was asked for."""
+"""Progress on standard error, if it is a terminal. Standard output carries only what was asked for."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 T = TypeVar("T")
-#: What is over sooner needs no bar.
+#: Work on fewer items needs no bar.
 _MANY = 50
 #: The bar on the screen, if there is one.
 _shown: list[Progress] = []
 
 
 class Advance(Protocol):
-    """Tell how far it is: so many more, and what is being done now."""
+    """Moves the bar: ``more`` items are done, and ``what`` is being worked on."""
 
     def __call__(self, more: int = 1, what: str = "") -> None:
-        """See the class."""
+        """Move the bar."""
 
 
 @contextmanager
 def bar(title: str, total: int | None = None, *, hidden: bool = False) -> Iterator[Advance]:
-    """A progress bar; nothing at all where standard error is no terminal, or if it is hidden."""
+    """Show a progress bar, unless it is hidden or standard error is not a terminal."""
     if hidden or not sys.stderr.isatty():
         yield lambda more=1, what="": None
         return
@@ -53,20 +53,20 @@ def bar(title: str, total: int | None = None, *, hidden: bool = False) -> Iterat
 
 
 @contextmanager
-def aside(stream: TextIO) -> Iterator[None]:
-    """Take the bar away while a terminal is written to: it would come behind the bar, on its line."""
-    in_the_way = [*_shown] if stream.isatty() else []
-    for progress in in_the_way:
+def bar_hidden(stream: TextIO) -> Iterator[None]:
+    """Hide the bar while text is written to a terminal, so that they do not share a line."""
+    bars = [*_shown] if stream.isatty() else []
+    for progress in bars:
         progress.stop()
     try:
         yield
     finally:
-        for progress in in_the_way:
+        for progress in bars:
             progress.start()
 
 
 def counting(items: Iterable[T], title: str) -> Iterator[T]:
-    """The items, with a count of them on the screen once they are many."""
+    """Yield the items, and show a count of them once there are many."""
     iterator = iter(items)
     for number, item in enumerate(iterator, 1):
         yield item

@@ -1,7 +1,7 @@
-"""Where output goes: tables and colours on a terminal, plain text elsewhere, JSON on request.
+"""What commands write to: tables and colours on a terminal, plain text elsewhere, JSON on request.
 
-Everything is made into text first and written by one call: so a closed pipe is met in one place, and
-what users' data holds is never read as markup. ``rich`` is imported only when there is a terminal.
+Everything becomes text first and is written by one call, so that a closed pipe shows in one place.
+Stored data is never interpreted as markup. ``rich`` is imported only if there is a terminal.
 """
 
 from __future__ import annotations
@@ -9,18 +9,25 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_ckpt.cli.output.progress import aside
+from celery_ckpt.cli.output.progress import bar_hidden
 from celery_ckpt.cli.output.tables import STYLES, Column, plain_table, rich_table
-from celery_ckpt.cli.output.text import as_json, visible
+from celery_ckpt.cli.output.text import as_json_line, excerpt, visible
+from celery_ckpt.messages import Message
+from celery_ckpt.views.transcript import Kind, pieces, speaker
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
+
+
+#: How many characters of a piece of a message are shown by default.
+EXCERPT = 1_000
+_MARKS = {Kind.THINKING: "thinking: ", Kind.CALL: "→ ", Kind.RESULT: "← "}
 
 
 class Screen:
@@ -37,17 +44,17 @@ class Screen:
 
     def json(self, value: Any) -> None:
         """Write one JSON value on one line."""
-        with aside(sys.stdout):
-            click.echo(as_json(value))
+        with bar_hidden(sys.stdout):
+            click.echo(as_json_line(value))
 
     # -- for people ----------------------------------------------------------------------------------
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Write a line, or several; control characters are made visible."""
+        """Write a line, or several. Control characters become visible escapes."""
         self._write(visible(text), style)
 
     def heading(self, text: str) -> None:
-        """Write the title of what follows, after an empty line unless it comes first."""
+        """Write a title, after an empty line unless it is the first line."""
         if not self._is_empty:
             self.line()
         self.line(text, "bold")
@@ -61,13 +68,33 @@ class Screen:
             self._emit(plain_table(columns, cells))
 
     def labelled(self, label: str, text: str, *, kind: str = "", width: int = 10) -> None:
-        """Write a text beside the one who said it; further lines are indented as far."""
+        """Write a text beside a label; its further lines are indented to the same column."""
         style = "dim" if kind in ("thinking", "other") else ""
         self._beside(visible(label), text, width, STYLES.get(kind or label, ""), style)
 
     def fact(self, name: str, value: str) -> None:
-        """Write what something is, or how it stands."""
+        """Write one property: its name and its value."""
         self._beside(name, value, 10, "dim", STYLES.get(value, ""))
+
+    def messages(
+        self, messages: Iterable[Message], *, first: int = 1, limit: int | None = EXCERPT
+    ) -> None:
+        """Write messages, numbered from ``first``, with each piece cut to ``limit`` characters."""
+        for number, message in enumerate(messages, first):
+            self.message(f"{number:>4} {speaker(message)[:12]}", message, limit=limit)
+
+    def message(
+        self, label: str, message: Message, *, limit: int | None = EXCERPT, kind: str = ""
+    ) -> None:
+        """Write one message beside a label, in the colour of its speaker or of ``kind``."""
+        for piece in pieces(message):
+            text = visible(piece.text) if limit is None else excerpt(piece.text, limit)
+            own = speaker(message) if piece.kind is Kind.TEXT else piece.kind.value
+            shown = _MARKS.get(piece.kind, "") + text.strip("\n")
+            self.labelled(label, shown, kind=kind or own, width=17)
+            label = ""
+
+    # -- how it is written ---------------------------------------------------------------------------
 
     def _beside(self, label: str, text: str, width: int, label_style: str, style: str) -> None:
         for number, line in enumerate(visible(text).split("\n")):
@@ -90,7 +117,7 @@ class Screen:
 
     @contextmanager
     def paged(self, wanted: bool = True) -> Iterator[None]:
-        """Collect what is written; if it is longer than the terminal, show it in a pager."""
+        """Collect the output, and show it in a pager if it is longer than the terminal."""
         if not (self.is_terminal and wanted):
             yield
             return
@@ -117,22 +144,20 @@ class Screen:
         if self._page is not None:
             self._page.append(text)
         else:
-            # The text is safe already; click would take colours out of what it thinks is no terminal.
-            with aside(sys.stdout):
+            # Force colours: click removes them if it does not recognise the terminal. The text is safe.
+            with bar_hidden(sys.stdout):
                 click.echo(text, nl=False, color=True if self.is_terminal else None)
 
     def _rendered(self, what: RenderableType) -> str:
-        buffer = io.StringIO()
-        self._console(buffer).print(what)
-        return buffer.getvalue()
-
-    def _console(self, file: Any) -> Console:
         from rich.console import Console
 
-        return Console(
-            file=file, force_terminal=True, width=_width(), no_color=not self._colour,
+        buffer = io.StringIO()
+        console = Console(
+            file=buffer, force_terminal=True, width=_width(), no_color=not self._colour,
             markup=False, emoji=False, highlight=False,
         )  # fmt: skip
+        console.print(what)
+        return buffer.getvalue()
 
 
 def _width() -> int:

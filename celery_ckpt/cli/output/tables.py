@@ -11,7 +11,7 @@ from unicodedata import combining, east_asian_width
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: How words look that say how something stands, or who speaks.
+#: The colours of statuses, speakers and marks.
 STYLES = {
     **dict.fromkeys(("queued", "blocked", "warning", "thinking", "other", "~"), "yellow"),
     **dict.fromkeys(("running", "call", "assistant"), "cyan"),
@@ -20,18 +20,18 @@ STYLES = {
     **dict.fromkeys(("tool", "result", "system"), "magenta"),
 }
 _GAP = 2
-#: No column gets narrower than this for want of room.
+#: The least width of a column.
 _NARROWEST = 8
-#: So much of a terminal's width a name may take, and others are left out for it.
+#: The share of the width that a name may take before it wraps; other columns are omitted for it.
 _SHARE_OF_NAMES = 0.6
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; ``coloured`` by the words in it."""
+    """A column of a table. The cells of a ``coloured`` column have the colour of their word."""
 
     title: str
-    #: Where there is no room its cells go on in the next line: somebody may want to copy them.
+    #: Cells that are too long wrap instead of being cut, so that they can be copied.
     whole: bool = False
     right: bool = False
     coloured: bool = False
@@ -39,7 +39,7 @@ class Column:
 
 
 def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """A table for a terminal of that width; columns with nothing in them are left out."""
+    """Return a table for a terminal of this width, without empty columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -64,9 +64,9 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
 def _that_fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
-    """Without the last columns, the least important ones, if all would be too narrow to be read.
+    """Omit the last columns, which matter least, if all columns together would be too narrow to read.
 
-    Nor should a name go over several lines to make room for them, unless it is very long.
+    Columns are also omitted rather than wrapping a name, unless the name is very long.
     """
     least, most = _widths(columns, rows, 0), _widths(columns, rows, sys.maxsize)
     longest = int(_SHARE_OF_NAMES * width)
@@ -88,7 +88,7 @@ def _without_empty(
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The room of each column: the widest give way, those that must stay whole last."""
+    """Return the width of each column. The widest shrink first, and ``whole`` columns last."""
     from rich.cells import cell_len
 
     titles = [column.title for column in columns]
@@ -106,7 +106,7 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 
 
 def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    """The same as text, nothing cut."""
+    """Return the table as plain text, with nothing cut."""
     table = [[column.title.upper() for column in columns]]
     table += [[cell.replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(_length, cells)) for cells in zip(*table, strict=True)]
@@ -122,5 +122,5 @@ def _padded(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]
 
 
 def _length(text: str) -> int:
-    """How much room it takes: Chinese characters, for instance, take that of two."""
+    """Return the width on a terminal: a Chinese character, for example, takes two columns."""
     return sum(1 + (east_asian_width(one) in "WF") for one in text if not combining(one))

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from celery_ckpt.errors import StoreError, StoreFull
-from celery_ckpt.stores.room import is_lacking_room
+from celery_ckpt.errors import StoreError, StoreFull, is_disk_full
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -22,7 +21,7 @@ def translated(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_lacking_room(error):
+        if is_disk_full(error):
             raise StoreFull(where=str(where), reason=str(error)) from error
         raise StoreError(reason=f"The file store at {where} could not go on: {error}") from error
 

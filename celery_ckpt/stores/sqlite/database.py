@@ -24,10 +24,10 @@ from celery_ckpt.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    is_disk_full,
 )
 from celery_ckpt.names import locator
 from celery_ckpt.stores.resources import queries, statements
-from celery_ckpt.stores.room import is_lacking_room
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -185,7 +185,7 @@ class Database:
         """The error of ours that says what one of the driver's means."""
         extended = getattr(error, "sqlite_errorcode", 0)
         code = extended & 0xFF
-        if extended in _NO_ROOM or (isinstance(error, OSError) and is_lacking_room(error)):
+        if extended in _NO_ROOM or (isinstance(error, OSError) and is_disk_full(error)):
             return StoreFull(where=self.where, reason=str(error))
         if code in _NOT_NOW:
             return StoreUnavailable(where=self.where, reason=str(error))
