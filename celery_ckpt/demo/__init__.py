@@ -1,13 +1,15 @@
-"""What happens to an agent when its worker is killed, live, with and without celery_ckpt.
+"""``celery-ckpt demo``: an agent whose worker is killed, live, with and without celery_ckpt.
 
-research  model                    what the agent is asked, and a model that streams offline
-durable  plain  waits              the same agent with ``@agent_task``, and as a plain Celery task
-ledger  telling                    what was called and what it cost, where no kill can take it away
-processes  server  workers         real processes, which end with the demo
-sides  show                        who is killed when; both sides at once, until both have answered
-story                              what the ledger tells: attempts, iterations, money
-wording  lines  screen  bill  svg  what a person sees
-command  script  stop              ``celery-ckpt demo``, and how Ctrl-C ends it at any moment
+durable  plain    the agent with ``@agent_task``, and as a plain Celery task
+agents            what both share: the question, the tools, a model that runs offline
+ledger            what was called and what it cost, in a file that survives every kill
+processes         the Valkey server and the Celery workers
+show  story       what is done to both sides, and what has happened to each so far
+screen  bill      what a person sees
+command  script   the command line, and how Ctrl-C ends the demo at any time
+
+It may import everything but ``testing``; nothing imports it. Whatever ends the demo, no process and no
+file is left behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m celery_ckpt.demo``: the demo, without a console script."""
+"""``python -m celery_ckpt.demo``: runs the demo without the console script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bill of both sides."""
+"""The bill of both sides, and what is printed after the show."""
 
 from __future__ import annotations
 
@@ -10,9 +10,24 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from celery_ckpt.demo.sides import Side
+from celery_ckpt.demo.agents import DOLLARS_IN, DOLLARS_OUT, LEASE, SOFT_SHUTDOWN, VISIBILITY
+from celery_ckpt.demo.show import Side
 from celery_ckpt.demo.story import Story
-from celery_ckpt.demo.wording import NOTES, SETTINGS, WHERE
+
+_NOTES = (
+    "Both sides pay again for a call that was in flight when its worker was killed.\n"
+    f"Pretend prices: ${DOLLARS_IN:.0f} per million input tokens, ${DOLLARS_OUT:.0f} per million "
+    "output tokens."
+)
+_SETTINGS = (
+    "Settings, chosen to keep this short and to give the plain task a fair chance:\n"
+    f"  celery_ckpt        lease {LEASE} s (default: 30 s)\n"
+    "  plain Celery task  acks_late and reject_on_worker_lost (default: off);\n"
+    f"                     visibility timeout {VISIBILITY} s, just longer than the task,\n"
+    "                     or it would run twice at once (default: 1 hour);\n"
+    f"                     soft shutdown {SOFT_SHUTDOWN} s (default: none)"
+)
+_WHERE = "Compare the two agents: celery_ckpt/demo/durable.py and celery_ckpt/demo/plain.py"
 
 _ROWS: dict[str, Callable[[Story], str]] = {
     "model calls paid": lambda story: str(story.model_calls),
@@ -26,7 +41,7 @@ _HEAVY = ("pretend price", "seconds to the answer")
 
 
 def bill(sides: list[Side], *, is_plain: bool = False) -> RenderableType:
-    """Calls, money and seconds, and how they came about."""
+    """Return the table of calls, prices and seconds."""
     table = Table(box=None if is_plain else box.ROUNDED, title=None, border_style="dim")
     table.add_column("the bill")
     for side in sides:
@@ -34,12 +49,12 @@ def bill(sides: list[Side], *, is_plain: bool = False) -> RenderableType:
     for name, read in _ROWS.items():
         style = "bold" if name in _HEAVY else ""
         table.add_row(name, *(read(side.story) for side in sides), style=style)
-    return Group(table, Text(NOTES, "dim"))
+    return Group(table, Text(_NOTES, "dim"))
 
 
 def print_bill(console: Console, sides: list[Side]) -> None:
-    """The bill, and what was set."""
+    """Print the bill, the settings of both sides, and where to find the agents."""
     console.print()
     console.print(bill(sides, is_plain=not console.is_terminal))
     console.print()
-    console.print(Text(f"{SETTINGS}\n\n{WHERE}", "dim"), soft_wrap=True)
+    console.print(Text(f"{_SETTINGS}\n\n{_WHERE}", "dim"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``celery-ckpt``: what there is to do without an app of one's own."""
+"""``celery-ckpt``: the commands that need no app."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_ckpt import __version__
-from celery_ckpt.demo.stop import Stopped
+from celery_ckpt.demo.script import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from celery_ckpt.demo.sides import Side
+    from celery_ckpt.demo.show import Side
 
 
 @click.group()
@@ -36,20 +36,22 @@ def demo(picture: Path | None) -> None:
     Runs the same agent with celery_ckpt and as a plain Celery task. Takes half a minute. Starts its own
     Valkey server and Celery workers, and leaves nothing behind.
     """
-    # Only now: they take a moment, and --help does not need them.
+    # Imported late: --help does not need them, and they take a second.
     from rich.console import Console
 
     from celery_ckpt.demo.bill import print_bill
-    from celery_ckpt.demo.server import server_binary
-    from celery_ckpt.demo.svg import write_svg
+    from celery_ckpt.demo.processes import server_binary
+    from celery_ckpt.demo.screen import write_svg
 
     if picture and not picture.parent.is_dir():
         raise click.BadParameter(f"there is no directory {picture.parent}", param_hint="--picture")
     server_binary()
-    _forget_other_servers()
+    # Celery prefers these variables to what the demo configures.
+    for name in [name for name in os.environ if name.startswith("CELERY_")]:
+        del os.environ[name]
     console = Console()
     try:
-        sides = _watched(console)
+        sides = _shown(console)
     except Stopped as stopped:
         click.echo(str(stopped), err=True)
         sys.exit(stopped.code)
@@ -58,21 +60,13 @@ def demo(picture: Path | None) -> None:
         write_svg(picture, sides)
 
 
-def _forget_other_servers() -> None:
-    """What Celery finds in the environment counts more to it than what it is told."""
-    for name in [name for name in os.environ if name.startswith("CELERY_")]:
-        del os.environ[name]
-
-
-def _watched(console: Console) -> list[Side]:
-    from celery_ckpt.demo.lines import Lines
-    from celery_ckpt.demo.screen import LEAST_WIDTH, screen
+def _shown(console: Console) -> list[Side]:
+    from celery_ckpt.demo.screen import INTRODUCTION, LEAST_WIDTH, Lines, screen
     from celery_ckpt.demo.show import show, signals_noted
-    from celery_ckpt.demo.wording import INTRODUCTION
 
     is_roomy = console.is_terminal and not console.is_dumb_terminal and console.width >= LEAST_WIDTH
     if is_roomy and not console.options.ascii_only:
-        # In this order: whatever ends it, the screen is put back as it was.
+        # In this order: however the show ends, the terminal is restored.
         with signals_noted() as check, screen(console) as look:
             return show(look, check)
     console.print(INTRODUCTION, highlight=False, soft_wrap=True)

@@ -1,4 +1,7 @@
-"""The agent with celery_ckpt. Beside ``plain.py`` it shows all there is to change."""
+"""The agent with celery_ckpt. Compare it with ``plain.py``.
+
+The two are separate modules because each is a Celery app, and runs in workers of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,17 @@ import os
 from celery import Celery
 
 from celery_ckpt import AgentRun, EveryN, Message, agent_task
-from celery_ckpt.demo import telling, waits
-from celery_ckpt.demo.model import ask
-from celery_ckpt.demo.research import TOOLS
-from celery_ckpt.demo.server import URL
+from celery_ckpt.demo import ledger
+from celery_ckpt.demo.agents import LEASE, TOOLS, ask
+from celery_ckpt.demo.processes import URL
 
 app = Celery("durable", broker=f"{os.environ[URL]}/0", backend=f"{os.environ[URL]}/0")
 app.conf.update(
     broker_connection_retry_on_startup=True,
     ckpt_store_url=f"{os.environ[URL]}/1",
-    ckpt_lease_ttl=waits.LEASE,
+    ckpt_lease_ttl=LEASE,
 )
-telling.of_agents(app)
+ledger.record_agents(app)
 
 
 @agent_task(app=app, name="research", strategy=EveryN(3))
@@ -32,4 +34,4 @@ def research(run: AgentRun, question: str) -> str:
             run.tool(call, TOOLS[call.name])
         if not reply.tool_calls:
             return reply.text
-    raise RuntimeError("no answer in 20 turns")
+    raise RuntimeError("no answer in 20 iterations")

@@ -1,4 +1,4 @@
-"""The same agent as a plain Celery task, with all that Celery has to give it a fair chance."""
+"""The same agent as a plain Celery task, with every Celery setting that helps it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import os
 from celery import Celery
 
 from celery_ckpt import Conversation, Message
-from celery_ckpt.demo import telling, waits
-from celery_ckpt.demo.model import ask
-from celery_ckpt.demo.research import TOOLS
-from celery_ckpt.demo.server import URL
+from celery_ckpt.demo import ledger
+from celery_ckpt.demo.agents import SOFT_SHUTDOWN, TOOLS, VISIBILITY, ask
+from celery_ckpt.demo.processes import URL
 
 app = Celery("plain", broker=f"{os.environ[URL]}/2", backend=f"{os.environ[URL]}/2")
 app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options={
-        "visibility_timeout": waits.VISIBILITY,
-        # Otherwise Celery looks for such messages only every 100 seconds.
+        "visibility_timeout": VISIBILITY,
+        # By default, Celery looks for such messages only every 100 seconds.
         "unacked_restore_interval": 0.2,
         "unacked_restore_throttle": 1,
         "unacked_mutex_expire": 2,
     },
-    worker_soft_shutdown_timeout=waits.SOFT_SHUTDOWN,
+    worker_soft_shutdown_timeout=SOFT_SHUTDOWN,
 )
-telling.of_tasks()
+ledger.record_tasks()
 
 
 @app.task(name="research", acks_late=True, reject_on_worker_lost=True)  # type: ignore[untyped-decorator]
@@ -40,4 +39,4 @@ def research(question: str) -> str:
             conversation.append(Message.tool(result, call.id))
         if not reply.tool_calls:
             return reply.text
-    raise RuntimeError("no answer in 20 turns")
+    raise RuntimeError("no answer in 20 iterations")

@@ -1,10 +1,18 @@
-"""The show on a terminal: both sides beside each other, in the width of 80 columns or more."""
+"""What a person sees: both sides next to each other, or lines of plain text, or a picture in a file.
+
+The screen needs 80 columns. Where there is no such terminal, as in a pipe, the show is printed as
+lines.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,18 +20,23 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from celery_ckpt.demo.research import TURNS
-from celery_ckpt.demo.sides import DURABLE, Side
-from celery_ckpt.demo.story import Attempt, End, Event, Story, Turn
-from celery_ckpt.demo.wording import INTRODUCTION
+from celery_ckpt.demo.agents import ITERATIONS
+from celery_ckpt.demo.bill import bill
+from celery_ckpt.demo.show import DURABLE, KILLED_IN, STOPPED_IN, Side
+from celery_ckpt.demo.story import Attempt, End, Event, Payment, Story
 
+INTRODUCTION = (
+    f"The same research agent twice: {ITERATIONS} model calls if nothing goes wrong. Both lose a\n"
+    f"worker to SIGKILL in iteration {KILLED_IN}, and the next one to a deploy in iteration "
+    f"{STOPPED_IN}."
+)
 LEAST_WIDTH, MOST_WIDTH = 80, 104
 _LABEL, _CELL, _TIME = 9, 3, 6
 _ATTEMPTS, _EVENTS = 3, 9
-_TURNS = {
-    Turn.PAID: ("■", "green"),
-    Turn.PAID_AGAIN: ("$", "bold red"),
-    Turn.REPLAYED: ("↺", "bold cyan"),
+_PAYMENTS = {
+    Payment.PAID: ("■", "green"),
+    Payment.PAID_AGAIN: ("$", "bold red"),
+    Payment.REPLAYED: ("↺", "bold cyan"),
 }
 _ENDS = {
     End.KILLED: ("✗", "bold red"),
@@ -34,58 +47,60 @@ _ENDS = {
 _NOW = ("▸", "bold")
 _SAVED = ("◆", "blue")
 _LEGEND = {
-    "paid": _TURNS[Turn.PAID],
-    "paid again": _TURNS[Turn.PAID_AGAIN],
-    "replayed": _TURNS[Turn.REPLAYED],
+    "paid": _PAYMENTS[Payment.PAID],
+    "paid again": _PAYMENTS[Payment.PAID_AGAIN],
+    "replayed": _PAYMENTS[Payment.REPLAYED],
     "saved": _SAVED,
     "lost": _ENDS[End.KILLED],
     "handed off": _ENDS[End.HANDED_OFF],
     "answered": _ENDS[End.ANSWERED],
 }
+#: Rich adds fonts that a browser would download.
+_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class Screen:
-    """Draws both sides anew each time."""
+    """Draws both sides."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
 
     def __call__(self, sides: list[Side]) -> None:
-        """Look at both sides."""
-        self._live.update(drawn(sides, width(self._live.console)), refresh=True)
+        """Draw the current state of both sides."""
+        self._live.update(drawn(sides, min(self._live.console.width, MOST_WIDTH)), refresh=True)
 
 
 @contextmanager
 def screen(console: Console) -> Iterator[Screen]:
-    """A screen for as long as it is needed; what it showed last stays."""
+    """Yield a screen. Its last picture stays on the terminal."""
     with Live(
         Text("Starting a server and workers ...", "dim"), console=console, auto_refresh=False
     ) as live:
         yield Screen(live)
 
 
-def width(console: Console) -> int:
-    """How wide the picture is."""
-    return min(console.width, MOST_WIDTH)
-
-
 def drawn(sides: list[Side], columns: int) -> RenderableType:
-    """What a person sees at this moment."""
+    """Return the picture of both sides."""
     beside = Table.grid(expand=False)
     beside.add_row(*(_panel(side, columns // 2) for side in sides))
-    return Group(Text(INTRODUCTION, "dim"), beside, _legend())
+    legend = [
+        Text.assemble((glyph, style), " ", (word, "dim")) for word, (glyph, style) in _LEGEND.items()
+    ]
+    return Group(Text(INTRODUCTION, "dim"), beside, Text("  ").join(legend))
 
 
 def _panel(side: Side, columns: int) -> Panel:
     inner, story = columns - 4, side.story
     color = "green" if side.kind is DURABLE else "yellow"
-    parts = [_track(story), _costs(story), _doing(side, inner), Text(), _log(story.events, inner)]
+    seconds = story.seconds(time.monotonic())
+    costs = f"{story.model_calls} model calls   ${story.dollars:.2f}   {seconds:.1f} s"
+    parts = [_track(story), Text(costs, "bold"), _doing(side, inner), Text(), _log(story.events, inner)]
     return Panel(Group(*parts), title=f"[b]{side.kind.title}", border_style=color, width=columns)
 
 
 def _track(story: Story) -> Text:
-    """One row for each attempt, one column for each iteration."""
-    rows = [_row("iteration", {turn: (str(turn), "dim") for turn in range(1, TURNS + 1)})]
+    """Return one row for each attempt, with one column for each iteration."""
+    rows = [_row("iteration", {number: (str(number), "dim") for number in range(1, ITERATIONS + 1)})]
     for number in range(_ATTEMPTS):
         is_there = number < len(story.attempts)
         rows.append(_attempt(story.attempts[number]) if is_there else Text())
@@ -94,28 +109,22 @@ def _track(story: Story) -> Text:
 
 
 def _attempt(attempt: Attempt) -> Text:
-    cells = {turn: _TURNS[how] for turn, how in attempt.turns.items()}
-    if attempt.turns:
+    cells = {number: _PAYMENTS[how] for number, how in attempt.iterations.items()}
+    if attempt.iterations:
         cells[attempt.at] = _NOW if attempt.end is None else _ENDS[attempt.end]
     return _row(f"worker {attempt.shown}", cells)
 
 
 def _row(label: str, cells: dict[int, tuple[str, str]]) -> Text:
     row = Text.assemble((f"{label:<{_LABEL}}", "dim"))
-    for turn in range(1, TURNS + 1):
-        glyph, style = cells.get(turn, ("", ""))
+    for number in range(1, ITERATIONS + 1):
+        glyph, style = cells.get(number, ("", ""))
         row.append(f"{glyph:>{_CELL}}", style)
     return row
 
 
-def _costs(story: Story) -> Text:
-    seconds = story.seconds(time.monotonic())
-    told = f"{story.model_calls} model calls   ${story.dollars:.2f}   {seconds:.1f} s"
-    return Text(told, "bold")
-
-
 def _doing(side: Side, columns: int) -> Text:
-    """The end of what the model says just now, or what is waited for."""
+    """Return the end of what the model is streaming, or what the side waits for."""
     story = side.story
     if not story.attempts:
         return Text("starting workers ...", "dim")
@@ -126,19 +135,43 @@ def _doing(side: Side, columns: int) -> Text:
 
 
 def _log(events: list[Event], columns: int) -> Text:
-    """The latest turning points, always as high."""
+    """Return the latest turning points, with a fixed number of lines."""
     console, lines = Console(width=columns), []
     for event in events:
         if event.is_turning_point:
             for number, line in enumerate(Text(event.text).wrap(console, columns - _TIME)):
-                moment = "" if number else f"{event.seconds:4.1f}"
-                lines.append(Text.assemble((f"{moment:<{_TIME}}", "dim"), line))
+                seconds = "" if number else f"{event.seconds:4.1f}"
+                lines.append(Text.assemble((f"{seconds:<{_TIME}}", "dim"), line))
     shown = lines[-_EVENTS:]
     return Text("\n").join([*shown, *[Text()] * (_EVENTS - len(shown))])
 
 
-def _legend() -> Text:
-    parts = [
-        Text.assemble((glyph, style), " ", (word, "dim")) for word, (glyph, style) in _LEGEND.items()
-    ]
-    return Text("  ").join(parts)
+# -- without a terminal ------------------------------------------------------------------------------
+
+
+class Lines:
+    """Prints the new events of both sides as lines of plain text, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed: Counter[str] = Counter()
+
+    def __call__(self, sides: list[Side]) -> None:
+        """Print what is new."""
+        new: list[tuple[float, str, str]] = []
+        for side in sides:
+            title = side.kind.title
+            events = side.story.events[self._printed[title] :]
+            self._printed[title] += len(events)
+            new += [(event.seconds, title, event.text) for event in events]
+        for seconds, title, text in sorted(new):
+            line = f"{seconds:5.1f} s  {title:<17}  {text}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def write_svg(path: Path, sides: list[Side]) -> None:
+    """Write both sides and their bill as a picture."""
+    console = Console(record=True, file=io.StringIO(), width=LEAST_WIDTH, force_terminal=True)
+    console.print(drawn(sides, LEAST_WIDTH), bill(sides))
+    svg = console.export_svg(title="celery-ckpt demo", unique_id="demo")
+    path.write_text(_FONTS.sub("", svg), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""However the demo ends, no process and no file is left, and a person is told in a line."""
+"""However the demo ends, no process and no file is left, and one line says why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.support.demo import DEADLINE, ROOT, StartDemo
 
 SCREEN = 80
-#: The demo, and a last Ctrl-C when it is over but for what Python has to do.
+#: The demo, and Ctrl-C while Python exits.
 PRESSED_AT_THE_END = """
 import atexit, signal
 from celery_ckpt.demo.command import demo
@@ -19,7 +19,7 @@ demo()
 """
 
 
-#: The module, and Ctrl-C while the bill is being printed.
+#: The module, and Ctrl-C while the bill is printed.
 PRESSED_AMID_THE_BILL = """
 import runpy, signal
 from celery_ckpt.demo import bill, command
@@ -28,7 +28,7 @@ def printed(console, sides):
     print("paid")
     signal.raise_signal(signal.SIGINT)
 
-command._watched = lambda console: []
+command._shown = lambda console: []
 bill.print_bill = printed
 runpy.run_module("celery_ckpt.demo", run_name="__main__")
 """
@@ -53,9 +53,7 @@ SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["script
     "module",
     ["click", "celery_ckpt.demo.command", "rich.console", "celery_ckpt.demo.show", "celery", "redis"],
 )
-def test_ctrl_c_while_it_is_being_loaded_is_told_in_one_line(
-    start_demo: StartDemo, module: str
-) -> None:
+def test_ctrl_c_during_an_import_prints_one_line(start_demo: StartDemo, module: str) -> None:
     program = PRESSED_AMID_AN_IMPORT.format(script=SCRIPT, module=module)
     demo = start_demo("-c", program, "demo")
 
@@ -64,7 +62,7 @@ def test_ctrl_c_while_it_is_being_loaded_is_told_in_one_line(
     demo.assert_nothing_left()
 
 
-def test_ctrl_c_amid_the_bill_is_told_in_one_line(start_demo: StartDemo) -> None:
+def test_ctrl_c_during_the_bill_prints_one_line(start_demo: StartDemo) -> None:
     demo = start_demo("-c", PRESSED_AMID_THE_BILL)
 
     assert demo.wait() == 128 + signal.SIGINT
@@ -72,9 +70,9 @@ def test_ctrl_c_amid_the_bill_is_told_in_one_line(start_demo: StartDemo) -> None
     demo.assert_nothing_left()
 
 
-@pytest.mark.parametrize("moment", ["Starting", "SIGKILL to worker 1"])
-def test_ctrl_c_leaves_nothing_behind(start_demo: StartDemo, moment: str) -> None:
-    demo = start_demo(columns=SCREEN).wait_for(moment)
+@pytest.mark.parametrize("output", ["Starting", "SIGKILL to worker 1"])
+def test_ctrl_c_leaves_nothing_behind(start_demo: StartDemo, output: str) -> None:
+    demo = start_demo(columns=SCREEN).wait_for(output)
 
     demo.interrupt()
 
@@ -84,7 +82,7 @@ def test_ctrl_c_leaves_nothing_behind(start_demo: StartDemo, moment: str) -> Non
     demo.assert_nothing_left()
 
 
-def test_impatient_people_press_ctrl_c_many_times(start_demo: StartDemo) -> None:
+def test_ctrl_c_pressed_many_times_prints_no_traceback(start_demo: StartDemo) -> None:
     demo = start_demo(columns=SCREEN).wait_for("Starting")
 
     while demo.process.poll() is None:
@@ -94,7 +92,7 @@ def test_impatient_people_press_ctrl_c_many_times(start_demo: StartDemo) -> None
     demo.assert_nothing_left()
 
 
-def test_ctrl_c_does_not_break_into_the_end_of_python_either(start_demo: StartDemo) -> None:
+def test_ctrl_c_at_the_exit_of_python_prints_no_traceback(start_demo: StartDemo) -> None:
     demo = start_demo("-c", PRESSED_AT_THE_END, columns=SCREEN).wait_for("Starting")
 
     demo.interrupt()
@@ -105,7 +103,7 @@ def test_ctrl_c_does_not_break_into_the_end_of_python_either(start_demo: StartDe
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_end_it_as_well(start_demo: StartDemo, number: signal.Signals) -> None:
+def test_other_signals_end_the_demo_too(start_demo: StartDemo, number: signal.Signals) -> None:
     demo = start_demo(columns=SCREEN).wait_for("Starting")
 
     demo.process.send_signal(number)
@@ -114,9 +112,9 @@ def test_other_signals_end_it_as_well(start_demo: StartDemo, number: signal.Sign
     demo.assert_nothing_left()
 
 
-def test_a_killed_demo_takes_its_processes_along(start_demo: StartDemo) -> None:
+def test_the_processes_of_a_killed_demo_die_with_it(start_demo: StartDemo) -> None:
     demo = start_demo()
-    # The last one that it starts before anything happens.
+    # The last process that the demo starts before the agents begin.
     demo.started("demo.plain")
     assert len(demo.processes()) > 2
 
@@ -126,21 +124,21 @@ def test_a_killed_demo_takes_its_processes_along(start_demo: StartDemo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "moment", "said"),
+    ("victim", "output", "message"),
     [
         ("valkey-server", "iteration 1", "Valkey exited unexpectedly"),
         ("demo.plain", "", "exited unexpectedly. The end of its log:"),
     ],
 )
-def test_an_error_in_the_middle_is_told_and_leaves_nothing(
-    start_demo: StartDemo, victim: str, moment: str, said: str
+def test_an_error_is_reported_and_nothing_is_left_behind(
+    start_demo: StartDemo, victim: str, output: str, message: str
 ) -> None:
-    demo = start_demo().wait_for(moment)
+    demo = start_demo().wait_for(output)
 
     demo.started(victim).kill()
 
     assert demo.wait() == 1
-    assert said in demo.told
+    assert message in demo.told
     assert 'Traceback (most recent call last):\n  File "<frozen runpy>' not in demo.told
     demo.assert_nothing_left()
 
@@ -165,7 +163,7 @@ def test_without_the_server_one_line_says_what_to_install(start_demo: StartDemo)
     )
 
 
-def test_a_picture_in_a_folder_that_is_not_there_is_refused_at_once(start_demo: StartDemo) -> None:
+def test_a_picture_in_a_missing_folder_is_refused_at_once(start_demo: StartDemo) -> None:
     demo = start_demo("-m", "celery_ckpt.demo", "--picture", "nowhere/demo.svg")
 
     assert demo.wait() == 2

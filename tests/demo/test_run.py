@@ -1,4 +1,4 @@
-"""The whole demo, once, as a pipe sees it; and the picture it makes of itself."""
+"""The whole demo, once, with its output in a pipe; and the picture that it writes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from xml.etree import ElementTree
 
 from tests.support.demo import DEMO, StartDemo
 
-# Servers that are not there, as a developer may have them in the environment.
+# A developer may have such variables in the environment; no server answers there.
 ELSEWHERE = {
     "CELERY_BROKER_URL": "redis://127.0.0.1:1",
     "CELERY_RESULT_BACKEND": "redis://127.0.0.1:1",
 }
-#: Under 40 when it has two cores for itself; here other tests run beside it.
+#: Under 40 on two idle cores; other tests run at the same time.
 LIMIT = 85
 
 
-def test_an_agent_costs_a_call_more_and_a_plain_task_begins_again_twice(
+def test_an_agent_pays_one_call_more_and_a_plain_task_starts_over_twice(
     start_demo: StartDemo, tmp_path: Path
 ) -> None:
     picture = tmp_path / "demo.svg"
@@ -27,7 +27,7 @@ def test_an_agent_costs_a_call_more_and_a_plain_task_begins_again_twice(
 
     assert demo.wait() == 0, demo.told
     assert time.monotonic() - start < LIMIT
-    assert_told_the_story(demo.told)
+    assert_story(demo.told)
     assert_bill(demo.told)
     assert demo.told.isascii()
     assert "plain Celery task" in "".join(ElementTree.parse(picture).getroot().itertext()).replace(
@@ -36,8 +36,8 @@ def test_an_agent_costs_a_call_more_and_a_plain_task_begins_again_twice(
     demo.assert_nothing_left()
 
 
-def assert_told_the_story(told: str) -> None:
-    assert re.findall(r"celery_ckpt +(worker .*|SIG.*|answered)", told) == [
+def assert_story(output: str) -> None:
+    assert re.findall(r"celery_ckpt +(worker .*|SIG.*|answered)", output) == [
         "worker 1 starts",
         "SIGKILL to worker 1",
         "worker 2 loads checkpoint 3, replays 3 steps",
@@ -46,7 +46,7 @@ def assert_told_the_story(told: str) -> None:
         "worker 3 loads checkpoint 7, replays 1 step",
         "answered",
     ]
-    assert re.findall(r"plain Celery task +(worker .*|SIG.*|answered)", told) == [
+    assert re.findall(r"plain Celery task +(worker .*|SIG.*|answered)", output) == [
         "worker 1 starts",
         "SIGKILL to worker 1",
         "worker 2 starts from scratch",
@@ -56,10 +56,10 @@ def assert_told_the_story(told: str) -> None:
     ]
 
 
-def assert_bill(told: str) -> None:
+def assert_bill(output: str) -> None:
     def row(name: str) -> tuple[float, float]:
-        found = re.search(rf"{name} +\$?([\d.]+) +\$?([\d.]+)", told)
-        assert found, f"no row {name!r} in {told}"
+        found = re.search(rf"{name} +\$?([\d.]+) +\$?([\d.]+)", output)
+        assert found, f"no row {name!r} in {output}"
         return float(found[1]), float(found[2])
 
     # Nine are needed, and one was in flight when the worker was killed.

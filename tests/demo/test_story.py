@@ -1,4 +1,4 @@
-"""What the ledger tells, and how it looks."""
+"""What is made of the notes in a ledger, and how it is shown."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rich.console import Console
 from celery_ckpt.demo.bill import bill
 from celery_ckpt.demo.ledger import Note
 from celery_ckpt.demo.screen import drawn
-from celery_ckpt.demo.sides import DURABLE, PLAIN
-from celery_ckpt.demo.story import End, Story, Turn
+from celery_ckpt.demo.show import DURABLE, PLAIN
+from celery_ckpt.demo.story import End, Payment, Story
 
 
 def story(*notes: tuple[Any, ...]) -> Story:
-    """Of notes that came a second after the other: what, by which worker, and facts."""
-    told = Story()
+    """Return the story of notes that are a second apart: what, which worker, facts."""
+    seen = Story()
     for second, (what, worker, facts) in enumerate(notes):
-        told.add(Note(what, float(second), worker, facts))
-    return told
+        seen.add(Note(what, float(second), worker, facts))
+    return seen
 
 
-def call(worker: int, turn: int) -> tuple[Any, ...]:
-    return ("call", worker, {"turn": turn, "dollars": 0.1})
+def call(worker: int, iteration: int) -> tuple[Any, ...]:
+    return ("call", worker, {"iteration": iteration, "dollars": 0.1})
 
 
 def killed_and_resumed() -> Story:
@@ -45,31 +45,31 @@ def killed_and_resumed() -> Story:
 
 
 def test_a_call_that_was_in_flight_at_a_kill_is_paid_again_and_recorded_ones_are_not() -> None:
-    told = killed_and_resumed()
-    killed, successor = told.attempts
+    seen = killed_and_resumed()
+    killed, successor = seen.attempts
     assert (killed.end, successor.end) == (End.KILLED, End.ANSWERED)
-    assert successor.turns == {2: Turn.REPLAYED, 3: Turn.PAID_AGAIN}
-    assert (told.model_calls, told.repeated_calls, told.replayed, told.tools) == (4, 1, 2, 1)
-    assert told.dollars == pytest.approx(0.4)
-    assert told.seconds(99.0) == 10.0
+    assert successor.iterations == {2: Payment.REPLAYED, 3: Payment.PAID_AGAIN}
+    assert (seen.model_calls, seen.repeated_calls, seen.replayed, seen.tools) == (4, 1, 2, 1)
+    assert seen.dollars == pytest.approx(0.4)
+    assert seen.seconds(99.0) == 10.0
 
 
-def test_workers_are_numbered_by_the_order_in_which_they_come() -> None:
-    told = killed_and_resumed()
-    assert [attempt.shown for attempt in told.attempts] == [1, 2]
-    assert "worker 2 loads checkpoint 1, replays 2 steps" in [event.text for event in told.events]
+def test_workers_are_numbered_by_the_order_in_which_they_begin() -> None:
+    seen = killed_and_resumed()
+    assert [attempt.shown for attempt in seen.attempts] == [1, 2]
+    assert "worker 2 loads checkpoint 1, replays 2 steps" in [event.text for event in seen.events]
 
 
-def test_what_a_new_attempt_finds_unfinished_was_stopped() -> None:
-    told = story(("sent", 0, {}), ("begin", 1, {}), call(1, 1), ("begin", 2, {}), call(2, 1))
-    assert [attempt.end for attempt in told.attempts] == [End.STOPPED, None]
-    assert told.attempts[1].turns == {1: Turn.PAID_AGAIN}
+def test_an_attempt_that_a_new_one_finds_unfinished_was_stopped() -> None:
+    seen = story(("sent", 0, {}), ("begin", 1, {}), call(1, 1), ("begin", 2, {}), call(2, 1))
+    assert [attempt.end for attempt in seen.attempts] == [End.STOPPED, None]
+    assert seen.attempts[1].iterations == {1: Payment.PAID_AGAIN}
 
 
 @pytest.mark.parametrize("columns", [80, 104])
 def test_the_screen_fits_and_keeps_its_height(columns: int) -> None:
-    def lines(told: Story) -> list[str]:
-        sides: Any = [SimpleNamespace(kind=kind, story=told) for kind in (DURABLE, PLAIN)]
+    def lines(seen: Story) -> list[str]:
+        sides: Any = [SimpleNamespace(kind=kind, story=seen) for kind in (DURABLE, PLAIN)]
         console = Console(file=io.StringIO(), width=columns, color_system=None)
         console.print(drawn(sides, columns))
         return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -84,6 +84,6 @@ def test_the_bill_has_a_column_for_each_side() -> None:
     sides: Any = [SimpleNamespace(kind=kind, story=killed_and_resumed()) for kind in (DURABLE, PLAIN)]
     console = Console(file=io.StringIO(), width=80)
     console.print(bill(sides, is_plain=True))
-    told = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "model calls paid                     4                  4" in told
-    assert "pretend price                    $0.40              $0.40" in told
+    seen = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "model calls paid                     4                  4" in seen
+    assert "pretend price                    $0.40              $0.40" in seen
