@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_ckpt.testing.faults import iteration_name
-from celery_ckpt.testing.life import End, Life
+from celery_ckpt.testing.simulation import End, SimulatedRun
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def crash_everywhere(
         Exception: the body raised it; a note says after which kill or hand-off.
     """
     task = task._get_current_object() if hasattr(task, "_get_current_object") else task
-    undisturbed = Life(task, args, kwargs or {})
+    undisturbed = SimulatedRun(task, args, kwargs or {})
     undisturbed.live()
     judge = _Judge(undisturbed, same or (lambda end: end))
     kills = sum(judge.passed(life) for life in undisturbed.killed())
@@ -67,12 +67,12 @@ def crash_everywhere(
 class _Judge:
     """Holds lives to an undisturbed one."""
 
-    def __init__(self, undisturbed: Life, same: Callable[[End], Any]) -> None:
+    def __init__(self, undisturbed: SimulatedRun, same: Callable[[End], Any]) -> None:
         self._same = same
         self._end = same(undisturbed.end())
         self._recorded = undisturbed.store.recorded
 
-    def passed(self, life: Life) -> bool:
+    def passed(self, life: SimulatedRun) -> bool:
         """Live it to its end. Was it disturbed at all? Raises ``AssertionError`` if that shows."""
         life.live()
         faults = [*_differences(self._end, self._same(life.end())), *self._repeated(life)]
@@ -80,7 +80,7 @@ class _Judge:
             raise AssertionError(f"{life.disturbance or 'run again'}, {'; '.join(faults)}")
         return life.disturbance is not None
 
-    def _repeated(self, life: Life) -> Iterator[str]:
+    def _repeated(self, life: SimulatedRun) -> Iterator[str]:
         for (iteration, name), times in life.store.recorded.items():
             # A call that the undisturbed run does not make may be one that resumed runs make.
             if times > self._recorded[iteration, name] > 0:

@@ -1,13 +1,13 @@
-"""StoreMachine: any store against the memory store, over random sequences of operations.
+"""StoreMachine compares any store with the memory store, over random sequences of operations.
 
     class MyMachine(StoreMachine):
         def open(self):
-            return MyStore("somewhere")     # an empty one
+            return MyStore("somewhere")     # must be empty
 
     TestMyStore = MyMachine.TestCase
 
-Hypothesis makes up sequences of saves, rewrites, forks, prunes, sweeps, pins, deletions, crashes and
-lease operations; after each, both stores must have given the same answer and hold the same data.
+Hypothesis generates sequences of saves, rewrites, forks, prunes, sweeps, pins, deletions, crashes and
+lease operations. After each operation, both stores must have returned the same and contain the same.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import StoreError
-from celery_ckpt.records import Lease, RunRecord, RunStatus
+from celery_ckpt.records import AgentContents, Lease, RunRecord, RunStatus
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
-from celery_ckpt.testing.contract.fixtures import LONG_TTL
-from celery_ckpt.testing.contract.swept import SWEEP, sweep
-from celery_ckpt.testing.factories import make_checkpoint, make_message, make_run, make_step
-from celery_ckpt.testing.machine_rewriting import AGENTS, NAMES, RewritingRules
+from celery_ckpt.testing.contract.fixtures import LONG_TTL, SWEEP, sweep
+from celery_ckpt.testing.factories import (
+    changed_contents,
+    make_checkpoint,
+    make_message,
+    make_run,
+    make_step,
+)
 
+NAMES = ("a", "b", "{a}")
+AGENTS = st.sampled_from(NAMES)
 RUNS = st.sampled_from(("run", "other", "third"))
 ENDINGS = ("release", "update", "save", "settle")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,12 +45,12 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=4)
 
 
-class StoreMachine(RewritingRules, RuleBasedStateMachine):
-    """Subclass it with ``open``, and with ``reopen`` if the data outlives the store object."""
+class StoreMachine(RuleBasedStateMachine):
+    """Subclasses define ``open``, and ``reopen`` if the data outlives the store object."""
 
     def open(self) -> CheckpointStore:
         """Make an empty store."""
-        raise NotImplementedError("say how to make an empty store")
+        raise NotImplementedError("define `open`: it returns an empty store")
 
     def reopen(self, store: CheckpointStore) -> CheckpointStore:
         """Make another store object on the same data, as another process would."""
@@ -57,13 +63,13 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
         self.model = MemoryCheckpointStore()
         self.live: dict[str, Conversation] = {}
         self.saved: list[Checkpoint] = []
-        #: The leases that were given, as the model and as the store gave them.
+        #: All leases so far, each as the model and as the store returned it.
         self.leases: list[tuple[Lease, Lease]] = []
 
     def teardown(self) -> None:
         """Compare once more, and close the store."""
         if hasattr(self, "store"):
-            self.everything_is_the_same()
+            self.everything_is_equal()
             self.store.close()
 
     # -- saving --------------------------------------------------------------------------------------
@@ -88,7 +94,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
 
     @rule(agent_id=AGENTS, pick=st.integers(0, 50))
     def fork(self, agent_id: str, pick: int) -> None:
-        """Let an agent go on from any checkpoint ever made, of whichever agent."""
+        """Continue an agent from any earlier checkpoint of any agent."""
         if self.saved:
             self.live[agent_id] = self.saved[pick % len(self.saved)].conversation
             self.live[agent_id].append(make_message("forked"))
@@ -101,6 +107,20 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
             old = self.saved[pick % len(self.saved)]
             self._save(old.with_metadata("changed", "yes") if change else old)
 
+    @rule(agent_id=AGENTS, hold=st.integers(-1, 2), is_any=st.booleans())
+    def rewrite_agent(self, agent_id: str, hold: int, is_any: bool) -> None:
+        """Change everything that an agent has, or only look at it."""
+        model_lease, store_lease = self._lease(hold)
+
+        def change(contents: AgentContents) -> AgentContents | None:
+            return changed_contents(contents) if is_any else None
+
+        results = self._both(
+            lambda: self.model.rewrite(agent_id, change, model_lease),
+            lambda: self.store.rewrite(agent_id, change, store_lease),
+        )
+        assert results in (None, (True, True))
+
     def _save(self, checkpoint: Checkpoint, hold: int = -1) -> None:
         model_lease, store_lease = self._lease(hold)
         self._both(
@@ -112,7 +132,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
     def _lease(self, pick: int) -> tuple[Lease | None, Lease | None]:
         return self.leases[-1 - pick % len(self.leases)] if self.leases and pick >= 0 else (None, None)
 
-    # -- forgetting ----------------------------------------------------------------------------------
+    # -- removing ------------------------------------------------------------------------------------
 
     @rule(agent_id=AGENTS, keep=st.integers(0, 4))
     def prune(self, agent_id: str, keep: int) -> None:
@@ -132,7 +152,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
 
     @rule(after=st.sampled_from([None, 1.0]))
     def sweep(self, after: float | None) -> None:
-        """Let a sweep look at all that it is told of; at everything, if runs are to be forgotten."""
+        """Sweep all agents that are due; with ``after``, sweep all agents, and delete old runs."""
         for store in (self.model, self.store):
             for agent_id in NAMES if after else ():
                 store.schedule(agent_id, 0, SWEEP)
@@ -140,13 +160,13 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 50), label=st.sampled_from(["x", "y"]) | st.none())
     def pin(self, pick: int, label: str | None) -> None:
-        """Pin any checkpoint ever made, or free it."""
+        """Pin any earlier checkpoint, or remove its pin."""
         if self.saved:
             self._same(lambda store: store.pin(self.saved[pick % len(self.saved)].id, label))
 
     @rule()
     def crash_and_reopen(self) -> None:
-        """Forget all that the process remembered, as after a crash."""
+        """Discard everything that the process had in memory, as after a crash."""
         self.store = self.reopen(self.store)
         self.live = {name: _copied(conversation) for name, conversation in self.live.items()}
 
@@ -154,7 +174,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
 
     @rule(agent_id=AGENTS, over=st.integers(-1, 2))
     def acquire(self, agent_id: str, over: int) -> None:
-        """Try to take the lease, perhaps over another."""
+        """Acquire the lease, perhaps over another."""
         model_over, store_over = self._lease(over)
         if model_over and model_over.agent_id != agent_id:
             model_over = store_over = None
@@ -168,7 +188,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 3), renew=st.booleans())
     def renew_or_release(self, pick: int, renew: bool) -> None:
-        """Renew or release one of the leases ever given."""
+        """Renew or release one of the leases so far."""
         model_lease, store_lease = self._lease(pick)
         if model_lease and store_lease and renew:
             self._both(
@@ -214,7 +234,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
 
     @rule(agent_id=AGENTS, run_id=RUNS, hold=st.integers(-1, 2), verb=st.sampled_from(ENDINGS))
     def end_attempt(self, agent_id: str, run_id: str, hold: int, verb: str) -> None:
-        """Release a run, finish it, with a checkpoint or without, or settle it."""
+        """Release a run, finish it with or without a checkpoint, or settle it."""
         run = self.model.run(agent_id, run_id) or make_run(agent_id, run_id, created_at=BEGINNING)
         status = RunStatus.QUEUED if verb == "release" else RunStatus.SUCCEEDED
         run = run.model_copy(update={"status": status, "progress": ""})
@@ -236,14 +256,14 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
             assert leases[0].token == leases[1].token
             self.leases.append(leases)
 
-    # -- what must be the same -----------------------------------------------------------------------
+    # -- what must be equal --------------------------------------------------------------------------
 
     def _same(self, act: Callable[[CheckpointStore], Any]) -> None:
         results = self._both(lambda: act(self.model), lambda: act(self.store))
         assert results is None or results[0] == results[1]
 
     def _both(self, on_model: Callable[[], Any], on_store: Callable[[], Any]) -> tuple[Any, Any] | None:
-        """Do both; the store must refuse what the model refuses, for the same reason."""
+        """Do both. The store must refuse what the model refuses, with the same error."""
         try:
             expected = on_model()
         except StoreError as refusal:
@@ -253,14 +273,14 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
         return expected, on_store()
 
     @invariant()
-    def the_latest_is_the_same(self) -> None:
-        """Whoever resumes now finds the same."""
+    def the_latest_checkpoint_is_equal(self) -> None:
+        """A run that resumes now finds the same checkpoint in both stores."""
         for agent_id in NAMES if hasattr(self, "store") else ():
             assert self.store.load_latest(agent_id) == self.model.load_latest(agent_id)
 
     @rule()
-    def everything_is_the_same(self) -> None:
-        """Every answer about what is stored is the same."""
+    def everything_is_equal(self) -> None:
+        """Every read method returns the same from both stores."""
         assert sorted(self.store.agents()) == sorted(self.model.agents())
         for agent_id in NAMES:
             assert self.store.list(agent_id) == self.model.list(agent_id)
@@ -272,7 +292,7 @@ class StoreMachine(RewritingRules, RuleBasedStateMachine):
 
 
 def _copied(conversation: Conversation) -> Conversation:
-    """The same messages as new objects, as they come out of another process."""
+    """Return the messages as new objects, as another process would read them."""
     return Conversation(conversation.max_tokens, [m.to_dict() for m in conversation])
 
 
@@ -294,7 +314,7 @@ def _pins(store: CheckpointStore, agent_id: str) -> Any:
 
 
 def _runs(store: CheckpointStore, agent_id: str) -> Any:
-    """All about an agent's runs but the text by which each store tells progress."""
-    standing = store.activity(agent_id)
-    everything = [*store.runs(agent_id), *standing.open]
-    return standing.active, [run.model_copy(update={"progress": ""}) for run in everything]
+    """Return the runs of an agent, without the progress marks, which differ between stores."""
+    activity = store.activity(agent_id)
+    everything = [*store.runs(agent_id), *activity.open]
+    return activity.active, [run.model_copy(update={"progress": ""}) for run in everything]

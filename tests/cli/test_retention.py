@@ -13,7 +13,7 @@ import pytest
 
 from celery_ckpt import CheckpointStore, open_store
 from celery_ckpt.testing import make_checkpoint
-from celery_ckpt.testing.contract.swept import settled
+from celery_ckpt.testing.contract.fixtures import settled
 from tests.support.cli import Commands, commands_for, tell
 
 

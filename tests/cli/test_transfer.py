@@ -26,7 +26,7 @@ from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.runtime.broker.envelope import AGENT_HEADER
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.testing import Fault, FaultyStore
-from celery_ckpt.testing.contract.swept import settled
+from celery_ckpt.testing.contract.fixtures import settled
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 from celery_ckpt.transfer import export_agents, import_agents, sections
 from celery_ckpt.transfer.format import Sealer

@@ -15,10 +15,12 @@ from celery_ckpt.stores.encrypted import UnsealedStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.stores.wrapper import WrapperStore
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
-from celery_ckpt.testing.contract.checkpoints import CheckpointContract
-from celery_ckpt.testing.contract.ledger import LedgerContract
-from celery_ckpt.testing.contract.pins import PinsContract
-from celery_ckpt.testing.contract.rewrite import RewritingContract
+from celery_ckpt.testing.contract.checkpoints import CheckpointsContract
+from celery_ckpt.testing.contract.findings import FindingsContract
+from celery_ckpt.testing.contract.policies import PoliciesContract
+from celery_ckpt.testing.contract.rewrite import RewriteContract
+from celery_ckpt.testing.contract.runs import RunsContract
+from celery_ckpt.testing.contract.steps import StepsContract
 from celery_ckpt.testing.contract.turns import TurnsContract
 from tests.support.encryption import NEW, OLD, sealed
 
@@ -47,7 +49,15 @@ class TestSealedStore(OnMemory):
         return sealed(inner)
 
 
-class WhatIsSealed(CheckpointContract, RewritingContract, PinsContract, LedgerContract, TurnsContract):
+class WhatIsSealed(
+    CheckpointsContract,
+    RewriteContract,
+    PoliciesContract,
+    FindingsContract,
+    StepsContract,
+    RunsContract,
+    TurnsContract,
+):
     """The parts of the contract about what is sealed. Names, leases, moments and sweeps a sealed store
     passes on as they are: on memory, which is quick, it is held to those too.
     """

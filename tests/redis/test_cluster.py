@@ -9,7 +9,7 @@ from redis.cluster import ClusterNode
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.testing.contract.swept import sweep
+from celery_ckpt.testing.contract.fixtures import sweep
 from tests.support.redis_agents import every_verb, work
 from tests.support.servers.valkey import LOOPBACK, Valkey, cluster
 

@@ -9,7 +9,7 @@ import pytest
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.testing.contract.swept import sweep
+from celery_ckpt.testing.contract.fixtures import sweep
 from tests.support.redis_agents import checkpoint, line, talk, work
 from tests.support.servers.proxies import Proxy
 from tests.support.servers.valkey import Valkey

@@ -11,7 +11,7 @@ from redis import Redis
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
 from celery_ckpt.retention.policy import Rules
-from celery_ckpt.testing.contract.swept import sweep
+from celery_ckpt.testing.contract.fixtures import sweep
 from tests.support.redis_agents import checkpoint, line, run, talk, work
 from tests.support.servers.valkey import Valkey
 

@@ -17,7 +17,7 @@ from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.redis.server import Call, Server
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_run, make_step
-from celery_ckpt.testing.contract.swept import judged, settled
+from celery_ckpt.testing.contract.fixtures import judged, settled
 
 
 class Died(BaseException):

@@ -16,7 +16,7 @@ from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.stores.redis.run_line import run_line
 from celery_ckpt.stores.redis.server import Call
 from celery_ckpt.testing import make_run, make_step
-from celery_ckpt.testing.contract.swept import judged, settled, sweep
+from celery_ckpt.testing.contract.fixtures import judged, settled, sweep
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -14,7 +14,7 @@ from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.redis.checkpoints import Lines
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
-from celery_ckpt.testing.contract.swept import judged, sweep
+from celery_ckpt.testing.contract.fixtures import judged, sweep
 
 AGENTS, SAVES, KEEP = 4, 30, 2
 RULES = Rules(keep=KEEP, forget_after=60)

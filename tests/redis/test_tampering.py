@@ -16,7 +16,7 @@ from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.stores.redis import doctor
 from celery_ckpt.testing import make_checkpoint, make_message, make_step
-from celery_ckpt.testing.contract.swept import judged, settled
+from celery_ckpt.testing.contract.fixtures import judged, settled
 from tests.support.redis_agents import run, work
 from tests.support.servers.valkey import Valkey
 

@@ -34,7 +34,7 @@ MESSAGES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-class CheckpointContract(ContractFixtures):
+class CheckpointsContract(ContractFixtures):
     """What is saved is loaded."""
 
     def test_what_is_loaded_equals_what_was_saved(self, store: CheckpointStore) -> None:

@@ -11,8 +11,7 @@ from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.findings import damage_in
-from celery_ckpt.testing.contract.fixtures import ContractFixtures
-from celery_ckpt.testing.contract.swept import sweep
+from celery_ckpt.testing.contract.fixtures import ContractFixtures, sweep
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
 
 #: Makes what is stored of a checkpoint, but not its messages, unreadable.

@@ -26,7 +26,7 @@ def refused_writes(store: CheckpointStore, lease: Lease | None, error: type[Exce
     assert (store.list("agent"), store.steps("agent", "run"), store.runs("agent")) == before
 
 
-class LeaseContract(ContractFixtures):
+class LeasesContract(ContractFixtures):
     """Only the holder writes."""
 
     @pytest.fixture

@@ -1,239 +1,231 @@
-"""The contract: forgetting."""
+"""The contract: what a sweep is told, sees and does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-import pytest
-
-from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.records import RunStatus
+from celery_ckpt.retention.policy import Rules
+from celery_ckpt.retention.report import AgentPolicy, PrunePlan
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
-from celery_ckpt.testing.factories import (
-    make_checkpoint,
-    make_conversation,
-    make_message,
-    make_run,
-    make_step,
+from celery_ckpt.testing.contract.fixtures import (
+    LONG_TTL,
+    SWEEP,
+    ContractFixtures,
+    judged,
+    saved,
+    settled,
+    sweep,
 )
+from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 
 class PruningContract(ContractFixtures):
-    """What is pruned is gone, and nothing else."""
+    """Nothing that changes is overlooked, and nothing that is needed goes."""
 
-    def test_pruning_keeps_the_newest(self, store: CheckpointStore) -> None:
-        saved = [make_checkpoint("agent", iteration=i) for i in range(10)]
-        for checkpoint in saved:
-            store.save(checkpoint)
+    # -- what a sweep is told ------------------------------------------------------------------------
 
-        assert store.prune("agent", 3) == 7
-        assert store.list("agent") == saved[:-4:-1]
-        assert store.load(saved[0].id) is None
-        assert store.prune("agent", 3) == 0
+    def test_a_sweep_is_told_once_of_an_agent_that_was_saved(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 3)
+        saved(store, "{other}", 1)
 
-    def test_pruning_goes_by_the_order_of_saving_not_by_the_clock(self, store: CheckpointStore) -> None:
-        due_at = datetime(2026, 1, 1, tzinfo=UTC)
-        saved = [
-            make_checkpoint().model_copy(update={"created_at": due_at - timedelta(days=day)})
-            for day in range(3)
-        ]
-        for checkpoint in saved:
-            store.save(checkpoint)
+        assert store.count_due(SWEEP) == 2
+        assert sorted(name for name, _ in store.claim_due(10, LONG_TTL, SWEEP)) == ["agent", "{other}"]
+        assert store.claim_due(10, LONG_TTL, SWEEP) == []
+        assert store.count_due(SWEEP) == 0
+        assert store.claim_due(10, LONG_TTL) == [], "a watchdog has nothing to do with it"
 
-        store.prune("agent", 1)
+    def test_a_sweep_that_is_done_with_an_agent_hears_of_it_when_it_changes(
+        self, store: CheckpointStore, other_store: CheckpointStore
+    ) -> None:
+        saved(store, "agent", 2)
+        assert sweep(store) == ["agent"]
+        assert sweep(store) == []
 
-        assert store.list("agent") == [saved[-1]]
+        saved(store, "agent", 1)
+        assert sweep(other_store) == ["agent"]
+        saved(other_store, "agent", 1)
+        assert sweep(store) == ["agent"]
+        saved(store, "agent", 1)
+        saved(store, "agent", 1)
+        assert sweep(store) == ["agent"]
+        assert sweep(store) == []
 
-    def test_nobody_keeps_less_than_nothing(self, store: CheckpointStore) -> None:
-        store.save(make_checkpoint())
+    def test_a_sweep_hears_of_a_run_that_is_settled(self, store: CheckpointStore) -> None:
+        start = store.start_run(make_run("agent", "run"), "me", LONG_TTL)
+        sweep(store)
+        ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
+        store.settle_run(ended, start.lease)
 
-        with pytest.raises(ValueError, match="keep"):
-            store.prune("agent", -1)
-        with pytest.raises(ValueError, match="limit"):
-            store.list("agent", limit=-1)
-        with pytest.raises(ValueError, match="checkpoint id"):
-            store.remove("agent", ["\ud800"])
-        assert len(store.list("agent")) == 1
+        assert sweep(store) == ["agent"]
 
-    def test_pruning_one_agent_leaves_the_others_alone(self, store: CheckpointStore) -> None:
-        for iteration in range(5):
-            store.save(make_checkpoint("one", iteration=iteration))
-            store.save(make_checkpoint("two", iteration=iteration))
-
-        assert store.prune("one", 2) == 3
-        assert (len(store.list("one")), len(store.list("two"))) == (2, 5)
-
-    def test_what_stays_loads_whole_although_older_ones_wrote_its_messages(
+    def test_an_agent_that_changes_while_it_is_swept_is_told_again(
         self, store: CheckpointStore
     ) -> None:
-        conversation, saved = make_conversation(0), []
-        for iteration in range(20):
-            conversation.append(make_message())
-            saved.append(make_checkpoint("agent", conversation, iteration))
-            store.save(saved[-1])
+        saved(store, "agent", 2)
+        for change in (
+            lambda: saved(store, "agent", 1),
+            lambda: store.pin(store.history("agent")[-1].id, "mine"),
+        ):
+            plans = judged(store, Rules(keep=1), retry=-1)
+            change()
+            store.apply(plans)
+            assert sweep(store, Rules(keep=1)) == ["agent"]
+        assert sweep(store) == []
 
-        store.prune("agent", 2)
-        conversation.append(make_message())
-        saved.append(make_checkpoint("agent", conversation, 20))
-        store.save(saved[-1])
+    def test_a_sweep_looks_again_when_it_said(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 2)
+        [plan] = judged(store)
+        store.apply([PrunePlan(plan.snapshot, plan.due_at, again=LONG_TTL)])
+        assert sweep(store) == []
 
-        assert store.list("agent") == saved[:-4:-1]
+        saved(store, "agent", 1)  # not to be kept waiting by that
+        [plan] = judged(store)
+        store.apply([PrunePlan(plan.snapshot, plan.due_at, again=-1)])
+        assert sweep(store) == ["agent"]
 
-    def test_pruning_to_nothing_lets_the_agent_begin_anew(self, store: CheckpointStore) -> None:
-        conversation = make_conversation(5)
-        for iteration in range(3):
-            store.save(make_checkpoint("agent", conversation, iteration))
+    def test_a_moment_that_an_agent_was_given_meanwhile_stays(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 2)
+        plans = judged(store)
+        store.schedule("agent", -1, SWEEP)
+        store.apply(plans)
 
-        assert store.prune("agent", 0) == 3
-        assert store.load_latest("agent") is None
-        assert store.list("agent") == []
-        conversation.append(make_message())
-        again = make_checkpoint("agent", conversation)
-        store.save(again)
-        assert store.list("agent") == [again]
+        assert sweep(store) == ["agent"]
 
-    def test_a_compacted_history_can_be_pruned(self, store: CheckpointStore) -> None:
-        conversation = make_conversation(40)
-        store.save(make_checkpoint("agent", conversation))
-        saved = []
-        for _ in range(5):
-            kept = conversation.messages
-            conversation.replace([kept[0], make_message("summary"), *kept[-3:]])
-            conversation.append(make_message())
-            saved.append(make_checkpoint("agent", conversation))
-            store.save(saved[-1])
-
-        assert store.prune("agent", 2) == 4
-        assert store.list("agent") == saved[:-3:-1]
-
-    def test_any_checkpoints_can_be_removed(self, store: CheckpointStore) -> None:
-        conversation, saved = make_conversation(2), []
-        for iteration in range(6):
-            conversation.append(make_message())
-            saved.append(make_checkpoint("agent", conversation, iteration))
-            store.save(saved[-1])
-
-        gone = [saved[1].id, saved[5].id, "never-there"]
-
-        assert store.remove("agent", gone) == 2
-        assert store.remove("agent", gone) == 0
-        assert store.load_latest("agent") == saved[4]
-        assert store.list("agent") == [saved[4], saved[3], saved[2], saved[0]]
-
-    def test_another_agents_checkpoint_is_not_removed(self, store: CheckpointStore) -> None:
-        native = make_checkpoint("agent")
-        foreign = Checkpoint(**{**make_checkpoint("agent").__dict__, "id": "an id of its own"})
-        for checkpoint in (native, foreign, make_checkpoint("other")):
-            store.save(checkpoint)
-
-        assert store.remove("other", [native.id, foreign.id]) == 0
-        assert store.load(native.id) == native
-        assert store.load(foreign.id) == foreign
-
-    def test_an_id_that_was_removed_may_be_saved_again(self, store: CheckpointStore) -> None:
-        first, second = make_checkpoint(), make_checkpoint()
-        store.save(first)
-        store.save(second)
-        store.remove("agent", [first.id])
-
-        store.save(first)
-
-        assert store.list("agent") == [first, second]
-
-    @pytest.mark.parametrize("agent_id", ["agent", "a*", "{x}"])
-    def test_deleting_an_agent_leaves_nothing_of_it(
-        self, store: CheckpointStore, agent_id: str
-    ) -> None:
-        other = make_checkpoint("other")
-        store.save(other)
-        saved = make_checkpoint(agent_id)
-        store.save(saved)
-        store.save(make_checkpoint(agent_id))
-        store.add_run(make_run(agent_id, "run"))
-        store.record_step(make_step(agent_id))
-        store.save(Checkpoint(**{**make_checkpoint(agent_id).__dict__, "id": "an id from elsewhere"}))
-        store.acquire(agent_id, "owner", LONG_TTL)
-
-        assert store.delete(agent_id) == 3
-
-        assert store.load_latest(agent_id) is None
-        assert store.load(saved.id) is None
-        assert (store.list(agent_id), store.steps(agent_id, "run"), store.runs(agent_id)) == (
-            [],
-            [],
-            [],
-        )
-        assert store.holder(agent_id) is None
-        assert list(store.agents()) == ["other"]
-        assert store.load_latest("other") == other
-        assert store.delete(agent_id) == 0
-        assert list(store.findings()) == []
-
-    def test_a_deleted_agent_that_is_taken_up_by_who_knew_it_is_among_all_agents(
-        self, store: CheckpointStore, other_store: CheckpointStore
-    ) -> None:
-        verbs: list[Callable[[], object]] = [
-            lambda: store.acquire("agent", "owner", LONG_TTL),
-            lambda: store.add_run(make_run("agent", "run")),
-            lambda: store.record_step(make_step("agent")),
-            lambda: store.start_run(make_run("agent", "run"), "owner", LONG_TTL),
-        ]
-        for take_up in verbs:
-            take_up()
-            other_store.delete("agent")
-            take_up()
-            assert list(other_store.agents()) == ["agent"]
-            other_store.delete("agent")
-
-    def test_a_deleted_agent_can_be_saved_again_by_who_knew_it(self, store: CheckpointStore) -> None:
-        conversation = make_conversation(8)
-        store.save(make_checkpoint("agent", conversation))
+    def test_an_agent_that_is_not_there_is_not_told_again(self, store: CheckpointStore) -> None:
+        saved(store, "agent", 1)
+        found = store.claim_due(10, -1, SWEEP)
         store.delete("agent")
-        store.save(make_checkpoint("agent", make_conversation(9)))
+        store.schedule("nobody", 0, SWEEP)
+        sweep(store)
 
-        conversation.append(make_message())
-        again = make_checkpoint("agent", conversation)
-        store.save(again)
+        assert found[0][0] == "agent"
+        assert store.claim_due(10, LONG_TTL, SWEEP) == []
+        assert [snapshot.seen for snapshot in store.snapshots(["agent"])] == [""]
+        assert list(store.agents()) == []
 
-        assert store.load_latest("agent") == again
+    # -- what it sees --------------------------------------------------------------------------------
 
-    def test_a_checkpoint_that_came_back_elsewhere_is_no_ground_to_build_on(
-        self, store: CheckpointStore, other_store: CheckpointStore
+    def test_a_sight_has_what_it_takes_to_judge(self, store: CheckpointStore) -> None:
+        history = saved(store, "agent", 3)
+        [snapshot, nobody] = store.snapshots(["agent", "nobody"])
+
+        assert [mark.id for mark in snapshot.marks] == [one.id for one in reversed(history)]
+        assert [mark.seq for mark in snapshot.marks] == [one.seq for one in store.history("agent")]
+        assert [mark.created_at for mark in snapshot.marks] == [one.created_at for one in history[::-1]]
+        assert (snapshot.is_busy, snapshot.is_named_by_task, snapshot.last_run) == (False, False, None)
+        assert (nobody.seen, nobody.marks) == ("", [])
+
+    def test_a_sight_knows_the_runs(self, store: CheckpointStore) -> None:
+        store.add_run(make_run("agent", "agent"))
+        store.add_run(make_run("agent", "later", keep=7, max_age=60.0))
+        [snapshot] = store.snapshots(["agent"])
+        assert (snapshot.is_busy, snapshot.is_named_by_task) == (True, True)
+        assert snapshot.last_run is not None
+        assert (snapshot.last_run.run_id, snapshot.last_run.keep, snapshot.last_run.max_age) == (
+            "later",
+            7,
+            60,
+        )
+
+        lease = store.acquire("leased", "me", LONG_TTL)
+        assert store.snapshots(["leased"])[0].is_busy
+        store.release(lease)
+        assert not store.snapshots(["leased"])[0].is_busy
+
+    def test_whatever_changes_an_agent_changes_what_is_seen(self, store: CheckpointStore) -> None:
+        run = make_run("agent", "run")
+        seen = [""]
+
+        def look() -> None:
+            [snapshot] = store.snapshots(["agent"])
+            assert snapshot.seen != seen[-1]
+            assert store.snapshots(["agent"])[0].seen == snapshot.seen
+            seen.append(snapshot.seen)
+
+        saved(store, "agent", 1)
+        look()
+        store.add_run(run)
+        look()
+        lease = store.start_run(run, "me", LONG_TTL).lease
+        look()
+        store.record_step(make_step("agent", "run"), lease)
+        look()
+        ended = run.model_copy(update={"status": RunStatus.FAILED})
+        store.settle_run(ended, lease)
+        look()
+        store.update_run(run)
+        look()
+        store.set_policy("agent", AgentPolicy(), AgentPolicy(keep=3))
+        look()
+
+    # -- what it does --------------------------------------------------------------------------------
+
+    def test_what_was_judged_goes_and_nothing_else(self, store: CheckpointStore) -> None:
+        history, others = saved(store, "agent", 6), saved(store, "other", 2)
+
+        pruned = {one.agent_id: one for one in store.apply(judged(store, Rules(keep=2)))}
+
+        assert store.list("agent") == history[:-3:-1]
+        assert store.list("other") == others[::-1]
+        assert pruned["agent"].checkpoints == 4
+        assert set(pruned["agent"].ids) == {one.id for one in history[:4]}
+        assert not pruned["other"].is_any
+        assert store.load(history[0].id) is None
+
+    def test_what_is_saved_meanwhile_stays(self, store: CheckpointStore) -> None:
+        history = saved(store, "agent", 4)
+        plans = judged(store, Rules(keep=1))
+        later = saved(store, "agent", 2, history[-1])
+        [pruned] = store.apply(plans)
+
+        assert pruned.checkpoints == 3
+        assert store.list("agent") == [*later[::-1], history[-1]]
+
+    def test_an_agent_that_somebody_takes_up_meanwhile_keeps_its_latest(
+        self, store: CheckpointStore
     ) -> None:
-        conversation = make_conversation(3)
-        for _ in range(3):
-            conversation.append(make_message())
-            saved = make_checkpoint("agent", conversation)
-            store.save(saved)
-        other_store.delete("agent")
-        other_store.save(make_checkpoint("agent", make_conversation(7)))
-        other_store.save(Checkpoint.from_bytes(saved.to_bytes()))
+        for agent_id in ("quiet", "taken up", "resumed"):
+            saved(store, agent_id, 2)
+            settled(store, agent_id, agent_id, None, RunStatus.CANCELLED)
+        latest = {name: store.load_latest(name) for name in store.agents()}
+        plans = judged(store, Rules(keep=None, max_age=1), retry=-1, later=timedelta(days=1))
+        assert [len(plan.drop) for plan in plans] == [2, 2, 2]
+        store.start_run(make_run("taken up", "next"), "me", LONG_TTL)
+        store.update_run(make_run("resumed", "resumed"))
 
-        conversation.append(make_message())
-        later = make_checkpoint("agent", conversation)
-        store.save(later)
+        pruned = {one.agent_id: one.checkpoints for one in store.apply(plans)}
 
-        assert other_store.load_latest("agent") == later
-        assert other_store.load(saved.id) == saved
+        assert pruned == {"quiet": 2, "taken up": 0, "resumed": 0}
+        assert store.load_latest("quiet") is None
+        for agent_id in ("taken up", "resumed"):
+            assert store.load_latest(agent_id) == latest[agent_id]
+        [*again] = store.apply(judged(store, Rules(keep=1)))
+        assert {one.agent_id: one.checkpoints for one in again} == {"taken up": 1, "resumed": 1}
 
-    def test_the_order_goes_on_after_everything_was_pruned(self, store: CheckpointStore) -> None:
-        store.save(make_checkpoint("agent"))
-        store.save(make_checkpoint("agent"))
-        [latest, _] = store.history("agent")
-        store.prune("agent", 0)
-        store.save(make_checkpoint("agent"))
+    def test_an_agent_is_forgotten_only_if_nothing_has_changed(self, store: CheckpointStore) -> None:
+        for agent_id in ("quiet", "busy"):
+            run = make_run(agent_id, agent_id)
+            lease = store.start_run(run, "me", LONG_TTL).lease
+            store.save(make_checkpoint(agent_id), lease)
+            store.settle_run(run.model_copy(update={"status": RunStatus.FAILED}), lease)
+        plans = judged(store, Rules(forget_after=1), later=timedelta(days=1))
+        assert all(plan.forget for plan in plans)
+        store.update_run(make_run("busy", "busy"))  # somebody resumes it
 
-        [info] = store.history("agent")
-        assert info.seq > latest.seq
+        pruned = {one.agent_id: one for one in store.apply(plans)}
 
-    def test_all_agents_are_listed_once(self, store: CheckpointStore) -> None:
-        names = {f"agent-{number}" for number in range(40)}
-        for name in names:
-            store.save(make_checkpoint(name))
-            store.save(make_checkpoint(name))
-        store.add_run(make_run("with-a-run"))
-        store.record_step(make_step("with-a-step"))
-        store.acquire("with-a-lease", "owner", LONG_TTL)
+        assert (pruned["quiet"].forgotten, pruned["quiet"].checkpoints) == (True, 1)
+        assert not pruned["busy"].is_any
+        assert list(store.agents()) == ["busy"]
+        assert store.run("busy", "busy") is not None
+        assert (store.runs("quiet"), store.list("quiet")) == ([], [])
+        assert store.count_due(SWEEP) == 0
 
-        assert sorted(store.agents()) == sorted(names | {"with-a-run", "with-a-step", "with-a-lease"})
+    def test_repeating_a_verdict_does_no_harm(self, store: CheckpointStore) -> None:
+        history = saved(store, "agent", 4)
+        plans = judged(store, Rules(keep=2))
+
+        assert store.apply(plans)[0].checkpoints == 2
+        assert store.apply(plans)[0].checkpoints == 0
+        assert store.list("agent") == history[:-3:-1]

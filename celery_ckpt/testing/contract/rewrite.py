@@ -10,13 +10,13 @@ from celery_ckpt.records import AgentContents, RunStatus
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import (
+    changed_contents,
     make_checkpoint,
     make_conversation,
     make_message,
     make_run,
     make_step,
 )
-from celery_ckpt.testing.machine_rewriting import emphasized
 
 
 def _worked(store: CheckpointStore) -> Conversation:
@@ -42,7 +42,7 @@ def _contents(store: CheckpointStore) -> AgentContents:
     return found[0]
 
 
-class RewritingContract(ContractFixtures):
+class RewriteContract(ContractFixtures):
     """Everything of an agent can be written anew."""
 
     def test_all_of_an_agent_can_be_looked_at(self, store: CheckpointStore) -> None:
@@ -57,10 +57,10 @@ class RewritingContract(ContractFixtures):
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         _worked(store)
-        louder = emphasized(_contents(store))
+        louder = changed_contents(_contents(store))
         pins = [info.pin for info in store.history("agent")]
 
-        assert store.rewrite("agent", emphasized)
+        assert store.rewrite("agent", changed_contents)
 
         for each in (store, other_store):
             assert each.list("agent") == louder.checkpoints[::-1]
@@ -75,7 +75,7 @@ class RewritingContract(ContractFixtures):
     ) -> None:
         conversation = _worked(store)
         seq = store.history("agent")[0].seq
-        store.rewrite("agent", emphasized)
+        store.rewrite("agent", changed_contents)
         conversation.append(make_message("by who knew it before"))
         first = make_checkpoint("agent", conversation, 5)
         store.save(first)
@@ -130,7 +130,7 @@ class RewritingContract(ContractFixtures):
         _worked(store)
         newest, *older = store.history("agent")
         store.remove("agent", [newest.id])
-        store.rewrite("agent", emphasized)
+        store.rewrite("agent", changed_contents)
         store.save(make_checkpoint("agent"))
         assert store.history("agent")[0].seq > newest.seq
         assert [info.id for info in store.history("agent")[1:]] == [info.id for info in older]
@@ -139,7 +139,7 @@ class RewritingContract(ContractFixtures):
         start = store.start_run(make_run("agent", "run", envelope={"e": 1}), "me", LONG_TTL)
         store.add_run(make_run("agent", "next"))
         store.start_run(make_run("agent", "next"), "me", LONG_TTL)
-        store.rewrite("agent", emphasized, start.lease)
+        store.rewrite("agent", changed_contents, start.lease)
         standing = store.activity("agent")
         assert standing.active == "run"
         assert [run.status for run in standing.open] == [RunStatus.RUNNING, RunStatus.BLOCKED]
@@ -151,13 +151,13 @@ class RewritingContract(ContractFixtures):
         lease = store.acquire("agent", "me", LONG_TTL)
         before = store.list("agent")
         with pytest.raises(LeaseHeld):
-            store.rewrite("agent", emphasized)
+            store.rewrite("agent", changed_contents)
         assert store.rewrite("agent", lambda contents: None), "to look is allowed"
         assert store.list("agent") == before
-        assert store.rewrite("agent", emphasized, lease)
+        assert store.rewrite("agent", changed_contents, lease)
         store.release(lease)
         with pytest.raises(LeaseLost):
-            store.rewrite("agent", emphasized, lease)
+            store.rewrite("agent", changed_contents, lease)
 
     def test_there_is_nothing_to_rewrite_of_an_agent_that_is_not_there(
         self, store: CheckpointStore

@@ -6,7 +6,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 
 
-class WatchingContract(ContractFixtures):
+class ScheduleContract(ContractFixtures):
     """Each agent that is watched has a moment; when it has come, one caller is told."""
 
     def test_an_agent_whose_moment_has_come_is_named_to_one_caller(

@@ -1,45 +1,52 @@
-"""StoreContract: the promises of ``celery_ckpt.store``, as tests.
+"""StoreContract: the promises of ``celery_ckpt.store`` as tests.
 
-Subclass it in a test module, give it a ``store`` fixture, and pytest runs the whole contract:
+Subclass it in a test module and define a ``store`` fixture. pytest then runs the whole contract:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
         def store(self):
             return MyStore()
 
-Give an ``other_store`` fixture too (another object on the same data, as another process would have
-one) if the store's data can be shared; and a ``clock`` fixture with the ``FakeClock`` that the store
-was made with, if it takes one, so that no test has to wait for a lease to end.
+If processes can share the data of the store, also define an ``other_store`` fixture: another store
+object on the same data. If the store takes a clock, define a ``clock`` fixture with the ``FakeClock``
+of the store, so that no test has to wait for a lease to expire.
 """
 
 from __future__ import annotations
 
-from celery_ckpt.testing.contract.checkpoints import CheckpointContract
+from celery_ckpt.testing.contract.checkpoints import CheckpointsContract
 from celery_ckpt.testing.contract.concurrency import ConcurrencyContract
-from celery_ckpt.testing.contract.leases import LeaseContract
-from celery_ckpt.testing.contract.ledger import LedgerContract
+from celery_ckpt.testing.contract.findings import FindingsContract
+from celery_ckpt.testing.contract.leases import LeasesContract
 from celery_ckpt.testing.contract.names import NamesContract
-from celery_ckpt.testing.contract.old_runs import OldRunsContract
-from celery_ckpt.testing.contract.pins import PinsContract
+from celery_ckpt.testing.contract.policies import PoliciesContract
 from celery_ckpt.testing.contract.pruning import PruningContract
-from celery_ckpt.testing.contract.rewrite import RewritingContract
-from celery_ckpt.testing.contract.schedule import WatchingContract
-from celery_ckpt.testing.contract.sweep import SweepingContract
+from celery_ckpt.testing.contract.removal import RemovalContract
+from celery_ckpt.testing.contract.rewrite import RewriteContract
+from celery_ckpt.testing.contract.run_pruning import RunPruningContract
+from celery_ckpt.testing.contract.runs import RunsContract
+from celery_ckpt.testing.contract.schedule import ScheduleContract
+from celery_ckpt.testing.contract.steps import StepsContract
 from celery_ckpt.testing.contract.turns import TurnsContract
 
 
 class StoreContract(
-    CheckpointContract,
+    # An agent's history
     NamesContract,
-    PruningContract,
-    RewritingContract,
-    SweepingContract,
-    OldRunsContract,
-    PinsContract,
-    LeaseContract,
-    LedgerContract,
+    CheckpointsContract,
+    StepsContract,
+    RunsContract,
+    RemovalContract,
+    RewriteContract,
+    # Who may write, and which run is next
+    LeasesContract,
     TurnsContract,
-    WatchingContract,
+    ScheduleContract,
     ConcurrencyContract,
+    # What is deleted in time
+    PoliciesContract,
+    PruningContract,
+    RunPruningContract,
+    FindingsContract,
 ):
-    """The whole contract."""
+    """The whole contract. Each ancestor is one part of it, and can be used on its own."""

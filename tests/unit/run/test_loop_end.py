@@ -28,7 +28,7 @@ from celery_ckpt import (
 )
 from celery_ckpt.runtime.attempt import attempt
 from celery_ckpt.testing import crash_everywhere
-from celery_ckpt.testing.life import Life
+from celery_ckpt.testing.simulation import SimulatedRun
 from tests.support.run_host import Attempts, chat_reply
 
 app = Celery("loops", set_as_current=False)
@@ -217,14 +217,14 @@ def test_an_interrupted_loop_of_many_iterations_ends_the_same(case: Case) -> Non
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("body", [last_reply, goes_on, breaks, endless, changes])
 def test_a_run_is_not_handed_off_after_its_last_iteration(body: Body, strategy: str | None) -> None:
-    life = Life(task_of(without_async(body), strategy, per_task=1), (4,), {})
+    life = SimulatedRun(task_of(without_async(body), strategy, per_task=1), (4,), {})
     life.live()
     [run] = life.store.runs("crash_everywhere")
     assert run.attempts == 4  # handed off after the first three
 
 
 def test_a_run_of_one_iteration_is_not_handed_off_at_all() -> None:
-    life = Life(task_of(without_async(last_reply), "every:1", per_task=1), (1,), {})
+    life = SimulatedRun(task_of(without_async(last_reply), "every:1", per_task=1), (1,), {})
     life.live()
     [run] = life.store.runs("crash_everywhere")
     assert run.attempts == 1
@@ -274,7 +274,7 @@ def counting(run: AgentRun, limit: int) -> int:
 
 @pytest.mark.parametrize("per_task", PER_TASK)
 def test_what_the_last_checkpoint_holds_is_not_saved_again_at_the_end(per_task: int | None) -> None:
-    life = Life(task_of(counting, "every:1", per_task), (30,), {})
+    life = SimulatedRun(task_of(counting, "every:1", per_task), (30,), {})
     assert life.live() == 300
     life.store.prune("crash_everywhere", keep=3)
     assert [one.iteration for one in life.store.list("crash_everywhere")] == [30, 29, 28]
@@ -296,7 +296,10 @@ def test_what_the_body_changes_after_its_loop_is_saved_at_the_end(change: Any) -
         counting(run, 2)
         change(run)
 
-    lives = [Life(task_of(closing, "every:1"), (), {}), Life(task_of(counting, "every:1"), (2,), {})]
+    lives = [
+        SimulatedRun(task_of(closing, "every:1"), (), {}),
+        SimulatedRun(task_of(counting, "every:1"), (2,), {}),
+    ]
     for life in lives:
         life.live()
     changed, unchanged = [{**life.end(), "result": None} for life in lives]
@@ -383,7 +386,7 @@ def test_a_variable_that_is_unbound_because_the_limit_became_smaller_is_explaine
             reply = run.llm(think, run.conversation, turn)
         return reply.text
 
-    life = Life(task_of(shrinking, "every:1"), (), {}, stop_at=6)
+    life = SimulatedRun(task_of(shrinking, "every:1"), (), {}, stop_at=6)
     with pytest.raises(UnboundLocalError) as caught:
         life.live()
     assert "limit" in caught.value.__notes__[0]

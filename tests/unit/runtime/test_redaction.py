@@ -28,7 +28,7 @@ from celery_ckpt.run.control import HandOff
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.testing import crash_everywhere
-from celery_ckpt.testing.life import Life
+from celery_ckpt.testing.simulation import SimulatedRun
 from tests.support.ledger import Ledger
 from tests.support.tasks import redaction
 from tests.support.tasks.redaction import MODULE, SECRET
@@ -160,7 +160,7 @@ def stuck(run: AgentRun, value: Any) -> None:
 def test_a_hand_off_that_cannot_be_saved_is_a_failure_and_not_an_endless_loop(
     value: Any, reason: str
 ) -> None:
-    life = Life(stuck._get_current_object(), (value,), {})
+    life = SimulatedRun(stuck._get_current_object(), (value,), {})
     with pytest.raises((ValueError, RedactionFailed), match=reason):
         life.live()
     assert life.end()["status"] is RunStatus.FAILED
@@ -175,7 +175,7 @@ def rejecting(run: AgentRun, reason: str) -> None:
     ("reason", "kept"), [(f"not {SECRET}", "rejected: not <gone>"), ("unspeakable", "rejected")]
 )
 def test_why_a_body_rejects_its_message_is_redacted_too(reason: str, kept: str) -> None:
-    life = Life(rejecting._get_current_object(), (reason,), {})
+    life = SimulatedRun(rejecting._get_current_object(), (reason,), {})
     with pytest.raises(Reject):
         life.live()
     [run] = life.store.runs("crash_everywhere")
@@ -200,7 +200,7 @@ def test_an_error_with_half_a_character_is_kept_and_the_run_is_over(
     error: Exception, unlogged: None
 ) -> None:
     speaking.app.conf.ckpt_store_url = "memory://"
-    life = Life(speaking._get_current_object(), (error,), {})
+    life = SimulatedRun(speaking._get_current_object(), (error,), {})
     with pytest.raises(type(error)):
         life.live()
     [run] = life.store.runs("crash_everywhere")

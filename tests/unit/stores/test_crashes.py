@@ -17,7 +17,7 @@ from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.file import filesystem, journal
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
-from celery_ckpt.testing.contract.swept import settled, sweep
+from celery_ckpt.testing.contract.fixtures import settled, sweep
 from tests.support.killed_writers import assert_nothing_is_missing, killed_while_saving, started
 
 KILLS = 25

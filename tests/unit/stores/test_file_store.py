@@ -15,7 +15,7 @@ from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.file import journal as journal_module
 from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run, make_step
-from celery_ckpt.testing.contract.swept import sweep
+from celery_ckpt.testing.contract.fixtures import sweep
 
 
 def history(store: FileCheckpointStore, saves: int = 4, agent_id: str = "agent") -> list[Checkpoint]:

@@ -17,7 +17,7 @@ from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.redis import pruning
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
-from celery_ckpt.testing.contract.swept import judged, saved, settled, sweep
+from celery_ckpt.testing.contract.fixtures import judged, saved, settled, sweep
 
 NAMES = [f"agent {number}" for number in range(20)]
 

@@ -24,7 +24,7 @@ from celery_ckpt.stores.encrypted.rekey import Rekeyed
 from celery_ckpt.stores.file import directory, filesystem, journal, tables
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
-from celery_ckpt.testing.machine_rewriting import emphasized
+from celery_ckpt.testing.factories import changed_contents
 from tests.support.encryption import NEW, OLD, OTHER, sealed
 from tests.support.stored_bytes import MARKER, bytes_of_files, found_in
 
@@ -199,7 +199,7 @@ def test_in_redis_nothing_is_written_over_what_others_change_meanwhile(
 
         def interrupted(contents: AgentContents) -> AgentContents:
             CHANGES[how](other)
-            return emphasized(contents)
+            return changed_contents(contents)
 
         assert not store.rewrite("agent", interrupted)
         assert not any("loud" in checkpoint.metadata for checkpoint in other.list("agent"))

@@ -11,8 +11,14 @@ from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import AgentPolicy, PrunePlan
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
-from celery_ckpt.testing.contract.swept import SWEEP, judged, settled, sweep
+from celery_ckpt.testing.contract.fixtures import (
+    LONG_TTL,
+    SWEEP,
+    ContractFixtures,
+    judged,
+    settled,
+    sweep,
+)
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -34,7 +40,7 @@ def dropped(store: CheckpointStore, before: datetime, agent_id: str = "agent") -
     return pruned.runs
 
 
-class OldRunsContract(ContractFixtures):
+class RunPruningContract(ContractFixtures):
     """An agent of many tasks keeps the records of those that are not long over, and no others."""
 
     # -- which go ------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""The contract: steps and runs."""
+"""The contract of ``record_step``, ``steps`` and ``drop_steps``."""
 
 from __future__ import annotations
 
 import pytest
 
-from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge, LeaseLost, RunNotFound
+from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge, LeaseLost
 from celery_ckpt.records import RunStatus
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import ContractFixtures
@@ -12,8 +12,8 @@ from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 from celery_ckpt.usage import Usage
 
 
-class LedgerContract(ContractFixtures):
-    """What was done is remembered."""
+class StepsContract(ContractFixtures):
+    """Recorded steps are returned in order with exact values, and add to the usage of their run."""
 
     def test_steps_come_back_in_the_order_in_which_they_were_recorded(
         self, store: CheckpointStore
@@ -161,57 +161,3 @@ class LedgerContract(ContractFixtures):
         with pytest.raises(CheckpointTooLarge, match="Step 'big' of agent 'agent'"):
             store.record_step(make_step(key="big", value="x" * 3000))
         assert store.steps("agent", "run") == []
-
-    def test_a_run_is_added_once(self, store: CheckpointStore) -> None:
-        run = make_run("agent", "run", envelope={"args": [1, "é"], "kwargs": {}})
-
-        assert store.add_run(run) is True
-        assert store.add_run(run) is True
-        assert store.add_run(make_run("agent", "run", task="other")) is False
-        assert store.run("agent", "run") == run
-        assert store.run("agent", "none") is None
-        assert store.run("nobody", "run") is None
-
-    def test_a_run_is_updated(self, store: CheckpointStore) -> None:
-        run = make_run("agent", "run")
-        store.add_run(run)
-        done = run.model_copy(
-            update={"status": RunStatus.SUCCEEDED, "attempts": 3, "result": {"a": [1]}}
-        )
-
-        store.update_run(done)
-
-        assert store.run("agent", "run") == done
-
-    def test_a_run_is_open_until_its_record_says_that_it_is_settled(
-        self, store: CheckpointStore
-    ) -> None:
-        over = {"status": RunStatus.FAILED, "delivered": True}
-        run = make_run("agent", "updated")
-        assert store.add_run(make_run("agent", "imported", **over))
-        assert store.activity("agent").open == []
-        assert not store.snapshots(["agent"])[0].is_busy
-
-        store.add_run(run)
-        store.update_run(run.model_copy(update={"status": RunStatus.FAILED}))
-        assert len(store.activity("agent").open) == 1
-        store.update_run(run.model_copy(update=over))
-        assert store.activity("agent").open == []
-        store.update_run(run)
-        assert store.activity("agent").open == [run]
-
-    def test_a_run_that_was_never_added_cannot_be_updated(self, store: CheckpointStore) -> None:
-        with pytest.raises(RunNotFound, match="'agent' has no run 'run'"):
-            store.update_run(make_run("agent", "run"))
-        assert list(store.agents()) == []
-
-    def test_runs_are_listed_in_the_order_in_which_they_were_added(
-        self, store: CheckpointStore
-    ) -> None:
-        runs = [make_run("agent", f"run-{9 - number}") for number in range(4)]
-        for run in runs:
-            store.add_run(run)
-        runs[1] = runs[1].model_copy(update={"retries": 2})
-        store.update_run(runs[1])
-
-        assert store.runs("agent") == runs

@@ -63,7 +63,7 @@ class _CallBook(MemoryCheckpointStore):
 class _MortalStore(FaultyStore):
     """The store as one process sees it, which dies at a chosen write."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: SimulatedRun) -> None:
         super().__init__(life.store, life.fault)
         #: Writes are counted over all attempts.
         self.journal = life.journal
@@ -92,7 +92,7 @@ class _MortalStore(FaultyStore):
 class _Attempt(Attempt):
     """An attempt that knows where it can be handed off, and is where its life says so."""
 
-    def __init__(self, life: Life, store: _MortalStore, *args: Any) -> None:
+    def __init__(self, life: SimulatedRun, store: _MortalStore, *args: Any) -> None:
         super().__init__(*args)
         self._life, self._store = life, store
         self._has_ended_iteration = False
@@ -136,7 +136,7 @@ class _Attempt(Attempt):
             raise _HandedOff
 
 
-class Life:
+class SimulatedRun:
     """One run, from its beginning to its end, over all its attempts."""
 
     def __init__(
@@ -193,18 +193,18 @@ class Life:
             self.places += 1
             return self.places == self.stop_at
 
-    def killed(self) -> Iterator[Life]:
+    def killed(self) -> Iterator[SimulatedRun]:
         """The same again, killed at each of the writes that this one has made."""
         for at in range(1, self.writes + 1):
-            yield Life(*self._call, fault=Fault(at, "before", _die))
-            yield Life(*self._call, fault=Fault(at, "after", _die))
+            yield SimulatedRun(*self._call, fault=Fault(at, "before", _die))
+            yield SimulatedRun(*self._call, fault=Fault(at, "after", _die))
 
-    def handed_off(self) -> Iterator[Life]:
+    def handed_off(self) -> Iterator[SimulatedRun]:
         """The same again, handed off at each of the places that this one has passed."""
         for place in range(1, self.places + 1):
-            yield Life(*self._call, stop_at=place)
+            yield SimulatedRun(*self._call, stop_at=place)
         if self.passed_iterations:
-            yield Life(*self._call, is_one_by_one=True)
+            yield SimulatedRun(*self._call, is_one_by_one=True)
 
     def live(self) -> Any:
         """Make as many attempts as it takes, and return the result."""

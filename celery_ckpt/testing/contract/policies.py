@@ -1,22 +1,19 @@
-"""The contract: pins, notes, and what is found wrong with a store."""
+"""The contract of ``pin``, ``policy`` and ``set_policy``."""
 
 from __future__ import annotations
 
 import pytest
 
-from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import InvalidName
-from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
-from celery_ckpt.testing.contract.swept import judged, saved, sweep
-from celery_ckpt.testing.factories import make_checkpoint, make_run
+from celery_ckpt.testing.contract.fixtures import ContractFixtures, judged, saved, sweep
+from celery_ckpt.testing.factories import make_checkpoint
 
 
-class PinsContract(ContractFixtures):
-    """What was decided about an agent holds."""
+class PoliciesContract(ContractFixtures):
+    """Pins and limits of an agent are kept, and pruning observes them."""
 
     def test_a_checkpoint_can_be_pinned_as_it_is_saved(self, store: CheckpointStore) -> None:
         pinned = make_checkpoint("agent", metadata={"pin": "before-deploy"})
@@ -90,26 +87,3 @@ class PinsContract(ContractFixtures):
         assert store.policy("agent") == AgentPolicy()
         store.delete("agent")
         assert store.policy("agent") == AgentPolicy()
-
-    # -- what is found wrong -------------------------------------------------------------------------
-
-    def test_a_store_in_use_has_no_ailments(self, store: CheckpointStore) -> None:
-        saved(store, "agent", 3)
-        foreign = Checkpoint(**{**make_checkpoint("agent").__dict__, "id": "an id of its own"})
-        store.save(foreign)
-        store.start_run(make_run("running", "running"), "me", LONG_TTL)
-        store.pin(foreign.id, "mine")
-        sweep(store, Rules(keep=1))
-
-        assert list(store.findings()) == []
-
-    def test_a_moment_without_an_agent_is_found_and_removed(self, store: CheckpointStore) -> None:
-        for on in Schedule:
-            store.schedule("nobody", LONG_TTL, on)
-
-        assert [(found.subject, found.repaired) for found in store.findings()] == [
-            ("nobody", False),
-            ("nobody", False),
-        ]
-        assert all(found.repaired for found in store.findings(repair=True))
-        assert list(store.findings()) == []
