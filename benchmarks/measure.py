@@ -42,7 +42,7 @@ class Plan:
 
 
 QUICK = Plan(
-    points=(10, 20, 50, 100, 200), columns=(10, 100), read_at=100, short_agents=3, on=200, prunes=2,
+    points=(10, 20, 50, 100, 200), columns=(10, 100), read_at=100, short_agents=3, rounds=200, prunes=2,
     imports=3, batches=3, kills=1, fleet=500,
 )  # fmt: skip
 
