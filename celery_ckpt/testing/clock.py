@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 
 class FakeClock:
-    """A ``Clock`` for tests; ``advance`` makes time pass."""
+    """A ``Clock`` for tests. Time passes only by ``advance``."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start
 
     def now(self) -> datetime:
-        """The moment at which it stands."""
+        """Return the current time of this clock."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         self._now += timedelta(seconds=seconds)

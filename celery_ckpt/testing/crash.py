@@ -1,13 +1,13 @@
-"""crash_everywhere: does an agent end the same, wherever it is interrupted?
+"""crash_everywhere checks that an agent ends the same, wherever it is interrupted.
 
     def test_my_agent_survives():
         crash_everywhere(research, ("why is the sky blue?",))
 
-The agent runs once undisturbed. Then it runs once for every write to its store, killed just before the
-write or just after it, and once for every place where a worker that shuts down can hand it off; each
-time other attempts continue it until it ends. Conversation, state, metadata and result must be those of
-the undisturbed run, and no recorded call may be made again. What the agent calls must give the same
-answer to the same question. No broker, no worker and no server are needed.
+The agent first runs without interruption. Then it runs twice for every write to its store, killed just
+before the write and just after it, and once for every place where a worker that shuts down can hand it
+off. Each time, further attempts continue it until it ends. The conversation, state, metadata and result
+must equal those of the first run, and no recorded call may be made again. What the agent calls must
+return the same for the same arguments. No broker, worker or server is needed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from celery_ckpt.testing.simulation import End, SimulatedRun
 
 @dataclass(frozen=True)
 class CrashReport:
-    """What was tried."""
+    """What ``crash_everywhere`` has tried."""
 
-    #: How many writes one undisturbed run makes.
+    #: How many writes an uninterrupted run makes.
     writes: int
     #: How many runs were killed and continued.
     kills: int
@@ -32,7 +32,7 @@ class CrashReport:
     result: Any
     #: How many runs were handed off and continued.
     hand_offs: int = 0
-    #: How many calls one undisturbed run records.
+    #: How many calls an uninterrupted run records.
     calls: int = 0
 
 
@@ -44,51 +44,55 @@ def crash_everywhere(
     same: Callable[[End], Any] | None = None,
     hand_offs: bool = True,
 ) -> CrashReport:
-    """Kill an agent before and after every write, hand it off wherever it can be, and continue it.
+    """Kill an agent before and after every write, hand it off wherever possible, and continue it.
 
-    ``same`` maps an end to what must be equal, for agents whose messages contain times or new ids.
+    ``same`` maps the end of a run to what must be equal, for agents whose messages contain times or
+    new ids.
     ``hand_offs=False`` only kills.
 
     Raises:
-        AssertionError: a run ended in another way than an undisturbed one, or made a recorded call
-            again; the message says after which kill or hand-off.
-        Exception: the body raised it; a note says after which kill or hand-off.
+        AssertionError: a run ended differently from an uninterrupted one, or made a recorded call
+            again. The message names the kill or hand-off.
+        Exception: the body raised it. A note names the kill or hand-off.
     """
     task = task._get_current_object() if hasattr(task, "_get_current_object") else task
-    undisturbed = SimulatedRun(task, args, kwargs or {})
-    undisturbed.live()
-    judge = _Judge(undisturbed, same or (lambda end: end))
-    kills = sum(judge.passed(life) for life in undisturbed.killed())
-    stops = sum(judge.passed(life) for life in undisturbed.handed_off()) if hand_offs else 0
-    calls = undisturbed.store.recorded.total()
-    return CrashReport(undisturbed.writes, kills, undisturbed.result, stops, calls)
+    uninterrupted = SimulatedRun(task, args, kwargs or {})
+    uninterrupted.finish()
+    judge = _Judge(uninterrupted, same or (lambda end: end))
+    kills = sum(judge.passed(run) for run in uninterrupted.killed())
+    stops = sum(judge.passed(run) for run in uninterrupted.handed_off()) if hand_offs else 0
+    calls = uninterrupted.store.recorded.total()
+    return CrashReport(uninterrupted.writes, kills, uninterrupted.result, stops, calls)
 
 
 class _Judge:
-    """Holds lives to an undisturbed one."""
+    """Compares runs with an uninterrupted one."""
 
-    def __init__(self, undisturbed: SimulatedRun, same: Callable[[End], Any]) -> None:
+    def __init__(self, uninterrupted: SimulatedRun, same: Callable[[End], Any]) -> None:
         self._same = same
-        self._end = same(undisturbed.end())
-        self._recorded = undisturbed.store.recorded
+        self._end = same(uninterrupted.end())
+        self._recorded = uninterrupted.store.recorded
 
-    def passed(self, life: SimulatedRun) -> bool:
-        """Live it to its end. Was it disturbed at all? Raises ``AssertionError`` if that shows."""
-        life.live()
-        faults = [*_differences(self._end, self._same(life.end())), *self._repeated(life)]
+    def passed(self, run: SimulatedRun) -> bool:
+        """Run to the end, and return whether the run was interrupted at all.
+
+        Raises ``AssertionError`` if the run differs from the uninterrupted one.
+        """
+        run.finish()
+        faults = [*_differences(self._end, self._same(run.end())), *self._repeated(run)]
         if faults:
-            raise AssertionError(f"{life.disturbance or 'run again'}, {'; '.join(faults)}")
-        return life.disturbance is not None
+            raise AssertionError(f"{run.interruption or 'run again'}, {'; '.join(faults)}")
+        return run.interruption is not None
 
-    def _repeated(self, life: SimulatedRun) -> Iterator[str]:
-        for (iteration, name), times in life.store.recorded.items():
-            # A call that the undisturbed run does not make may be one that resumed runs make.
+    def _repeated(self, run: SimulatedRun) -> Iterator[str]:
+        for (iteration, name), times in run.store.recorded.items():
+            # Resumed runs may make calls that the uninterrupted run does not make.
             if times > self._recorded[iteration, name] > 0:
                 yield f"the recorded call {name!r} ({iteration_name(iteration)}) was made again"
 
 
 def _differences(expected: Any, found: Any) -> Iterator[str]:
-    """The first thing in which two ends differ, if any."""
+    """Yield the first difference between two ends, if any."""
     if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
         differing = [what for what, value in expected.items() if found[what] != value]
         for what in differing[:1]:

@@ -1,4 +1,4 @@
-"""Stores that fail, or kill their process, at a chosen write."""
+"""A store that fails, or kills its process, at a chosen write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class InjectedFault(StoreUnavailable):
 
 
 def kill_this_process() -> NoReturn:
-    """End this process as an out-of-memory killer would."""
+    """Kill this process, like an out-of-memory killer."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable: the process is dead")
 
@@ -58,7 +58,7 @@ def _fail() -> NoReturn:
 
 @dataclass
 class Fault:
-    """What happens at the ``at``-th write, counted from 1: before it is done, or after."""
+    """What happens before or after the ``at``-th write, counted from 1."""
 
     at: int
     when: Literal["before", "after"] = "before"
@@ -66,9 +66,9 @@ class Fault:
 
 
 class FaultyStore:
-    """Stands before a store and lets a fault happen; everything else goes through.
+    """Passes all calls to a store, and lets one fault happen.
 
-    It counts the writes, so that a first run without fault tells how many there are to fail at:
+    It counts the writes, so that a first run without a fault shows how many there are to fail at:
 
         for n in range(1, writes + 1):
             run_agent(FaultyStore(store, Fault(at=n, when="after", action=kill_this_process)))
@@ -76,13 +76,13 @@ class FaultyStore:
 
     def __init__(self, store: CheckpointStore, fault: Fault | None = None) -> None:
         self._store, self._fault = store, fault
-        #: What each write is, in order: "record of llm:ask, iteration 1".
+        #: A description of each write, in order: "record of llm:ask, iteration 1".
         self.journal: list[str] = []
         self._counting = Lock()
 
     @property
     def writes(self) -> int:
-        """How many writes have begun."""
+        """The number of writes that have begun."""
         return len(self.journal)
 
     def __getattr__(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class FaultyStore:
         return write
 
     def _begin(self, what: str) -> int:
-        """Number a write. Tools that run side by side write side by side."""
+        """Return the number of a new write. Parallel tools write concurrently."""
         with self._counting:
             self.journal.append(what)
             return len(self.journal)
@@ -111,7 +111,7 @@ class FaultyStore:
 
 
 def described(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """What a write of a store is, for people."""
+    """Return a description of a write, for reports."""
     run = kwargs.get("run")
     match name, args:
         case ("record_step", (Step(key=key), *_)) if key == MANUAL:
@@ -133,5 +133,5 @@ def described(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> st
 
 
 def iteration_name(number: int) -> str:
-    """What an iteration is called in reports: 0 is the code before the loop."""
+    """Return the name of an iteration in reports. Iteration 0 is the code before the loop."""
     return f"iteration {number}" if number else "before the first iteration"

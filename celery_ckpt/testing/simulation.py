@@ -1,7 +1,7 @@
-"""One run from its first attempt to its end, in one process, disturbed at a chosen place.
+"""One run from its first attempt to its end, in one process, interrupted at a chosen place.
 
-The store is in memory. A kill is simulated: from that write on, nothing of the attempt is written any
-more. A hand-off is what a worker that shuts down does, without the message.
+The store is in memory. A kill is simulated: from the chosen write on, the attempt writes nothing more.
+A hand-off is simulated by what a worker does when it shuts down, except that no message is published.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from celery_ckpt.usage import Usage
 
 _AGENT = _RUN = "crash_everywhere"
 _TTL = 3600.0
-#: A run that is handed off so often in a row and gets no further never ends.
+#: A run that is handed off this often in a row without progress never ends.
 _MOST_IDLE_ATTEMPTS = 3
 
-#: What is left of a run: ``conversation`` (its messages), ``state``, ``metadata`` and ``iteration`` of
-#: its last checkpoint; ``result`` and ``status`` of its record.
+#: What is left of a run when it has ended: ``conversation`` (its messages), ``state``, ``metadata`` and
+#: ``iteration`` of its last checkpoint; ``result`` and ``status`` of its record.
 End = dict[str, Any]
 
 
 class _Killed(BaseException):
-    """Stands for SIGKILL: nothing is written after it."""
+    """Simulates SIGKILL: nothing is written after it."""
 
 
 class _HandedOff(BaseException):
-    """The run is back in its queue, and this attempt is over."""
+    """The run is back in its queue, and this attempt has ended."""
 
 
 class _CallBook(MemoryCheckpointStore):
-    """A store that remembers which calls were recorded, also when it has dropped their steps."""
+    """A store that remembers which calls were recorded, even after it has dropped their steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,17 +56,17 @@ class _CallBook(MemoryCheckpointStore):
 
     @property
     def recorded(self) -> Counter[tuple[int, str]]:
-        """How often a call of that name was recorded in that iteration."""
+        """How often a call was recorded, by iteration and name."""
         return Counter(self._recorded)
 
 
 class _MortalStore(FaultyStore):
-    """The store as one process sees it, which dies at a chosen write."""
+    """The store of a simulated process, which dies at a chosen write."""
 
-    def __init__(self, life: SimulatedRun) -> None:
-        super().__init__(life.store, life.fault)
+    def __init__(self, simulated: SimulatedRun) -> None:
+        super().__init__(simulated.store, simulated.fault)
         #: Writes are counted over all attempts.
-        self.journal = life.journal
+        self.journal = simulated.journal
         self.is_dead = False
 
     def __getattr__(self, name: str) -> Any:
@@ -90,11 +90,11 @@ class _MortalStore(FaultyStore):
 
 
 class _Attempt(Attempt):
-    """An attempt that knows where it can be handed off, and is where its life says so."""
+    """An attempt that counts where it can be handed off, and is handed off where its run says so."""
 
-    def __init__(self, life: SimulatedRun, store: _MortalStore, *args: Any) -> None:
+    def __init__(self, simulated: SimulatedRun, store: _MortalStore, *args: Any) -> None:
         super().__init__(*args)
-        self._life, self._store = life, store
+        self._simulated, self._store = simulated, store
         self._has_ended_iteration = False
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
@@ -102,13 +102,13 @@ class _Attempt(Attempt):
         self._has_ended_iteration = event is CheckpointEvent.ITERATION
 
     def check(self, run: AgentRun) -> None:
-        """As in a worker that shuts down from the chosen place on."""
+        """Hand off at the chosen place, like a worker that shuts down."""
         super().check(run)
         if not self.context.settings.hand_off:
             return
         is_end, self._has_ended_iteration = self._has_ended_iteration, False
-        if self._life.is_to_stop_here():
-            self._life.where = self._place(run, is_end)
+        if self._simulated.stops_here():
+            self._simulated.where = self._place(run, is_end)
             raise self._stopped("crash_everywhere")
         if self.stop is not None:
             raise self.stop
@@ -117,27 +117,27 @@ class _Attempt(Attempt):
         if is_end:
             return f"after iteration {run.iteration}"
         where = f"in iteration {run.iteration}" if run.iteration else "before the first iteration"
-        return f"{where}, after {self._life.write(self._store.writes)}"
+        return f"{where}, after {self._simulated.write(self._store.writes)}"
 
     def iteration_ended(self, run: AgentRun) -> None:
-        """As with ``iterations_per_task=1``, if that is to be tried."""
+        """Hand off after each iteration, as with ``iterations_per_task=1``, if the run says so."""
         super().iteration_ended(run)
         if isinstance(self.strategy, Never):
             return
-        self._life.passed_iterations += 1
-        if self._life.is_one_by_one:
-            self._life.where = "after every iteration"
+        self._simulated.passed_iterations += 1
+        if self._simulated.is_one_by_one:
+            self._simulated.where = "after every iteration"
             raise self._stopped("crash_everywhere")
 
     def release(self, record: RunRecord, due_in: float, *, patience: float | None = None) -> None:
-        """Give up the lease. Nothing is sent: the life makes the next attempt."""
+        """Release the lease. No message is published: the simulated run makes the next attempt."""
         if not self._store.is_dead:
             super().release(record, due_in, patience=patience)
             raise _HandedOff
 
 
 class SimulatedRun:
-    """One run, from its beginning to its end, over all its attempts."""
+    """One run over all its attempts."""
 
     def __init__(
         self,
@@ -150,18 +150,18 @@ class SimulatedRun:
         is_one_by_one: bool = False,
     ) -> None:
         self._call = task, args, kwargs
-        #: Where it is killed.
+        #: Where the run is killed.
         self.fault = fault
-        #: At which of its places it is handed off; or after each of its iterations.
+        #: At which place the run is handed off; or whether it is after each iteration.
         self.stop_at, self.is_one_by_one = stop_at, is_one_by_one
         self.store = _CallBook()
-        #: What it has written.
+        #: A description of each write so far.
         self.journal: list[str] = []
-        #: How many places it has passed where it could be handed off.
+        #: How many places it has passed at which it could be handed off.
         self.places = 0
-        #: After how many iterations it could have made room for others.
+        #: After how many iterations it could have been handed off to let other runs start.
         self.passed_iterations = 0
-        #: Where it was handed off.
+        #: Where the run was handed off.
         self.where: str | None = None
         self.result: Any = None
         self._idle = 0
@@ -169,51 +169,51 @@ class SimulatedRun:
 
     @property
     def writes(self) -> int:
-        """How many writes it has begun."""
+        """The number of writes that have begun."""
         return len(self.journal)
 
     def write(self, number: int) -> str:
-        """A write, as a report names it."""
+        """Return the name of a write in reports."""
         return f"write {number} ({self.journal[number - 1]})"
 
     @property
-    def disturbance(self) -> str | None:
-        """What has happened to it, if anything has."""
+    def interruption(self) -> str | None:
+        """The kill or hand-off that has happened to the run, if any."""
         if self.where is not None:
             return f"handed off {self.where}"
         if self.fault is None or self.fault.at > self.writes:
             return None
         killed = f"killed just {self.fault.when} {self.write(self.fault.at)}"
-        # Then the kill cannot be the cause: the agent gives other results each time.
+        # Such a kill cannot be the cause of a difference: the agent returns something else each time.
         return f"{killed}, before the body began" if self.fault.at == 1 else killed
 
-    def is_to_stop_here(self) -> bool:
-        """Is this the place to be handed off at? Tools that run side by side pass side by side."""
+    def stops_here(self) -> bool:
+        """True if this is the place to hand off at. Parallel tools pass places concurrently."""
         with self._passing:
             self.places += 1
             return self.places == self.stop_at
 
     def killed(self) -> Iterator[SimulatedRun]:
-        """The same again, killed at each of the writes that this one has made."""
+        """Yield the same run again, killed at each write that this one has made."""
         for at in range(1, self.writes + 1):
             yield SimulatedRun(*self._call, fault=Fault(at, "before", _die))
             yield SimulatedRun(*self._call, fault=Fault(at, "after", _die))
 
     def handed_off(self) -> Iterator[SimulatedRun]:
-        """The same again, handed off at each of the places that this one has passed."""
+        """Yield the same run again, handed off at each place that this one has passed."""
         for place in range(1, self.places + 1):
             yield SimulatedRun(*self._call, stop_at=place)
         if self.passed_iterations:
             yield SimulatedRun(*self._call, is_one_by_one=True)
 
-    def live(self) -> Any:
-        """Make as many attempts as it takes, and return the result."""
+    def finish(self) -> Any:
+        """Make attempts until the run has ended, and return the result."""
         try:
             while not self._is_over:
                 self._attempt()
         except BaseException as error:
-            if self.disturbance is not None:
-                error.add_note(f"crash_everywhere: {self.disturbance}")
+            if self.interruption is not None:
+                error.add_note(f"crash_everywhere: {self.interruption}")
             raise
         return self.result
 
@@ -233,7 +233,7 @@ class SimulatedRun:
                     f"the run is handed off again and again at iteration {before[0]} without progress"
                 ) from None
         except BaseException:
-            if not store.is_dead:  # else it is what the body makes of its death
+            if not store.is_dead:  # else the body has turned the kill into an error of its own
                 raise
 
     @property
@@ -242,7 +242,7 @@ class SimulatedRun:
         return latest.iteration if latest else 0, self.store.recorded.total()
 
     def _attempted(self, store: Any) -> Any:
-        # Copies: each delivery has the arguments as they were sent.
+        # Each delivery has its own copy of the arguments.
         task, args, kwargs = self._call[0], *copy.deepcopy(self._call[1:])
         context = AppContext(task.app, store=store)
         run = RunRecord(agent_id=_AGENT, run_id=_RUN, created_at=system_clock.now())
@@ -252,7 +252,7 @@ class SimulatedRun:
         return work(attempt, lambda: body(*args, **kwargs))
 
     def end(self) -> End:
-        """What is left of it: its last checkpoint and the outcome."""
+        """Return what is left of the run: its last checkpoint and its outcome."""
         latest, run = self.store.load_latest(_AGENT), self.store.run(_AGENT, _RUN)
         return {
             "conversation": latest and latest.conversation.messages,

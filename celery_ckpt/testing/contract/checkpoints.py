@@ -1,4 +1,4 @@
-"""The contract: saving and loading."""
+"""The contract of ``save``, ``load``, ``load_latest``, ``list`` and ``history``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 class CheckpointsContract(ContractFixtures):
-    """What is saved is loaded."""
+    """A loaded checkpoint equals the one that was saved."""
 
     def test_what_is_loaded_equals_what_was_saved(self, store: CheckpointStore) -> None:
         conversation = Conversation(max_tokens=77, messages=MESSAGES)
@@ -67,20 +67,20 @@ class CheckpointsContract(ContractFixtures):
         assert store.load(first.id) == first
         assert store.load(second.id) == second
 
-    def test_an_id_that_does_not_name_its_agent_is_found_too(self, store: CheckpointStore) -> None:
+    def test_a_checkpoint_with_a_foreign_id_is_found(self, store: CheckpointStore) -> None:
         fields = make_checkpoint("agent").__dict__
         for checkpoint_id in ("a", "my id/../x", "7e57-id", "é\n"):
             saved = Checkpoint(**{**fields, "id": checkpoint_id})
             store.save(saved)
             assert store.load(checkpoint_id) == saved
 
-    def test_a_long_conversation_is_saved_at_once(self, store: CheckpointStore) -> None:
+    def test_a_long_conversation_is_saved_in_one_call(self, store: CheckpointStore) -> None:
         saved = make_checkpoint("agent", make_conversation(9000))
         store.save(saved)
 
         assert store.load_latest("agent") == saved
 
-    def test_an_empty_conversation_is_a_conversation(self, store: CheckpointStore) -> None:
+    def test_an_empty_conversation_is_saved_and_loaded(self, store: CheckpointStore) -> None:
         first, second = (make_checkpoint("agent", Conversation(), n) for n in (1, 2))
         store.save(first)
         store.save(second)
@@ -89,7 +89,7 @@ class CheckpointsContract(ContractFixtures):
         assert store.list("agent") == [second, first]
         assert store.prune("agent", 1) == 1
 
-    def test_nothing_is_found_where_nothing_is(self, store: CheckpointStore) -> None:
+    def test_reading_an_unknown_agent_or_id_finds_nothing(self, store: CheckpointStore) -> None:
         store.save(make_checkpoint("agent"))
 
         assert store.load_latest("nobody") is None
@@ -109,11 +109,11 @@ class CheckpointsContract(ContractFixtures):
         assert store.list("agent", limit=0) == []
         assert [info.id for info in store.history("agent")] == [c.id for c in saved[::-1]]
 
-    def test_order_is_that_of_saving_whatever_the_clock_says(self, store: CheckpointStore) -> None:
-        due_at = datetime(2026, 1, 1, tzinfo=UTC)
+    def test_checkpoints_are_ordered_by_save_not_by_clock(self, store: CheckpointStore) -> None:
+        day = datetime(2026, 1, 1, tzinfo=UTC)
         later, earlier, same = (
             Checkpoint(**{**make_checkpoint("agent").__dict__, "created_at": at})
-            for at in (due_at.replace(year=2030), due_at, due_at)
+            for at in (day.replace(year=2030), day, day)
         )
         for checkpoint in (later, earlier, same):
             store.save(checkpoint)
@@ -121,7 +121,7 @@ class CheckpointsContract(ContractFixtures):
         assert store.load_latest("agent") == same
         assert store.list("agent") == [same, earlier, later]
 
-    def test_the_outline_says_what_the_checkpoint_says(self, store: CheckpointStore) -> None:
+    def test_the_history_agrees_with_the_checkpoints(self, store: CheckpointStore) -> None:
         saved = make_checkpoint(
             iteration=3, run_id="r", event=CheckpointEvent.ITERATION, metadata={"a": "b"}
         )
@@ -142,7 +142,9 @@ class CheckpointsContract(ContractFixtures):
 
         assert store.list("agent") == [second, first]
 
-    def test_saving_another_content_under_an_id_is_refused(self, store: CheckpointStore) -> None:
+    def test_saving_different_content_under_an_existing_id_is_refused(
+        self, store: CheckpointStore
+    ) -> None:
         saved = make_checkpoint("agent")
         store.save(saved)
 
@@ -153,7 +155,7 @@ class CheckpointsContract(ContractFixtures):
         assert store.list("agent") == [saved]
         assert store.list("other") == []
 
-    def test_equal_means_equal_in_json(self, store: CheckpointStore) -> None:
+    def test_checkpoints_are_compared_as_json(self, store: CheckpointStore) -> None:
         saved = make_checkpoint("agent", state={"n": 1, "m": 2})
         store.save(saved)
 
@@ -164,9 +166,7 @@ class CheckpointsContract(ContractFixtures):
 
         assert store.list("agent") == [saved]
 
-    def test_a_snapshot_that_its_conversation_has_outgrown_is_saved(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_an_older_snapshot_of_a_longer_conversation_is_saved(self, store: CheckpointStore) -> None:
         conversation = make_conversation(2)
         early = make_checkpoint("agent", conversation)
         for _ in range(150):
@@ -178,7 +178,7 @@ class CheckpointsContract(ContractFixtures):
 
         assert store.list("agent") == [early, late]
 
-    def test_every_snapshot_of_a_growing_conversation_stays(self, store: CheckpointStore) -> None:
+    def test_every_snapshot_of_a_growing_conversation_is_kept(self, store: CheckpointStore) -> None:
         conversation, saved = make_conversation(0), []
         for iteration in range(12):
             conversation.append(make_message())
@@ -188,7 +188,7 @@ class CheckpointsContract(ContractFixtures):
         assert store.list("agent") == saved[::-1]
         assert [store.load(checkpoint.id) for checkpoint in saved] == saved
 
-    def test_a_compaction_leaves_the_earlier_checkpoints_alone(self, store: CheckpointStore) -> None:
+    def test_a_compaction_does_not_change_earlier_checkpoints(self, store: CheckpointStore) -> None:
         conversation = make_conversation(30)
         before = make_checkpoint("agent", conversation)
         store.save(before)
@@ -203,7 +203,9 @@ class CheckpointsContract(ContractFixtures):
 
         assert store.list("agent") == [later, after, before]
 
-    def test_rewriting_from_scratch_each_time_is_exact(self, store: CheckpointStore) -> None:
+    def test_a_conversation_replaced_before_each_save_is_kept_exactly(
+        self, store: CheckpointStore
+    ) -> None:
         saved = []
         for count in (3, 1, 5, 0, 4):
             messages = [{"role": "user", "content": str(n % 3)} for n in range(count)]
@@ -229,7 +231,9 @@ class CheckpointsContract(ContractFixtures):
         assert store.list("agent") == [grown, compacted, inside]
         assert store.load(inside.id) == inside
 
-    def test_what_is_read_from_a_checkpoint_cannot_change_it(self, store: CheckpointStore) -> None:
+    def test_changing_a_loaded_value_does_not_change_the_checkpoint(
+        self, store: CheckpointStore
+    ) -> None:
         saved = make_checkpoint(state={"list": [1]})
         store.save(saved)
         loaded = store.load_latest("agent")
@@ -241,7 +245,7 @@ class CheckpointsContract(ContractFixtures):
 
         assert loaded == saved == store.load_latest("agent")
 
-    def test_an_agent_goes_on_from_what_was_loaded(
+    def test_an_agent_continues_from_a_loaded_checkpoint(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         first = make_checkpoint("agent", make_conversation(5))

@@ -1,4 +1,4 @@
-"""The contract: many at once."""
+"""The contract when several threads and store objects write at the same time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAVES = 15
 
 
 def write_history(store: CheckpointStore, seed: int) -> list[Checkpoint]:
-    """Save a conversation that grows, is compacted, and sometimes goes on from another's."""
+    """Save a conversation that grows, is compacted, and sometimes continues another writer's."""
     random, saved = Random(seed), []
     conversation = make_conversation(2)
     for iteration in range(_SAVES):
@@ -31,9 +31,9 @@ def write_history(store: CheckpointStore, seed: int) -> list[Checkpoint]:
 
 
 class ConcurrencyContract(ContractFixtures):
-    """Whatever the interleaving, what was saved loads back exactly."""
+    """Whatever the interleaving, every saved checkpoint loads back exactly."""
 
-    def test_writers_at_once_lose_and_mix_nothing(
+    def test_concurrent_writers_lose_and_mix_nothing(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         stores = [store, other_store] * (_WRITERS // 2)
@@ -48,7 +48,7 @@ class ConcurrencyContract(ContractFixtures):
             own = [checkpoint.id for checkpoint in reversed(history)]
             assert [c.id for c in listed if c.id in set(own)] == own
 
-    def test_pruning_at_once_leaves_what_stays_whole(
+    def test_concurrent_pruning_does_not_damage_the_rest(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         with ThreadPoolExecutor(3) as pool:
@@ -78,7 +78,7 @@ class ConcurrencyContract(ContractFixtures):
 
         assert sorted(token for token in tokens if token) == [1]
 
-    def test_a_lease_passed_on_many_times_fences_all_before(
+    def test_each_new_holder_fences_off_all_earlier_ones(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         def hold(number: int) -> int:

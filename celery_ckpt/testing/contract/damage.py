@@ -1,4 +1,4 @@
-"""What a store promises about checkpoints that somebody, or a disk, has spoiled."""
+"""What a store promises about damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.testing.contract.fixtures import ContractFixtures, sweep
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message
 
-#: Makes what is stored of a checkpoint, but not its messages, unreadable.
+#: Makes the stored checkpoint unreadable, but not its messages.
 Spoil = Callable[[Checkpoint], object]
 
 
 def history(store: CheckpointStore, agent_id: str = "agent", saves: int = 4) -> list[Checkpoint]:
-    """Some checkpoints of a conversation that grows."""
+    """Save and return checkpoints of a growing conversation."""
     conversation, saved = make_conversation(1), []
     for iteration in range(1, saves + 1):
         conversation.append(make_message())
@@ -29,12 +29,12 @@ def history(store: CheckpointStore, agent_id: str = "agent", saves: int = 4) -> 
 
 
 class DamageContract(ContractFixtures):
-    """For stores whose data others can get at. ``other_store`` sees the damage first."""
+    """For stores whose data can be damaged from outside. ``other_store`` reads the damage first."""
 
     @pytest.fixture
     def spoil(self) -> Spoil:
-        """What damages one stored checkpoint."""
-        raise NotImplementedError("give a `spoil` fixture: a function that damages one checkpoint")
+        """Return a function that damages one stored checkpoint."""
+        raise NotImplementedError("define a `spoil` fixture: a function that damages one checkpoint")
 
     def test_a_damaged_latest_checkpoint_is_an_error_that_names_it(
         self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
@@ -45,7 +45,7 @@ class DamageContract(ContractFixtures):
             other_store.load_latest("agent")
         assert (caught.value.agent_id, caught.value.checkpoint_id) == ("agent", latest.id)
 
-    def test_an_agent_whose_only_checkpoint_is_damaged_is_not_taken_for_a_new_one(
+    def test_an_agent_whose_only_checkpoint_is_damaged_is_not_new(
         self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
     ) -> None:
         [only] = history(store, saves=1)
@@ -55,7 +55,7 @@ class DamageContract(ContractFixtures):
         assert list(other_store.agents()) == ["agent"]
 
     @pytest.mark.parametrize("number", range(4))
-    def test_damage_costs_one_checkpoint_and_no_other(
+    def test_damage_to_one_checkpoint_affects_no_other(
         self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil, number: int
     ) -> None:
         saved, neighbours = history(store), history(store, "neighbour")
@@ -69,7 +69,7 @@ class DamageContract(ContractFixtures):
         assert [other_store.load(one.id) for one in saved] == saved
         assert other_store.list("neighbour") == neighbours[::-1]
 
-    def test_an_agent_goes_on_beside_a_damaged_checkpoint(
+    def test_an_agent_continues_after_a_damaged_checkpoint(
         self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
     ) -> None:
         saved = history(store)
@@ -81,7 +81,7 @@ class DamageContract(ContractFixtures):
         assert other_store.list("agent") == [later]
 
     @pytest.mark.parametrize("number", [0, 1])
-    def test_a_sweep_passes_over_a_damaged_checkpoint(
+    def test_a_sweep_skips_a_damaged_checkpoint(
         self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil, number: int
     ) -> None:
         saved, neighbours = history(store, saves=2), history(store, "neighbour")
@@ -91,7 +91,7 @@ class DamageContract(ContractFixtures):
         with pytest.raises(CheckpointDamaged):
             other_store.load(saved[number].id)
 
-    def test_a_doctor_names_it(
+    def test_doctor_names_a_damaged_checkpoint(
         self, store: CheckpointStore, other_store: CheckpointStore, spoil: Spoil
     ) -> None:
         damaged, *_ = history(store)

@@ -13,7 +13,7 @@ from celery_ckpt.testing.factories import make_checkpoint, make_run
 class FindingsContract(ContractFixtures):
     """A store that is used as intended has no findings; leftovers are found and repaired."""
 
-    def test_a_store_in_use_has_no_ailments(self, store: CheckpointStore) -> None:
+    def test_a_store_in_use_has_no_findings(self, store: CheckpointStore) -> None:
         saved(store, "agent", 3)
         foreign = Checkpoint(**{**make_checkpoint("agent").__dict__, "id": "an id of its own"})
         store.save(foreign)
@@ -23,7 +23,9 @@ class FindingsContract(ContractFixtures):
 
         assert list(store.findings()) == []
 
-    def test_a_moment_without_an_agent_is_found_and_removed(self, store: CheckpointStore) -> None:
+    def test_a_schedule_entry_without_an_agent_is_found_and_removed(
+        self, store: CheckpointStore
+    ) -> None:
         for on in Schedule:
             store.schedule("nobody", LONG_TTL, on)
 

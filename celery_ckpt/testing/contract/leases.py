@@ -1,4 +1,4 @@
-"""The contract: who may write."""
+"""The contract of ``acquire``, ``renew``, ``release`` and ``holder``, and of writes with a lease."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 
 def refused_writes(store: CheckpointStore, lease: Lease | None, error: type[Exception]) -> None:
-    """Try every write that a lease guards, and see it refused without a trace."""
+    """Check that every write that needs the lease is refused, and changes nothing."""
     before = (store.list("agent"), store.steps("agent", "run"), store.runs("agent"))
     with pytest.raises(error):
         store.save(make_checkpoint("agent"), lease)
@@ -27,11 +27,11 @@ def refused_writes(store: CheckpointStore, lease: Lease | None, error: type[Exce
 
 
 class LeasesContract(ContractFixtures):
-    """Only the holder writes."""
+    """Only the lease holder writes."""
 
     @pytest.fixture
     def used_store(self, store: CheckpointStore) -> CheckpointStore:
-        """The store with an agent that has a past."""
+        """Return the store with an agent that has a checkpoint, a step and a run."""
         store.save(make_checkpoint("agent"))
         store.record_step(make_step("agent", "run", "early"))
         store.add_run(make_run("agent", "run"))
@@ -51,14 +51,16 @@ class LeasesContract(ContractFixtures):
         assert used_store.run("agent", "run") == run
         assert used_store.drop_steps("agent", "run", lease=lease) == 2
 
-    def test_nobody_writes_without_the_lease_while_it_is_held(
+    def test_writing_without_a_lease_is_refused_while_it_is_held(
         self, used_store: CheckpointStore
     ) -> None:
         used_store.acquire("agent", "me", LONG_TTL)
 
         refused_writes(used_store, None, LeaseHeld)
 
-    def test_a_held_lease_is_refused_and_says_whose_it_is(self, used_store: CheckpointStore) -> None:
+    def test_acquiring_a_held_lease_is_refused_and_names_its_owner(
+        self, used_store: CheckpointStore
+    ) -> None:
         lease = used_store.acquire("agent", "me", LONG_TTL)
 
         for owner in ("you", "me"):
@@ -78,7 +80,7 @@ class LeasesContract(ContractFixtures):
         assert [lease.token for lease in (first, second, third, fourth)] == [1, 2, 3, 4]
         assert len({lease.nonce for lease in (first, second, third, fourth)}) == 4
 
-    def test_whoever_was_superseded_writes_nothing(
+    def test_a_superseded_holder_writes_nothing(
         self, used_store: CheckpointStore, clock: FakeClock | None
     ) -> None:
         old = used_store.acquire("agent", "frozen", SHORT_TTL)
@@ -91,7 +93,7 @@ class LeasesContract(ContractFixtures):
         assert used_store.release(old) is False
         assert (used_store.holder("agent") or old).owner == "successor"
 
-    def test_the_end_alone_does_not_fence(
+    def test_an_expired_lease_still_writes_if_no_newer_one_exists(
         self, used_store: CheckpointStore, clock: FakeClock | None
     ) -> None:
         lease = used_store.acquire("agent", "slow", SHORT_TTL)
@@ -104,7 +106,7 @@ class LeasesContract(ContractFixtures):
         renewed = used_store.renew(lease, LONG_TTL)
         assert (used_store.holder("agent") or lease).token == renewed.token == lease.token
 
-    def test_after_its_end_others_may_write_without_one(
+    def test_writing_without_a_lease_is_allowed_after_expiry(
         self, used_store: CheckpointStore, clock: FakeClock | None
     ) -> None:
         used_store.acquire("agent", "gone", SHORT_TTL)
@@ -115,7 +117,7 @@ class LeasesContract(ContractFixtures):
 
         assert used_store.load_latest("agent") == saved
 
-    def test_a_released_lease_covers_nothing(self, used_store: CheckpointStore) -> None:
+    def test_a_released_lease_no_longer_writes(self, used_store: CheckpointStore) -> None:
         lease = used_store.acquire("agent", "me", LONG_TTL)
 
         assert used_store.release(lease) is True
@@ -125,7 +127,7 @@ class LeasesContract(ContractFixtures):
         with pytest.raises(LeaseLost):
             used_store.renew(lease, LONG_TTL)
 
-    def test_renewing_moves_the_end_and_nothing_else(self, used_store: CheckpointStore) -> None:
+    def test_renewing_changes_only_the_expiry(self, used_store: CheckpointStore) -> None:
         lease = used_store.acquire("agent", "me", SHORT_TTL)
 
         renewed = used_store.renew(lease, LONG_TTL)
@@ -144,7 +146,7 @@ class LeasesContract(ContractFixtures):
             used_store.acquire("agent", "late heir", LONG_TTL, over=dead)
         refused_writes(used_store, dead, LeaseLost)
 
-    def test_a_lease_with_a_foreign_nonce_is_none(self, used_store: CheckpointStore) -> None:
+    def test_a_lease_with_a_forged_nonce_is_refused(self, used_store: CheckpointStore) -> None:
         lease = used_store.acquire("agent", "me", LONG_TTL)
 
         forged = lease.model_copy(update={"nonce": "forged"})
@@ -159,7 +161,7 @@ class LeasesContract(ContractFixtures):
         used_store.acquire("agent", "you", LONG_TTL)
         refused_writes(used_store, lease, LeaseLost)
 
-    def test_a_lease_of_another_agent_covers_no_save_of_a_growing_conversation(
+    def test_another_agents_lease_does_not_save_a_growing_conversation(
         self, used_store: CheckpointStore
     ) -> None:
         latest = used_store.load_latest("agent")
@@ -179,7 +181,7 @@ class LeasesContract(ContractFixtures):
             used_store.save(make_checkpoint("agent"), lease)
         assert list(used_store.agents()) == []
 
-    def test_a_save_that_is_repeated_after_the_lease_went_is_still_a_repetition(
+    def test_a_save_repeated_after_the_lease_was_lost_succeeds(
         self, used_store: CheckpointStore
     ) -> None:
         lease = used_store.acquire("agent", "me", LONG_TTL)
@@ -192,12 +194,14 @@ class LeasesContract(ContractFixtures):
         assert used_store.load_latest("agent") == saved
 
     @pytest.mark.parametrize("ttl", [0, -1, float("nan")])
-    def test_a_lease_needs_time(self, used_store: CheckpointStore, ttl: float) -> None:
+    def test_a_lease_must_last_longer_than_zero_seconds(
+        self, used_store: CheckpointStore, ttl: float
+    ) -> None:
         with pytest.raises(ValueError, match="must be over 0"):
             used_store.acquire("agent", "me", ttl)
 
     @pytest.mark.parametrize("ttl", [float("inf"), 1e12])
-    def test_a_lease_ends_within_a_year(self, store: CheckpointStore, ttl: float) -> None:
+    def test_a_lease_lasts_at_most_a_year(self, store: CheckpointStore, ttl: float) -> None:
         with pytest.raises(ValueError, match="at most"):
             store.acquire("agent", "me", ttl)
         assert store.holder("agent") is None
@@ -207,12 +211,12 @@ class LeasesContract(ContractFixtures):
         assert store.holder("agent") == lease
 
     @pytest.mark.parametrize("owner", ["", "\ud800", 5, None])
-    def test_a_lease_has_an_owner(self, store: CheckpointStore, owner: str) -> None:
+    def test_a_lease_needs_an_owner(self, store: CheckpointStore, owner: str) -> None:
         with pytest.raises(ValueError, match="A lease's owner"):
             store.acquire("agent", owner, LONG_TTL)
         assert store.holder("agent") is None
 
-    def test_the_end_alone_fences_no_step_and_no_run_either(
+    def test_an_expired_lease_still_records_steps_and_runs_if_no_newer_one_exists(
         self, used_store: CheckpointStore, clock: FakeClock | None
     ) -> None:
         lease = used_store.acquire("agent", "slow", SHORT_TTL)
@@ -225,7 +229,7 @@ class LeasesContract(ContractFixtures):
         assert step in used_store.steps("agent", "run")
         assert used_store.release(lease) is True
 
-    def test_only_the_very_lease_is_renewed_or_taken_over(self, store: CheckpointStore) -> None:
+    def test_only_the_exact_lease_is_renewed_or_taken_over(self, store: CheckpointStore) -> None:
         lease = store.acquire("agent", "me", LONG_TTL)
         forged = lease.model_copy(update={"nonce": "forged"})
 
@@ -235,12 +239,12 @@ class LeasesContract(ContractFixtures):
             store.acquire("agent", "heir", LONG_TTL, over=forged)
         assert store.holder("agent") == lease
 
-    def test_a_run_is_added_whoever_holds_the_lease(self, store: CheckpointStore) -> None:
+    def test_a_run_is_added_without_the_lease(self, store: CheckpointStore) -> None:
         store.acquire("agent", "me", LONG_TTL)
 
         assert store.add_run(make_run("agent", "another")) is True
 
-    def test_a_step_that_is_repeated_after_the_lease_went_is_still_a_repetition(
+    def test_a_step_repeated_after_the_lease_was_lost_is_accepted(
         self, used_store: CheckpointStore
     ) -> None:
         lease = used_store.acquire("agent", "me", LONG_TTL)

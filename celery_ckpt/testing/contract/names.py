@@ -1,4 +1,4 @@
-"""The contract: names."""
+"""The contract on the names of agents, and on ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRANGE_NAMES = [
 
 
 class NamesContract(ContractFixtures):
-    """Any name is just a name."""
+    """Any valid name is stored as it is; invalid ones are refused."""
 
     @pytest.mark.parametrize("name", STRANGE_NAMES, ids=range(len(STRANGE_NAMES)))
     def test_any_name_is_just_a_name(self, store: CheckpointStore, name: str) -> None:
@@ -32,9 +32,7 @@ class NamesContract(ContractFixtures):
         assert [store.load_latest(c.agent_id) for c in others] == others
 
     @pytest.mark.parametrize("name", ["", "x" * 513, "\ud800"])
-    def test_a_name_that_cannot_be_stored_is_a_value_error(
-        self, store: CheckpointStore, name: str
-    ) -> None:
+    def test_an_invalid_agent_name_is_a_value_error(self, store: CheckpointStore, name: str) -> None:
         calls = (store.load_latest, store.list, store.history, store.delete, store.holder, store.runs)
         for call in calls:
             with pytest.raises(ValueError, match="agent_id"):
@@ -47,7 +45,7 @@ class NamesContract(ContractFixtures):
             make_checkpoint(name)
 
     @pytest.mark.parametrize("checkpoint_id", ["", "x" * 513, "\ud800"])
-    def test_an_id_that_cannot_be_is_a_value_error(
+    def test_an_invalid_checkpoint_id_is_a_value_error(
         self, store: CheckpointStore, checkpoint_id: str
     ) -> None:
         with pytest.raises(ValueError, match="checkpoint id"):

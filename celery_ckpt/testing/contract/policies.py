@@ -27,7 +27,7 @@ class PoliciesContract(ContractFixtures):
         ]
         assert store.load(pinned.id) == pinned
 
-    def test_a_pinned_checkpoint_with_a_long_state_stays_too(self, store: CheckpointStore) -> None:
+    def test_a_pinned_checkpoint_with_a_long_state_is_kept(self, store: CheckpointStore) -> None:
         pinned = make_checkpoint("agent", state={"long": "x" * 5000}, metadata={"pin": "mine"})
         store.save(pinned)
         history = saved(store, "agent", 3, pinned)
@@ -35,7 +35,7 @@ class PoliciesContract(ContractFixtures):
 
         assert store.list("agent") == [history[-1], pinned]
 
-    def test_a_checkpoint_can_be_pinned_and_freed_later(self, store: CheckpointStore) -> None:
+    def test_a_checkpoint_can_be_pinned_and_unpinned_later(self, store: CheckpointStore) -> None:
         first, second, third = saved(store, "agent", 3)
         assert store.pin(first.id, "mine")
         assert store.history("agent")[-1].pin == "mine"
@@ -50,9 +50,7 @@ class PoliciesContract(ContractFixtures):
         with pytest.raises(InvalidName, match="label"):
             store.pin(third.id, "")
 
-    def test_a_pin_that_came_with_the_checkpoint_can_be_taken_away(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_a_pin_saved_with_the_checkpoint_can_be_removed(self, store: CheckpointStore) -> None:
         pinned = make_checkpoint("agent", metadata={"pin": "old"})
         store.save(pinned)
         assert store.pin(pinned.id, None)
@@ -63,7 +61,7 @@ class PoliciesContract(ContractFixtures):
         store.remove("agent", [pinned.id])
         assert store.policy("agent") == AgentPolicy()
 
-    def test_a_pin_that_comes_while_a_sweep_decides_is_kept(self, store: CheckpointStore) -> None:
+    def test_a_checkpoint_pinned_during_a_sweep_is_kept(self, store: CheckpointStore) -> None:
         first, *_ = saved(store, "agent", 3)
         plans = judged(store, Rules(keep=1))
         assert store.pin(first.id, "just in time")
@@ -71,7 +69,7 @@ class PoliciesContract(ContractFixtures):
 
         assert store.load(first.id) == first
 
-    def test_notes_are_replaced_only_if_they_are_what_was_read(
+    def test_a_policy_is_replaced_only_if_it_is_what_was_read(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         assert not store.set_policy("agent", AgentPolicy(), AgentPolicy(keep=1))

@@ -1,4 +1,4 @@
-"""The contract: what a sweep is told, sees and does."""
+"""The contract of ``claim_due`` for sweeps, ``snapshots`` and ``apply``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
 
 class PruningContract(ContractFixtures):
-    """Nothing that changes is overlooked, and nothing that is needed goes."""
+    """Every agent that changes is due for a sweep, and a sweep removes only what it planned."""
 
-    # -- what a sweep is told ------------------------------------------------------------------------
+    # -- which agents are due ------------------------------------------------------------------------
 
-    def test_a_sweep_is_told_once_of_an_agent_that_was_saved(self, store: CheckpointStore) -> None:
+    def test_a_saved_agent_is_claimed_by_one_sweep(self, store: CheckpointStore) -> None:
         saved(store, "agent", 3)
         saved(store, "{other}", 1)
 
@@ -33,9 +33,9 @@ class PruningContract(ContractFixtures):
         assert sorted(name for name, _ in store.claim_due(10, LONG_TTL, SWEEP)) == ["agent", "{other}"]
         assert store.claim_due(10, LONG_TTL, SWEEP) == []
         assert store.count_due(SWEEP) == 0
-        assert store.claim_due(10, LONG_TTL) == [], "a watchdog has nothing to do with it"
+        assert store.claim_due(10, LONG_TTL) == [], "the watchdog has a schedule of its own"
 
-    def test_a_sweep_that_is_done_with_an_agent_hears_of_it_when_it_changes(
+    def test_a_swept_agent_is_due_again_when_it_changes(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         saved(store, "agent", 2)
@@ -51,7 +51,7 @@ class PruningContract(ContractFixtures):
         assert sweep(store) == ["agent"]
         assert sweep(store) == []
 
-    def test_a_sweep_hears_of_a_run_that_is_settled(self, store: CheckpointStore) -> None:
+    def test_settling_a_run_makes_its_agent_due_for_a_sweep(self, store: CheckpointStore) -> None:
         start = store.start_run(make_run("agent", "run"), "me", LONG_TTL)
         sweep(store)
         ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
@@ -59,9 +59,7 @@ class PruningContract(ContractFixtures):
 
         assert sweep(store) == ["agent"]
 
-    def test_an_agent_that_changes_while_it_is_swept_is_told_again(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_an_agent_that_changes_during_a_sweep_is_due_again(self, store: CheckpointStore) -> None:
         saved(store, "agent", 2)
         for change in (
             lambda: saved(store, "agent", 1),
@@ -73,18 +71,18 @@ class PruningContract(ContractFixtures):
             assert sweep(store, Rules(keep=1)) == ["agent"]
         assert sweep(store) == []
 
-    def test_a_sweep_looks_again_when_it_said(self, store: CheckpointStore) -> None:
+    def test_an_agent_is_due_again_when_the_plan_says(self, store: CheckpointStore) -> None:
         saved(store, "agent", 2)
         [plan] = judged(store)
         store.apply([PrunePlan(plan.snapshot, plan.due_at, again=LONG_TTL)])
         assert sweep(store) == []
 
-        saved(store, "agent", 1)  # not to be kept waiting by that
+        saved(store, "agent", 1)  # a new change makes the agent due at once
         [plan] = judged(store)
         store.apply([PrunePlan(plan.snapshot, plan.due_at, again=-1)])
         assert sweep(store) == ["agent"]
 
-    def test_a_moment_that_an_agent_was_given_meanwhile_stays(self, store: CheckpointStore) -> None:
+    def test_a_schedule_entry_made_during_a_sweep_is_kept(self, store: CheckpointStore) -> None:
         saved(store, "agent", 2)
         plans = judged(store)
         store.schedule("agent", -1, SWEEP)
@@ -92,7 +90,7 @@ class PruningContract(ContractFixtures):
 
         assert sweep(store) == ["agent"]
 
-    def test_an_agent_that_is_not_there_is_not_told_again(self, store: CheckpointStore) -> None:
+    def test_an_unknown_agent_is_not_due_again(self, store: CheckpointStore) -> None:
         saved(store, "agent", 1)
         found = store.claim_due(10, -1, SWEEP)
         store.delete("agent")
@@ -104,9 +102,9 @@ class PruningContract(ContractFixtures):
         assert [snapshot.seen for snapshot in store.snapshots(["agent"])] == [""]
         assert list(store.agents()) == []
 
-    # -- what it sees --------------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------------------
 
-    def test_a_sight_has_what_it_takes_to_judge(self, store: CheckpointStore) -> None:
+    def test_a_snapshot_has_what_retention_needs(self, store: CheckpointStore) -> None:
         history = saved(store, "agent", 3)
         [snapshot, nobody] = store.snapshots(["agent", "nobody"])
 
@@ -116,7 +114,7 @@ class PruningContract(ContractFixtures):
         assert (snapshot.is_busy, snapshot.is_named_by_task, snapshot.last_run) == (False, False, None)
         assert (nobody.seen, nobody.marks) == ("", [])
 
-    def test_a_sight_knows_the_runs(self, store: CheckpointStore) -> None:
+    def test_a_snapshot_knows_the_runs(self, store: CheckpointStore) -> None:
         store.add_run(make_run("agent", "agent"))
         store.add_run(make_run("agent", "later", keep=7, max_age=60.0))
         [snapshot] = store.snapshots(["agent"])
@@ -133,7 +131,7 @@ class PruningContract(ContractFixtures):
         store.release(lease)
         assert not store.snapshots(["leased"])[0].is_busy
 
-    def test_whatever_changes_an_agent_changes_what_is_seen(self, store: CheckpointStore) -> None:
+    def test_every_change_of_an_agent_changes_its_snapshot(self, store: CheckpointStore) -> None:
         run = make_run("agent", "run")
         seen = [""]
 
@@ -159,9 +157,9 @@ class PruningContract(ContractFixtures):
         store.set_policy("agent", AgentPolicy(), AgentPolicy(keep=3))
         look()
 
-    # -- what it does --------------------------------------------------------------------------------
+    # -- applying plans ------------------------------------------------------------------------------
 
-    def test_what_was_judged_goes_and_nothing_else(self, store: CheckpointStore) -> None:
+    def test_exactly_the_planned_checkpoints_are_removed(self, store: CheckpointStore) -> None:
         history, others = saved(store, "agent", 6), saved(store, "other", 2)
 
         pruned = {one.agent_id: one for one in store.apply(judged(store, Rules(keep=2)))}
@@ -173,7 +171,7 @@ class PruningContract(ContractFixtures):
         assert not pruned["other"].is_any
         assert store.load(history[0].id) is None
 
-    def test_what_is_saved_meanwhile_stays(self, store: CheckpointStore) -> None:
+    def test_checkpoints_saved_during_a_sweep_are_kept(self, store: CheckpointStore) -> None:
         history = saved(store, "agent", 4)
         plans = judged(store, Rules(keep=1))
         later = saved(store, "agent", 2, history[-1])
@@ -182,7 +180,7 @@ class PruningContract(ContractFixtures):
         assert pruned.checkpoints == 3
         assert store.list("agent") == [*later[::-1], history[-1]]
 
-    def test_an_agent_that_somebody_takes_up_meanwhile_keeps_its_latest(
+    def test_an_agent_resumed_during_a_sweep_keeps_its_latest_checkpoint(
         self, store: CheckpointStore
     ) -> None:
         for agent_id in ("quiet", "taken up", "resumed"):
@@ -203,7 +201,7 @@ class PruningContract(ContractFixtures):
         [*again] = store.apply(judged(store, Rules(keep=1)))
         assert {one.agent_id: one.checkpoints for one in again} == {"taken up": 1, "resumed": 1}
 
-    def test_an_agent_is_forgotten_only_if_nothing_has_changed(self, store: CheckpointStore) -> None:
+    def test_an_agent_is_deleted_only_if_nothing_has_changed(self, store: CheckpointStore) -> None:
         for agent_id in ("quiet", "busy"):
             run = make_run(agent_id, agent_id)
             lease = store.start_run(run, "me", LONG_TTL).lease
@@ -211,7 +209,7 @@ class PruningContract(ContractFixtures):
             store.settle_run(run.model_copy(update={"status": RunStatus.FAILED}), lease)
         plans = judged(store, Rules(forget_after=1), later=timedelta(days=1))
         assert all(plan.forget for plan in plans)
-        store.update_run(make_run("busy", "busy"))  # somebody resumes it
+        store.update_run(make_run("busy", "busy"))  # the run is resumed
 
         pruned = {one.agent_id: one for one in store.apply(plans)}
 
@@ -222,7 +220,7 @@ class PruningContract(ContractFixtures):
         assert (store.runs("quiet"), store.list("quiet")) == ([], [])
         assert store.count_due(SWEEP) == 0
 
-    def test_repeating_a_verdict_does_no_harm(self, store: CheckpointStore) -> None:
+    def test_applying_a_plan_twice_is_harmless(self, store: CheckpointStore) -> None:
         history = saved(store, "agent", 4)
         plans = judged(store, Rules(keep=2))
 

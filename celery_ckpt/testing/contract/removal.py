@@ -1,4 +1,4 @@
-"""The contract: forgetting."""
+"""The contract of ``prune``, ``remove``, ``delete`` and ``agents``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from celery_ckpt.testing.factories import (
 
 
 class RemovalContract(ContractFixtures):
-    """What is pruned is gone, and nothing else."""
+    """Exactly the checkpoints or agents that were named are deleted."""
 
     def test_pruning_keeps_the_newest(self, store: CheckpointStore) -> None:
         saved = [make_checkpoint("agent", iteration=i) for i in range(10)]
@@ -32,11 +32,11 @@ class RemovalContract(ContractFixtures):
         assert store.load(saved[0].id) is None
         assert store.prune("agent", 3) == 0
 
-    def test_pruning_goes_by_the_order_of_saving_not_by_the_clock(self, store: CheckpointStore) -> None:
-        due_at = datetime(2026, 1, 1, tzinfo=UTC)
+    def test_pruning_follows_the_order_of_saving_not_the_clock(self, store: CheckpointStore) -> None:
+        day = datetime(2026, 1, 1, tzinfo=UTC)
         saved = [
-            make_checkpoint().model_copy(update={"created_at": due_at - timedelta(days=day)})
-            for day in range(3)
+            make_checkpoint().model_copy(update={"created_at": day - timedelta(days=days)})
+            for days in range(3)
         ]
         for checkpoint in saved:
             store.save(checkpoint)
@@ -45,7 +45,7 @@ class RemovalContract(ContractFixtures):
 
         assert store.list("agent") == [saved[-1]]
 
-    def test_nobody_keeps_less_than_nothing(self, store: CheckpointStore) -> None:
+    def test_a_negative_number_to_keep_is_refused(self, store: CheckpointStore) -> None:
         store.save(make_checkpoint())
 
         with pytest.raises(ValueError, match="keep"):
@@ -56,7 +56,7 @@ class RemovalContract(ContractFixtures):
             store.remove("agent", ["\ud800"])
         assert len(store.list("agent")) == 1
 
-    def test_pruning_one_agent_leaves_the_others_alone(self, store: CheckpointStore) -> None:
+    def test_pruning_one_agent_does_not_change_the_others(self, store: CheckpointStore) -> None:
         for iteration in range(5):
             store.save(make_checkpoint("one", iteration=iteration))
             store.save(make_checkpoint("two", iteration=iteration))
@@ -64,7 +64,7 @@ class RemovalContract(ContractFixtures):
         assert store.prune("one", 2) == 3
         assert (len(store.list("one")), len(store.list("two"))) == (2, 5)
 
-    def test_what_stays_loads_whole_although_older_ones_wrote_its_messages(
+    def test_kept_checkpoints_load_after_those_that_wrote_their_messages_are_removed(
         self, store: CheckpointStore
     ) -> None:
         conversation, saved = make_conversation(0), []
@@ -80,7 +80,7 @@ class RemovalContract(ContractFixtures):
 
         assert store.list("agent") == saved[:-4:-1]
 
-    def test_pruning_to_nothing_lets_the_agent_begin_anew(self, store: CheckpointStore) -> None:
+    def test_an_agent_pruned_to_nothing_can_be_saved_again(self, store: CheckpointStore) -> None:
         conversation = make_conversation(5)
         for iteration in range(3):
             store.save(make_checkpoint("agent", conversation, iteration))
@@ -142,7 +142,7 @@ class RemovalContract(ContractFixtures):
         assert store.list("agent") == [first, second]
 
     @pytest.mark.parametrize("agent_id", ["agent", "a*", "{x}"])
-    def test_deleting_an_agent_leaves_nothing_of_it(
+    def test_deleting_an_agent_leaves_nothing_behind(
         self, store: CheckpointStore, agent_id: str
     ) -> None:
         other = make_checkpoint("other")
@@ -170,7 +170,7 @@ class RemovalContract(ContractFixtures):
         assert store.delete(agent_id) == 0
         assert list(store.findings()) == []
 
-    def test_a_deleted_agent_that_is_taken_up_by_who_knew_it_is_among_all_agents(
+    def test_a_deleted_agent_that_a_process_writes_again_is_listed(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         verbs: list[Callable[[], object]] = [
@@ -186,7 +186,9 @@ class RemovalContract(ContractFixtures):
             assert list(other_store.agents()) == ["agent"]
             other_store.delete("agent")
 
-    def test_a_deleted_agent_can_be_saved_again_by_who_knew_it(self, store: CheckpointStore) -> None:
+    def test_a_deleted_agent_can_be_saved_again_by_a_process_that_knew_it(
+        self, store: CheckpointStore
+    ) -> None:
         conversation = make_conversation(8)
         store.save(make_checkpoint("agent", conversation))
         store.delete("agent")
@@ -198,7 +200,7 @@ class RemovalContract(ContractFixtures):
 
         assert store.load_latest("agent") == again
 
-    def test_a_checkpoint_that_came_back_elsewhere_is_no_ground_to_build_on(
+    def test_a_checkpoint_that_another_process_restored_is_not_used_as_a_base(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         conversation = make_conversation(3)
@@ -217,7 +219,7 @@ class RemovalContract(ContractFixtures):
         assert other_store.load_latest("agent") == later
         assert other_store.load(saved.id) == saved
 
-    def test_the_order_goes_on_after_everything_was_pruned(self, store: CheckpointStore) -> None:
+    def test_the_order_continues_after_everything_was_pruned(self, store: CheckpointStore) -> None:
         store.save(make_checkpoint("agent"))
         store.save(make_checkpoint("agent"))
         [latest, _] = store.history("agent")

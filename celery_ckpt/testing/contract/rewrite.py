@@ -1,4 +1,4 @@
-"""The contract on writing all of an agent anew."""
+"""The contract of ``rewrite``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from celery_ckpt.testing.factories import (
 
 
 def _worked(store: CheckpointStore) -> Conversation:
-    """An agent with some of everything, a part of it pruned; returns its conversation as it is now."""
+    """Make an agent with some of everything, partly pruned, and return its current conversation."""
     conversation = make_conversation(3)
     for number in range(4):
-        conversation.append(make_message(f"turn {number}"))
+        conversation.append(make_message(f"iteration {number}"))
         store.save(make_checkpoint("agent", conversation, number))
     kept = conversation.messages
     conversation.replace([kept[0], make_message("in short"), *kept[-2:]])
@@ -43,9 +43,9 @@ def _contents(store: CheckpointStore) -> AgentContents:
 
 
 class RewriteContract(ContractFixtures):
-    """Everything of an agent can be written anew."""
+    """``rewrite`` replaces everything that an agent has, in one step."""
 
-    def test_all_of_an_agent_can_be_looked_at(self, store: CheckpointStore) -> None:
+    def test_rewrite_passes_the_whole_agent(self, store: CheckpointStore) -> None:
         _worked(store)
         contents = _contents(store)
         assert contents.checkpoints == store.list("agent")[::-1]
@@ -53,44 +53,44 @@ class RewriteContract(ContractFixtures):
         steps = [*store.steps("agent", "one"), *store.steps("agent", "two")]
         assert contents.steps == steps
 
-    def test_all_of_an_agent_can_be_replaced(
+    def test_rewrite_replaces_the_whole_agent(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         _worked(store)
-        louder = changed_contents(_contents(store))
+        changed = changed_contents(_contents(store))
         pins = [info.pin for info in store.history("agent")]
 
         assert store.rewrite("agent", changed_contents)
 
         for each in (store, other_store):
-            assert each.list("agent") == louder.checkpoints[::-1]
-            assert each.load_latest("agent") == louder.checkpoints[-1]
-            assert [each.load(one.id) for one in louder.checkpoints] == louder.checkpoints
-            assert each.runs("agent") == louder.runs
-            assert each.steps("agent", "one") == louder.steps[:2]
+            assert each.list("agent") == changed.checkpoints[::-1]
+            assert each.load_latest("agent") == changed.checkpoints[-1]
+            assert [each.load(one.id) for one in changed.checkpoints] == changed.checkpoints
+            assert each.runs("agent") == changed.runs
+            assert each.steps("agent", "one") == changed.steps[:2]
             assert [info.pin for info in each.history("agent")] == pins
 
-    def test_an_agent_that_was_rewritten_goes_on(
+    def test_a_rewritten_agent_can_be_continued(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
         conversation = _worked(store)
         seq = store.history("agent")[0].seq
         store.rewrite("agent", changed_contents)
-        conversation.append(make_message("by who knew it before"))
+        conversation.append(make_message("by a process that knew it"))
         first = make_checkpoint("agent", conversation, 5)
         store.save(first)
         loaded = other_store.load_latest("agent")
         assert loaded == first
-        going_on = loaded.conversation
-        going_on.append(make_message("by who has read it"))
-        second = make_checkpoint("agent", going_on, 6)
+        continued = loaded.conversation
+        continued.append(make_message("by a process that loaded it"))
+        second = make_checkpoint("agent", continued, 6)
         other_store.save(second)
         assert store.list("agent", limit=2) == [second, first]
         assert [info.seq > seq for info in store.history("agent")[:2]] == [True, True]
         assert store.prune("agent", 1) == 4
         assert other_store.list("agent") == [second]
 
-    def test_steps_may_be_given_other_keys(self, store: CheckpointStore) -> None:
+    def test_rewrite_may_change_the_keys_of_steps(self, store: CheckpointStore) -> None:
         _worked(store)
 
         def renamed(contents: AgentContents) -> AgentContents:
@@ -103,7 +103,7 @@ class RewriteContract(ContractFixtures):
         assert store.steps("agent", "two") == []
         assert len(store.steps("agent", "one")) == 2
 
-    def test_steps_may_be_left_out_and_may_exchange_their_keys(self, store: CheckpointStore) -> None:
+    def test_rewrite_may_omit_steps_and_exchange_their_keys(self, store: CheckpointStore) -> None:
         _worked(store)
 
         def exchanged(contents: AgentContents) -> AgentContents:
@@ -126,7 +126,9 @@ class RewriteContract(ContractFixtures):
         store.record_step(make_step("agent", "one", "a"))
         assert len(store.steps("agent", "one")) == 1
 
-    def test_what_was_removed_last_is_not_numbered_again(self, store: CheckpointStore) -> None:
+    def test_rewrite_does_not_reuse_the_number_of_a_removed_checkpoint(
+        self, store: CheckpointStore
+    ) -> None:
         _worked(store)
         newest, *older = store.history("agent")
         store.remove("agent", [newest.id])
@@ -135,33 +137,31 @@ class RewriteContract(ContractFixtures):
         assert store.history("agent")[0].seq > newest.seq
         assert [info.id for info in store.history("agent")[1:]] == [info.id for info in older]
 
-    def test_whose_turn_it_is_stays(self, store: CheckpointStore) -> None:
+    def test_rewrite_does_not_change_the_turns_of_runs(self, store: CheckpointStore) -> None:
         start = store.start_run(make_run("agent", "run", envelope={"e": 1}), "me", LONG_TTL)
         store.add_run(make_run("agent", "next"))
         store.start_run(make_run("agent", "next"), "me", LONG_TTL)
         store.rewrite("agent", changed_contents, start.lease)
-        standing = store.activity("agent")
-        assert standing.active == "run"
-        assert [run.status for run in standing.open] == [RunStatus.RUNNING, RunStatus.BLOCKED]
-        assert standing.open[0].envelope == {"was": {"e": 1}}
-        assert standing.holder is not None
+        activity = store.activity("agent")
+        assert activity.active == "run"
+        assert [run.status for run in activity.open] == [RunStatus.RUNNING, RunStatus.BLOCKED]
+        assert activity.open[0].envelope == {"was": {"e": 1}}
+        assert activity.holder is not None
 
-    def test_who_does_not_hold_the_lease_cannot_rewrite(self, store: CheckpointStore) -> None:
+    def test_rewrite_without_the_lease_is_refused(self, store: CheckpointStore) -> None:
         _worked(store)
         lease = store.acquire("agent", "me", LONG_TTL)
         before = store.list("agent")
         with pytest.raises(LeaseHeld):
             store.rewrite("agent", changed_contents)
-        assert store.rewrite("agent", lambda contents: None), "to look is allowed"
+        assert store.rewrite("agent", lambda contents: None), "reading needs no lease"
         assert store.list("agent") == before
         assert store.rewrite("agent", changed_contents, lease)
         store.release(lease)
         with pytest.raises(LeaseLost):
             store.rewrite("agent", changed_contents, lease)
 
-    def test_there_is_nothing_to_rewrite_of_an_agent_that_is_not_there(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_rewriting_an_unknown_agent_does_nothing(self, store: CheckpointStore) -> None:
         assert _contents(store) == AgentContents([], [], [])
         assert store.rewrite("agent", lambda contents: None)
         assert list(store.agents()) == []

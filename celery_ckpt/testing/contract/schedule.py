@@ -1,4 +1,4 @@
-"""The contract: what a watchdog looks at."""
+"""The contract of ``schedule``, ``unschedule`` and ``claim_due``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 
 
 class ScheduleContract(ContractFixtures):
-    """Each agent that is watched has a moment; when it has come, one caller is told."""
+    """Each scheduled agent becomes due once, for one caller."""
 
-    def test_an_agent_whose_moment_has_come_is_named_to_one_caller(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_a_due_agent_is_claimed_by_one_caller(self, store: CheckpointStore) -> None:
         for name in ("a", "{b}", "c d"):
             store.schedule(name, 0)
         store.schedule("later", LONG_TTL)
@@ -22,13 +20,13 @@ class ScheduleContract(ContractFixtures):
         assert store.claim_due(10, LONG_TTL) == []
         assert list(store.agents()) == []
 
-    def test_an_agent_that_nobody_attends_to_comes_again(self, store: CheckpointStore) -> None:
+    def test_an_agent_is_due_again_when_its_claim_expires(self, store: CheckpointStore) -> None:
         store.schedule("agent", 0)
 
         assert [name for name, _ in store.claim_due(1, -1)] == ["agent"]
         assert [name for name, _ in store.claim_due(1, -1)] == ["agent"]
 
-    def test_watching_stops_only_if_nobody_set_another_moment(self, store: CheckpointStore) -> None:
+    def test_unscheduling_removes_only_the_entry_that_was_read(self, store: CheckpointStore) -> None:
         first = store.schedule("agent", 0)
         second = store.schedule("agent", 0)
 
@@ -38,7 +36,7 @@ class ScheduleContract(ContractFixtures):
         assert store.unschedule({"agent": second}) == 0
         assert store.claim_due(10, LONG_TTL) == []
 
-    def test_no_more_agents_are_named_than_were_asked_for(self, store: CheckpointStore) -> None:
+    def test_claim_due_returns_at_most_limit_agents(self, store: CheckpointStore) -> None:
         for number in range(7):
             store.schedule(f"agent-{number}", 0)
 

@@ -15,9 +15,7 @@ from celery_ckpt.usage import Usage
 class StepsContract(ContractFixtures):
     """Recorded steps are returned in order with exact values, and add to the usage of their run."""
 
-    def test_steps_come_back_in_the_order_in_which_they_were_recorded(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_steps_are_returned_in_the_order_of_recording(self, store: CheckpointStore) -> None:
         values = [None, 0, "", [1, {"a": None}], {"x": 1e22, "é": "\u2028"}, True, 10**40]
         steps = [
             make_step("agent", "run", f"{9 - number}", iteration=number % 3, value=value, name="f")
@@ -46,7 +44,7 @@ class StepsContract(ContractFixtures):
         assert [step.usage for step in store.steps("agent", run.run_id)] == [first, second, first]
         assert store.runs("agent") == store.activity("agent").open == [found]
 
-    def test_a_step_that_costs_nothing_leaves_its_run_alone(self, store: CheckpointStore) -> None:
+    def test_a_step_without_usage_does_not_change_its_run(self, store: CheckpointStore) -> None:
         run = make_run(usage=Usage.of("m", input_tokens=1))
         store.add_run(run)
         store.record_step(make_step(run_id=run.run_id))
@@ -60,7 +58,7 @@ class StepsContract(ContractFixtures):
         started = store.start_run(make_run(run_id="run"), "worker", 60)
         store.record_step(make_step(), started.lease, paid=Usage.of("m", input_tokens=5))
         paid = Usage.of("m", input_tokens=5)
-        # Who works on a run knows its record as it was when the attempt began.
+        # An attempt has the record of its run as it was when the attempt began.
         store.update_run(started.run, started.lease)
         assert store.runs("agent")[0].usage == paid
         store.save(make_checkpoint(run_id="run"), started.lease, run=started.run)
@@ -74,7 +72,7 @@ class StepsContract(ContractFixtures):
         store.settle_run(ended, again.lease)
         assert store.runs("agent")[0].usage == paid
 
-    def test_a_refused_step_raises_nothing(self, store: CheckpointStore) -> None:
+    def test_a_refused_step_does_not_raise_the_usage_of_its_run(self, store: CheckpointStore) -> None:
         store.add_run(make_run(run_id="run"))
         lost = store.acquire("agent", "worker", 60)
         store.release(lost)
@@ -90,7 +88,9 @@ class StepsContract(ContractFixtures):
 
         assert store.steps("agent", "run") == [first, second]
 
-    def test_recording_another_result_under_a_key_is_refused(self, store: CheckpointStore) -> None:
+    def test_recording_a_different_result_under_an_existing_key_is_refused(
+        self, store: CheckpointStore
+    ) -> None:
         step = make_step()
         store.record_step(step)
 
@@ -99,7 +99,7 @@ class StepsContract(ContractFixtures):
                 store.record_step(step.model_copy(update=change))
         assert store.steps("agent", "run") == [step]
 
-    def test_equal_steps_are_equal_in_json(self, store: CheckpointStore) -> None:
+    def test_steps_are_compared_as_json(self, store: CheckpointStore) -> None:
         step = make_step(value=[0, {"a": 1, "b": 2}])
         store.record_step(step)
 
@@ -109,20 +109,18 @@ class StepsContract(ContractFixtures):
                 store.record_step(step.model_copy(update={"value": value}))
         assert str([s.value for s in store.steps("agent", "run")]) == str([step.value])
 
-    def test_a_step_of_a_far_iteration_is_dropped_like_any(self, store: CheckpointStore) -> None:
+    def test_a_step_with_a_very_large_iteration_is_dropped(self, store: CheckpointStore) -> None:
         store.record_step(make_step(iteration=2**61))
 
         assert store.drop_steps("agent", "run", first=1, last=2**70) == 1
 
     @pytest.mark.parametrize("run_id", ["", "x" * 513, "\ud800"])
-    def test_a_run_that_cannot_have_that_name_is_a_value_error(
-        self, store: CheckpointStore, run_id: str
-    ) -> None:
+    def test_an_invalid_run_id_is_a_value_error(self, store: CheckpointStore, run_id: str) -> None:
         for call in (store.steps, store.run, store.drop_steps):
             with pytest.raises(ValueError, match="run_id"):
                 call("agent", run_id)
 
-    def test_runs_and_keys_do_not_run_into_each_other(self, store: CheckpointStore) -> None:
+    def test_run_ids_and_step_keys_do_not_collide(self, store: CheckpointStore) -> None:
         names = [("a:b", "c"), ("a", "b:c"), ("a b", "c"), ("a", "b c"), ("1:a", "x"), ("", "y")]
         steps = [make_step("agent", run or "\x00", key) for run, key in names]
         for step in steps:
@@ -147,7 +145,7 @@ class StepsContract(ContractFixtures):
         assert len(store.steps("agent", "other")) == 1
         assert store.drop_steps("nobody", "run") == 0
 
-    def test_many_steps_of_one_iteration(self, store: CheckpointStore) -> None:
+    def test_an_iteration_has_many_steps(self, store: CheckpointStore) -> None:
         steps = [make_step(iteration=1) for _ in range(120)]
         for step in steps:
             store.record_step(step)

@@ -1,4 +1,4 @@
-"""The contract: whose turn it is."""
+"""The contract of ``start_run``, ``settle_run``, ``cancel_run`` and ``activity``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _ended(run: RunRecord, status: RunStatus = RunStatus.SUCCEEDED, **changes: A
 
 
 class TurnsContract(ContractFixtures):
-    """An agent has one active run; the others wait, first in, first out."""
+    """An agent has one active run; the others are blocked, first in, first out."""
 
     def test_a_delivered_run_starts_with_a_lease_and_is_counted(self, store: CheckpointStore) -> None:
         store.add_run(make_run("agent", "run", envelope={"args": [1.0, {}, []]}))
@@ -37,7 +37,7 @@ class TurnsContract(ContractFixtures):
         assert store.holder("agent") == lease
         assert store.activity("agent").active == "run"
 
-    def test_a_run_that_is_not_known_is_added_as_it_starts(self, store: CheckpointStore) -> None:
+    def test_an_unknown_run_is_added_when_it_starts(self, store: CheckpointStore) -> None:
         run, _ = _started(store, make_run("agent", "run", task="t", envelope={"a": None}))
 
         assert (run.attempts, run.task, run.envelope) == (1, "t", {"a": None})
@@ -60,7 +60,7 @@ class TurnsContract(ContractFixtures):
         with pytest.raises(LeaseLost):
             store.save(make_checkpoint("agent"), lease)
 
-    def test_a_run_that_was_released_starts_again(self, store: CheckpointStore) -> None:
+    def test_a_released_run_starts_again(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
 
         handed = run.model_copy(update={"status": RunStatus.QUEUED, "retries": 1})
@@ -70,7 +70,7 @@ class TurnsContract(ContractFixtures):
 
         assert (again.attempts, again.retries, again.stalled) == (2, 1, 0)
 
-    def test_a_lost_lease_releases_and_changes_no_run(self, store: CheckpointStore) -> None:
+    def test_releasing_a_lost_lease_does_not_change_the_run(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
         newest, _ = _started(store, make_run("agent", "run"), over=lease)
 
@@ -89,7 +89,7 @@ class TurnsContract(ContractFixtures):
         run, lease = _started(store, make_run("agent", "run"), over=lease)
         assert (run.stalled, run.attempts) == (0, 5)
 
-    def test_other_runs_wait_without_a_lease_and_follow_in_order(self, store: CheckpointStore) -> None:
+    def test_other_runs_are_blocked_and_follow_in_order(self, store: CheckpointStore) -> None:
         for name in ("first", "second", "third"):
             store.add_run(make_run("agent", name))
         first, lease = _started(store, make_run("agent", "first"))
@@ -145,9 +145,7 @@ class TurnsContract(ContractFixtures):
         again, _ = _started(store, make_run("agent", "run"))
         assert (again.attempts, len(store.steps("agent", "run"))) == (2, 1)
 
-    def test_a_finished_run_is_delivered_by_whoever_takes_the_lease(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_a_finished_run_is_settled_by_the_next_lease_holder(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
         finished = _ended(run, result={"x": 1})
         store.update_run(finished, lease)
@@ -196,7 +194,7 @@ class TurnsContract(ContractFixtures):
             store.release(lease, run=big)
         assert store.run("agent", "run") == run
 
-    def test_cancelling_fences_off_whoever_works_on_the_run(self, store: CheckpointStore) -> None:
+    def test_cancelling_fences_off_the_attempt_at_work(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
 
         cancelling = store.cancel_run("agent", "run", "me", LONG_TTL)
@@ -210,7 +208,7 @@ class TurnsContract(ContractFixtures):
         assert store.settle_run(cancelled, cancelling) is None
         assert store.holder("agent") is None
 
-    def test_cancelling_a_run_that_waits_leaves_the_active_one_alone(
+    def test_cancelling_a_blocked_run_does_not_change_the_active_one(
         self, store: CheckpointStore
     ) -> None:
         first, lease = _started(store, make_run("agent", "first"))
@@ -237,9 +235,7 @@ class TurnsContract(ContractFixtures):
             store.cancel_run("nobody", "none", "me", LONG_TTL)
         store.settle_run(_ended(run), lease)
 
-    def test_a_cancellation_that_cannot_be_given_a_lease_cancels_nothing(
-        self, store: CheckpointStore
-    ) -> None:
+    def test_a_cancellation_with_an_invalid_lease_cancels_nothing(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
 
         with pytest.raises(ValueError, match="A lease of 0 seconds"):
@@ -249,7 +245,7 @@ class TurnsContract(ContractFixtures):
         assert store.run("agent", "run") == run
         assert store.holder("agent") == lease
 
-    def test_an_unknown_run_that_has_ended_is_added_as_it_is_delivered(
+    def test_an_unknown_run_that_has_ended_is_added_when_it_is_delivered(
         self, store: CheckpointStore
     ) -> None:
         ended = _ended(make_run("agent", "run"), result=1)
@@ -262,23 +258,23 @@ class TurnsContract(ContractFixtures):
         settled = _ended(make_run("agent", "other"), delivered=True)
         assert store.start_run(settled, "worker", LONG_TTL).lease is None
 
-    def test_a_run_keeps_any_delivery(self, store: CheckpointStore) -> None:
+    def test_a_run_keeps_any_delivery_tag(self, store: CheckpointStore) -> None:
         for name in ("-", "%2D", " ", "", "ü 🎈\n"):
             run, lease = _started(store, make_run("agent", f"run {name}", delivery=name))
             assert run.delivery == name
             assert store.run("agent", run.run_id) == run
             store.settle_run(_ended(run), lease)
 
-    def test_standing_tells_the_open_runs_in_order(self, store: CheckpointStore) -> None:
+    def test_activity_lists_the_open_runs_in_order(self, store: CheckpointStore) -> None:
         for name in ("c", "a", "b"):
             store.add_run(make_run("agent", name))
         run, lease = _started(store, make_run("agent", "a"))
 
-        standing = store.activity("agent")
+        activity = store.activity("agent")
 
-        assert [run.run_id for run in standing.open] == ["c", "a", "b"]
-        assert (standing.active, standing.holder) == ("a", lease)
-        assert 0 < standing.seconds_left <= LONG_TTL
+        assert [run.run_id for run in activity.open] == ["c", "a", "b"]
+        assert (activity.active, activity.holder) == ("a", lease)
+        assert 0 < activity.seconds_left <= LONG_TTL
         store.settle_run(_ended(run), lease)
         assert [run.run_id for run in store.activity("agent").open] == ["c", "b"]
         assert store.activity("nobody").open == []
@@ -287,4 +283,4 @@ class TurnsContract(ContractFixtures):
         with pytest.raises(RunNotFound):
             store.settle_run(make_run("agent", "run"))
         assert list(store.agents()) == []
-        assert store.count_due(Schedule.SWEEP) == 0, "a sweep is told of nobody"
+        assert store.count_due(Schedule.SWEEP) == 0, "no agent is due for a sweep"

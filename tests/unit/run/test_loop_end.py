@@ -218,14 +218,14 @@ def test_an_interrupted_loop_of_many_iterations_ends_the_same(case: Case) -> Non
 @pytest.mark.parametrize("body", [last_reply, goes_on, breaks, endless, changes])
 def test_a_run_is_not_handed_off_after_its_last_iteration(body: Body, strategy: str | None) -> None:
     life = SimulatedRun(task_of(without_async(body), strategy, per_task=1), (4,), {})
-    life.live()
+    life.finish()
     [run] = life.store.runs("crash_everywhere")
     assert run.attempts == 4  # handed off after the first three
 
 
 def test_a_run_of_one_iteration_is_not_handed_off_at_all() -> None:
     life = SimulatedRun(task_of(without_async(last_reply), "every:1", per_task=1), (1,), {})
-    life.live()
+    life.finish()
     [run] = life.store.runs("crash_everywhere")
     assert run.attempts == 1
 
@@ -275,7 +275,7 @@ def counting(run: AgentRun, limit: int) -> int:
 @pytest.mark.parametrize("per_task", PER_TASK)
 def test_what_the_last_checkpoint_holds_is_not_saved_again_at_the_end(per_task: int | None) -> None:
     life = SimulatedRun(task_of(counting, "every:1", per_task), (30,), {})
-    assert life.live() == 300
+    assert life.finish() == 300
     life.store.prune("crash_everywhere", keep=3)
     assert [one.iteration for one in life.store.list("crash_everywhere")] == [30, 29, 28]
     [run] = life.store.runs("crash_everywhere")
@@ -301,7 +301,7 @@ def test_what_the_body_changes_after_its_loop_is_saved_at_the_end(change: Any) -
         SimulatedRun(task_of(counting, "every:1"), (2,), {}),
     ]
     for life in lives:
-        life.live()
+        life.finish()
     changed, unchanged = [{**life.end(), "result": None} for life in lives]
     assert changed != unchanged
     assert crash_everywhere(task_of(closing, "every:1")).kills > 8
@@ -388,7 +388,7 @@ def test_a_variable_that_is_unbound_because_the_limit_became_smaller_is_explaine
 
     life = SimulatedRun(task_of(shrinking, "every:1"), (), {}, stop_at=6)
     with pytest.raises(UnboundLocalError) as caught:
-        life.live()
+        life.finish()
     assert "limit" in caught.value.__notes__[0]
 
 

@@ -162,7 +162,7 @@ def test_a_hand_off_that_cannot_be_saved_is_a_failure_and_not_an_endless_loop(
 ) -> None:
     life = SimulatedRun(stuck._get_current_object(), (value,), {})
     with pytest.raises((ValueError, RedactionFailed), match=reason):
-        life.live()
+        life.finish()
     assert life.end()["status"] is RunStatus.FAILED
 
 
@@ -177,7 +177,7 @@ def rejecting(run: AgentRun, reason: str) -> None:
 def test_why_a_body_rejects_its_message_is_redacted_too(reason: str, kept: str) -> None:
     life = SimulatedRun(rejecting._get_current_object(), (reason,), {})
     with pytest.raises(Reject):
-        life.live()
+        life.finish()
     [run] = life.store.runs("crash_everywhere")
     assert (run.status, run.error) == (RunStatus.FAILED, kept)
 
@@ -202,7 +202,7 @@ def test_an_error_with_half_a_character_is_kept_and_the_run_is_over(
     speaking.app.conf.ckpt_store_url = "memory://"
     life = SimulatedRun(speaking._get_current_object(), (error,), {})
     with pytest.raises(type(error)):
-        life.live()
+        life.finish()
     [run] = life.store.runs("crash_everywhere")
     assert run.status is RunStatus.FAILED
     assert run.error is not None
