@@ -19,7 +19,7 @@ from tests.support.ledger_pipe import piped
 from tests.support.servers.valkey import Valkey
 from tests.support.tasks.scenarios import MODULE, count
 from tests.support.wait import until
-from tests.support.workers.broker import BACKEND_DB, Broker
+from tests.support.workers.broker import BACKEND_DB, RedisBroker
 from tests.support.workers.clocks import WorkerClock, sweep_up_after
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import app_of
@@ -38,7 +38,7 @@ class Fleet:
 
     directory: Path
     chance: Random
-    broker: Broker
+    broker: RedisBroker
     #: What the store is on; the faults know which kind.
     store: Any
     #: What lies before a store that is alone.
@@ -130,12 +130,12 @@ def fleet(
 ) -> Iterator[Fleet]:
     """Servers, a network before the store, and workers that are ready. Nothing stays behind."""
     with ExitStack() as running:
-        broker = Broker(running.enter_context(Valkey(directory / "broker", *KEPT)))
+        broker = RedisBroker(running.enter_context(Valkey(directory / "broker", *KEPT)))
         servers, network, url = running.enter_context(STORES[store](directory / "store"))
         ledger = Ledger(directory / "ledger")
         configuration = Configuration(
             broker_url=broker.url(),
-            backend_url=broker.url(BACKEND_DB),
+            backend_url=broker.server.url_of(BACKEND_DB),
             store_url=url,
             # A disk that is full is to keep nobody from saying what they do.
             ledger=running.enter_context(piped(ledger)),

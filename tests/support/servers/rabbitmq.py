@@ -14,13 +14,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Self
 
 from tests.support.servers.valkey import LAUNCHER, LOOPBACK, free_port
 from tests.support.wait import until
-from tests.support.workers.broker import assert_nothing_left
 
 #: Debian puts a script before it that works only as another user, in that user's home.
 _BEHIND_DEBIANS = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -98,7 +96,7 @@ class RabbitMq:
         return asked is not None and _answer(asked) == "true"
 
     @contextmanager
-    def impatient(self, milliseconds: int) -> Iterator[None]:
+    def consumer_timeout(self, milliseconds: int) -> Iterator[None]:
         """In here, a worker is cut off that holds a message for longer. (By default, half an hour.)"""
         settings = {"consumer_timeout": milliseconds, "channel_tick_interval": 200}
         before = {name: self.evaluate(f"application:get_env(rabbit, {name})") for name in settings}
@@ -131,52 +129,7 @@ class RabbitMq:
         return done.stdout.decode() if is_connected else None
 
 
-class RabbitBroker:
-    """A virtual host of a node, with no queue in it: what is left there, and what can go wrong."""
-
-    _numbers = count(1)
-
-    def __init__(self, server: RabbitMq) -> None:
-        self._server, self._vhost = server, f"test{next(self._numbers)}"
-        name, all_ = f'<<"{self._vhost}">>', '<<".*">>'
-        server.evaluate(f'rabbit_vhost:add({name}, <<"tests">>)')
-        rights = f'<<"guest">>, {name}, {all_}, {all_}, {all_}, <<"tests">>'
-        server.evaluate(f"rabbit_auth_backend_internal:set_permissions({rights})")
-
-    @property
-    def url(self) -> str:
-        return self._server.url(self._vhost)
-
-    def left(self) -> dict[str, tuple[int, int]]:
-        """The queues that are not empty: how many messages wait, and how many some worker has."""
-        kinds = "[name, messages_ready, messages_unacknowledged]"
-        answer = self._server.evaluate(
-            f'lists:flatten([io_lib:format("~s ~w ~w;", [element(4, Name), Ready, Unacked]) || '
-            f"[{{_, Name}}, {{_, Ready}}, {{_, Unacked}}] <- "
-            f'rabbit_amqqueue:info_all(<<"{self._vhost}">>, {kinds})])'
-        )
-        return _not_empty(answer)
-
-    def assert_clean(self, deadline: float) -> None:
-        """Wait until no message is left, or fail with those that are."""
-        assert_nothing_left(self.left, deadline)
-
-    def cut_connections(self) -> int:
-        """Close all connections; returns how many. The node goes on."""
-        close = 'rabbit_networking:close_connections(All, "cut")'
-        return int(
-            self._server.evaluate(f"All = rabbit_networking:connections(), {close}, length(All)")
-        )
-
-
 def _answer(printed: str) -> str:
     answer = re.fullmatch(r"\{ok, (.*)\}", printed.strip(), re.DOTALL)
     assert answer, printed
     return answer[1]
-
-
-def _not_empty(answer: str) -> dict[str, tuple[int, int]]:
-    rows = re.findall(r'([^\s";]+) (\d+) (\d+);', answer)
-    return {
-        name: (int(ready), int(unacked)) for name, ready, unacked in rows if ready + unacked != "00"
-    }

@@ -93,6 +93,10 @@ class Valkey:
     def url(self) -> str:
         return f"redis://{LOOPBACK}:{self.port}/0"
 
+    def url_of(self, db: int) -> str:
+        """Return the URL of another database."""
+        return f"redis://{LOOPBACK}:{self.port}/{db}"
+
     def client(self, **options: Any) -> Redis:
         """A client that tries once, and fails at once."""
         once = Retry(NoBackoff(), 0)

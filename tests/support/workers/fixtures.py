@@ -20,8 +20,9 @@ from celery._state import _set_current_app, _tls
 from redis.exceptions import RedisError
 
 from tests.support.ledger import Ledger
+from tests.support.servers.rabbitmq import RabbitMq
 from tests.support.servers.valkey import Valkey
-from tests.support.workers.broker import BACKEND_DB, STORE_DB, Broker
+from tests.support.workers.broker import BACKEND_DB, STORE_DB, Broker, RabbitBroker, RedisBroker
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.processes import Worker
 
@@ -31,8 +32,10 @@ __all__ = [
     "celery_app",
     "configuration",
     "ledger",
+    "main_server",
     "other_server",
     "pytest_runtest_makereport",
+    "rabbitmq_server",
     "start_worker",
     "store_server",
 ]
@@ -56,10 +59,25 @@ def store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def rabbitmq_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
+    """The RabbitMQ node of each xdist worker; started for the first test that runs on RabbitMQ."""
+    with RabbitMq(tmp_path_factory.mktemp("rabbitmq")) as server:
+        yield server
+
+
 @pytest.fixture
-def broker(broker_server: Valkey) -> Broker:
-    """A broker with no messages, on a server that holds nothing."""
-    return Broker(_emptied(broker_server))
+def main_server(broker_server: Valkey) -> Valkey:
+    """An empty server, with databases for the result backend, the store and, on Redis, the broker."""
+    return _emptied(broker_server)
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, main_server: Valkey) -> Broker:
+    """A broker without messages: on Redis, or on the broker that the parameter of the test names."""
+    if getattr(request, "param", "redis") == "rabbitmq":
+        return RabbitBroker(request.getfixturevalue("rabbitmq_server"))
+    return RedisBroker(main_server)
 
 
 @pytest.fixture
@@ -86,12 +104,14 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 @pytest.fixture
-def configuration(request: pytest.FixtureRequest, broker: Broker, ledger: Ledger) -> Configuration:
+def configuration(
+    request: pytest.FixtureRequest, broker: Broker, main_server: Valkey, ledger: Ledger
+) -> Configuration:
     """What the app and the workers of this test share; changed by ``@pytest.mark.configured(...)``."""
     plain = Configuration(
         broker_url=broker.url(),
-        backend_url=broker.url(BACKEND_DB),
-        store_url=broker.url(STORE_DB),
+        backend_url=main_server.url_of(BACKEND_DB),
+        store_url=main_server.url_of(STORE_DB),
         ledger=ledger.path,
     )
     changes: dict[str, Any] = {}

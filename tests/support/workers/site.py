@@ -16,7 +16,7 @@ from celery import Celery
 
 from tests.support.ledger import Ledger
 from tests.support.servers.valkey import Valkey
-from tests.support.workers.broker import BACKEND_DB, STORE_DB, Broker
+from tests.support.workers.broker import BACKEND_DB, STORE_DB, RedisBroker
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import app_of
 from tests.support.workers.processes import Worker
@@ -31,7 +31,7 @@ class Site:
     app: Celery
     worker: Worker
     ledger: Ledger
-    broker: Broker
+    broker: RedisBroker
     configuration: Configuration
 
 
@@ -45,11 +45,11 @@ def site(
     wanted: dict[str, Any] = dict(getattr(request.module, "SITE", {}))
     options = {"pool": "threads", "concurrency": 4, **wanted.pop("worker", {})}
     directory = tmp_path_factory.mktemp("site")
-    broker, ledger = Broker(broker_server), Ledger(directory / "ledger")
+    broker, ledger = RedisBroker(broker_server), Ledger(directory / "ledger")
     configuration = Configuration(
         broker_url=broker.url(),
-        backend_url=broker.url(BACKEND_DB),
-        store_url=broker.url(STORE_DB),
+        backend_url=broker_server.url_of(BACKEND_DB),
+        store_url=broker_server.url_of(STORE_DB),
         ledger=ledger.path,
         **wanted,
     )

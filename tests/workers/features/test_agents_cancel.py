@@ -14,7 +14,7 @@ from tests.support.ledger import Ledger
 from tests.support.tasks.canvas import gather
 from tests.support.tasks.operations import async_endless, backing_off, calling, endless, remember
 from tests.support.wait import until
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.processes import Worker
 
@@ -29,7 +29,7 @@ def agents(celery_app: Celery) -> Agents:
     return Agents(celery_app)
 
 
-def is_over(worker: Worker, ledger: Ledger, result: AsyncResult, broker: Broker) -> None:
+def is_over(worker: Worker, ledger: Ledger, result: AsyncResult, broker: RedisBroker) -> None:
     """The body has ended, its message is gone, and whoever asks hears that it was revoked."""
     ledger.wait_for(lambda note: note.what == "end" and note.run_id == result.id, 10)
     assert [body.how for body in ledger.bodies(result.id)] == ["Fenced"]
@@ -44,7 +44,7 @@ def state_of(result: AsyncResult) -> str:
 
 @pytest.mark.parametrize("task", [endless, async_endless], ids=["sync", "async"])
 def test_a_running_agent_is_cancelled_at_its_next_event(
-    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker, task: Any
+    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker, task: Any
 ) -> None:
     worker = start_worker(pool="threads")
     result = task.delay()
@@ -60,7 +60,7 @@ def test_a_running_agent_is_cancelled_at_its_next_event(
 
 
 def test_an_async_agent_is_cancelled_amid_a_call_that_takes_its_time(
-    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker
+    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     start_worker(pool="threads")
     result = async_endless.delay(3600)
@@ -76,7 +76,7 @@ def test_an_async_agent_is_cancelled_amid_a_call_that_takes_its_time(
 
 
 def test_a_cancelled_conversation_has_no_pending_tool_calls(
-    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker
+    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker(pool="threads")
     ledger.hold("tool")
@@ -101,7 +101,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
 
 
 def test_all_runs_of_an_agent_are_cancelled_also_those_that_wait(
-    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker
+    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker(pool="threads", concurrency=2)
     active = endless.apply_async(agent_id="busy")
@@ -121,7 +121,7 @@ def test_all_runs_of_an_agent_are_cancelled_also_those_that_wait(
 
 @pytest.mark.parametrize("forget", [False, True], ids=["cancelled", "deleted"])
 def test_a_queued_run_that_was_cancelled_is_never_begun(
-    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker, forget: bool
+    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker, forget: bool
 ) -> None:
     result = endless.apply_async(agent_id="too late")
     assert broker.queue_length() == 1
@@ -137,7 +137,7 @@ def test_a_queued_run_that_was_cancelled_is_never_begun(
 
 
 def test_a_run_in_back_off_is_cancelled(
-    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: Broker
+    agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     start_worker(pool="threads")
     result = backing_off.delay()

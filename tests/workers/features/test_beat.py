@@ -19,7 +19,7 @@ from celery_ckpt import open_store
 from celery_ckpt.runtime.pruning.tasks import PRUNE
 from celery_ckpt.testing import make_checkpoint
 from tests.support.wait import until
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.launch import ROOT
@@ -93,7 +93,7 @@ def started(kind: str, start_beat: StartBeat, configuration: Configuration, tmp_
     return start_beat()
 
 
-def messages(broker: Broker, queue: str = "celery") -> list[dict[str, Any]]:
+def messages(broker: RedisBroker, queue: str = "celery") -> list[dict[str, Any]]:
     with broker.server.client() as client:
         return [json.loads(one)["headers"] for one in client.lrange(queue, 0, -1)]
 
@@ -102,7 +102,7 @@ def messages(broker: Broker, queue: str = "celery") -> list[dict[str, Any]]:
 def test_beat_sends_it_beside_the_users_own_entries(
     kind: str,
     start_beat: StartBeat,
-    broker: Broker,
+    broker: RedisBroker,
     configuration: Configuration,
     tmp_path: Path,
 ) -> None:
@@ -142,7 +142,7 @@ def _totals(log: str) -> list[int]:
 
 @pytest.mark.configured(conf={**CONF, "beat_schedule": {PRUNE: {"task": "their.task", "schedule": 1}}})
 def test_an_entry_of_that_name_in_the_users_schedule_is_the_one_that_counts(
-    start_beat: StartBeat, broker: Broker
+    start_beat: StartBeat, broker: RedisBroker
 ) -> None:
     start_beat()
     until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has sent the user's task twice")
@@ -151,7 +151,7 @@ def test_an_entry_of_that_name_in_the_users_schedule_is_the_one_that_counts(
 
 
 @pytest.mark.configured(conf={**CONF, "ckpt_prune_every": None})
-def test_it_can_be_switched_off(start_beat: StartBeat, broker: Broker) -> None:
+def test_it_can_be_switched_off(start_beat: StartBeat, broker: RedisBroker) -> None:
     start_beat()
     until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has sent the user's task twice")
 

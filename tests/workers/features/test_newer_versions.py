@@ -11,7 +11,7 @@ from redis import Redis
 from celery_ckpt import Agents
 from tests.support.tasks.operations import remember
 from tests.support.wait import until
-from tests.support.workers.broker import STORE_DB, Broker
+from tests.support.workers.broker import STORE_DB, RedisBroker
 from tests.support.workers.fixtures import StartWorker
 
 pytestmark = pytest.mark.configured(
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.configured(
 
 
 @pytest.fixture
-def client(broker: Broker) -> Iterator[Redis]:
+def client(broker: RedisBroker) -> Iterator[Redis]:
     with broker.server.client(db=STORE_DB) as client:
         yield client
 

@@ -16,7 +16,7 @@ from tests.support.servers.valkey import Valkey
 from tests.support.tasks.canvas import collect, note_failure
 from tests.support.tasks.interruptions import MODULE, TRACER_FAILS, count, grow, held, plain
 from tests.support.wait import until
-from tests.support.workers.broker import STORE_DB, Broker
+from tests.support.workers.broker import STORE_DB
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.scenario import POOLS
@@ -59,7 +59,7 @@ class TestAStoreThatRefuses:
 
     @pytest.fixture
     def configuration(self, configuration: Configuration, other_server: Valkey) -> Configuration:
-        return replace(configuration, store_url=Broker(other_server).url(STORE_DB))
+        return replace(configuration, store_url=other_server.url_of(STORE_DB))
 
     @pytest.mark.usefixtures("celery_app")
     def test_the_end_of_a_run(

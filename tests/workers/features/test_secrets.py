@@ -15,7 +15,7 @@ from celery_ckpt.records import RunStatus
 from tests.support.stored_bytes import bytes_of_keys, found_in
 from tests.support.tasks.secret_agent import MODULE, SECRET, blurt, hide
 from tests.support.wait import until
-from tests.support.workers.broker import STORE_DB, Broker
+from tests.support.workers.broker import STORE_DB, RedisBroker
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.monitor import watching
 from tests.support.workers.processes import FAST
@@ -27,7 +27,7 @@ DEBUG = (*FAST, "-E", "-l", "DEBUG")
 pytestmark = pytest.mark.configured(include=(MODULE,), conf={**CONF, "ckpt_encryption_keys": [KEY]})
 
 
-def keys_with_the_secret(broker: Broker, db: int) -> Iterator[str]:
+def keys_with_the_secret(broker: RedisBroker, db: int) -> Iterator[str]:
     with broker.server.client(db=db) as client:
         yield from (name for name, data in bytes_of_keys(client) if found_in(data, SECRET))
 
@@ -39,7 +39,7 @@ def test_neither_logs_nor_events_nor_results_have_what_an_agent_says(
     if not is_sealed:
         request.node.add_marker(pytest.mark.configured(conf=CONF))
     app: Celery = request.getfixturevalue("celery_app")
-    broker: Broker = request.getfixturevalue("broker")
+    broker: RedisBroker = request.getfixturevalue("broker")
     start_worker: StartWorker = request.getfixturevalue("start_worker")
     worker = start_worker(options=DEBUG)
     with watching(app) as watcher:
@@ -59,7 +59,7 @@ def test_neither_logs_nor_events_nor_results_have_what_an_agent_says(
 
 
 def test_arguments_results_and_errors_are_sealed_in_the_store(
-    celery_app: Celery, broker: Broker, start_worker: StartWorker
+    celery_app: Celery, broker: RedisBroker, start_worker: StartWorker
 ) -> None:
     start_worker()
     told, failed = blurt.delay(SECRET, False), blurt.delay(SECRET, True)

@@ -27,7 +27,7 @@ from tests.support.tasks.interruptions import (
 )
 from tests.support.tasks.retries import outcome
 from tests.support.wait import until
-from tests.support.workers.broker import STORE_DB, Broker
+from tests.support.workers.broker import STORE_DB
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker
 
@@ -117,7 +117,7 @@ class TestASlowStore:
 
     @pytest.fixture
     def configuration(self, configuration: Configuration, other_server: Valkey) -> Configuration:
-        return replace(configuration, store_url=Broker(other_server).url(STORE_DB))
+        return replace(configuration, store_url=other_server.url_of(STORE_DB))
 
     @either_way
     @pytest.mark.usefixtures("celery_app")

@@ -11,7 +11,7 @@ from celery import Celery
 from tests.support.ledger import Ledger
 from tests.support.tasks.plain import slow, who
 from tests.support.wait import until
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.processes import Pool
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("celery_app")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
-def test_a_task_runs_on_each_pool(start_worker: StartWorker, broker: Broker, pool: Pool) -> None:
+def test_a_task_runs_on_each_pool(start_worker: StartWorker, broker: RedisBroker, pool: Pool) -> None:
     worker = start_worker(pool=pool, forked=False)
 
     assert who.delay().get(timeout=60) in (worker.children() or [worker.pid])
     broker.assert_clean(5)
 
 
-def test_the_app_of_the_tests_is_the_current_one(celery_app: Celery, broker: Broker) -> None:
+def test_the_app_of_the_tests_is_the_current_one(celery_app: Celery, broker: RedisBroker) -> None:
     assert slow.app is celery_app
 
     slow.delay(1, 0)
@@ -36,7 +36,7 @@ def test_the_app_of_the_tests_is_the_current_one(celery_app: Celery, broker: Bro
 
 
 def test_a_worker_that_is_told_to_end_finishes_its_task(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker
+    start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker()
     result = slow.delay(5, 0.1)
@@ -50,7 +50,7 @@ def test_a_worker_that_is_told_to_end_finishes_its_task(
 
 
 def test_a_cut_connection_makes_celery_run_a_task_twice_at_once(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker
+    start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     start_worker(concurrency=2)
     ledger.hold("step 1")
@@ -67,7 +67,7 @@ def test_a_cut_connection_makes_celery_run_a_task_twice_at_once(
 
 
 def test_a_restarted_server_has_what_it_had_and_workers_return_to_it(
-    start_worker: StartWorker, broker: Broker
+    start_worker: StartWorker, broker: RedisBroker
 ) -> None:
     waiting = who.delay()
     broker.restart()

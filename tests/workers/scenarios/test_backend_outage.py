@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture
 def configuration(configuration: Configuration, other_server: Valkey) -> Configuration:
-    return replace(configuration, backend_url=Broker(other_server).url(BACKEND_DB))
+    return replace(configuration, backend_url=other_server.url_of(BACKEND_DB))
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -19,6 +19,9 @@ from tests.support.workers.scenario import (
     LONG_LEASE,
     POOLS,
     assert_right_end,
+    on_brokers,
+    on_rabbitmq,
+    on_redis,
     scenario,
     several_workers,
 )
@@ -40,7 +43,7 @@ def shut_down(worker: Worker) -> None:
     current_app.control.shutdown(destination=[f"{worker.name}@{gethostname()}"])
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@on_brokers("pool", on_redis(*POOLS), on_rabbitmq("prefork", "threads"))
 def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
@@ -63,7 +66,7 @@ def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
     assert [worker.wait_exit(EXIT) for worker in left] == [0, 1, 0][: len(left)]
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@on_brokers("pool", on_redis(*POOLS), on_rabbitmq("prefork"))
 def test_a_cold_shutdown_costs_at_most_the_call_in_flight(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:

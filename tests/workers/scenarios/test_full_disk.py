@@ -12,7 +12,7 @@ from tests.support.ledger import Ledger
 from tests.support.ledger_pipe import piped
 from tests.support.tasks.scenarios import count, manual
 from tests.support.wait import until
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.scenario import LONG_LEASE, assert_right_end, scenario
@@ -38,7 +38,7 @@ def configuration(
 @scenario(ckpt_lease_ttl=LONG_LEASE)
 @STORES
 def test_agents_go_on_when_there_is_room_again(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker
+    start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker(concurrency=2)
     ledger.hold(*AMID)
@@ -58,7 +58,7 @@ def test_agents_go_on_when_there_is_room_again(
 
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_what_could_not_be_recorded_is_not_told_to_celery_but_done_again(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker
+    start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker(concurrency=2)
     ledger.hold(*AMID)

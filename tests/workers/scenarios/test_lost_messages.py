@@ -9,7 +9,7 @@ from celery_ckpt import open_store
 from tests.support.ledger import Ledger
 from tests.support.tasks.scenarios import count
 from tests.support.wait import until
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.processes import FAST
 from tests.support.workers.scenario import assert_right_end, scenario
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 
 def test_a_lost_message_is_sent_again_but_not_one_that_waits_in_a_long_queue(
-    start_worker: StartWorker, celery_app: Celery, broker: Broker
+    start_worker: StartWorker, celery_app: Celery, broker: RedisBroker
 ) -> None:
     # Its watchdog looks after all agents, and it takes the messages of neither queue.
     start_worker(pool="solo", options=(*FAST, "-Q", "another"))
@@ -39,7 +39,7 @@ def test_a_lost_message_is_sent_again_but_not_one_that_waits_in_a_long_queue(
 
 
 def test_a_run_whose_message_was_lost_ends_right(
-    start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker
+    start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: RedisBroker
 ) -> None:
     result = count.delay(2, 0)
     with (

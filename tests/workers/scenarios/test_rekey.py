@@ -23,7 +23,7 @@ from tests.support.stored_bytes import bytes_of_keys
 from tests.support.tasks import scenarios, short_waits
 from tests.support.tasks.scenarios import count, fair
 from tests.support.wait import until
-from tests.support.workers.broker import STORE_DB, Broker
+from tests.support.workers.broker import STORE_DB, RedisBroker
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker, app_of
 from tests.support.workers.processes import Worker
@@ -64,9 +64,9 @@ def rekey_until_all_is_done(app: Celery, *options: str) -> None:
     until(is_done, 30, "all agents are rekeyed")
 
 
-def assert_only_the_new_key_is_needed(broker: Broker, agents: int) -> None:
+def assert_only_the_new_key_is_needed(broker: RedisBroker, agents: int) -> None:
     """Everything opens with the new key, nothing with the old one alone, which is named nowhere."""
-    with open_store(broker.url(STORE_DB)) as store:
+    with open_store(broker.server.url_of(STORE_DB)) as store:
         names = list(store.agents())
         assert len(names) == agents
         new, old = EncryptedStore(store, [NEW]), EncryptedStore(store, [OLD])
@@ -86,7 +86,7 @@ def test_agents_at_work_get_another_key_and_lose_nothing(
     celery_app: Celery,
     start_worker: StartWorker,
     ledger: Ledger,
-    broker: Broker,
+    broker: RedisBroker,
 ) -> None:
     before = start_worker(**POOL)
     done = count.delay(TURNS, 0)
@@ -119,11 +119,11 @@ def test_a_run_that_comes_just_when_its_agent_is_rekeyed_begins_soon_after(
     celery_app: Celery,
     start_worker: StartWorker,
     ledger: Ledger,
-    broker: Broker,
+    broker: RedisBroker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worker = start_worker(**POOL)
-    with open_store(broker.url(STORE_DB), encryption_keys=[OLD, NEW]) as store:
+    with open_store(broker.server.url_of(STORE_DB), encryption_keys=[OLD, NEW]) as store:
         assert isinstance(store, EncryptedStore)
         count.apply_async((1, 0), agent_id="user-42").get(timeout=60)
         until(lambda: not store.activity("user-42").open, 10, "it is settled")
@@ -149,7 +149,7 @@ def test_a_store_of_plain_text_is_encrypted_while_agents_are_at_work(
     celery_app: Celery,
     start_worker: StartWorker,
     ledger: Ledger,
-    broker: Broker,
+    broker: RedisBroker,
 ) -> None:
     before = start_worker(**POOL)
     done = count.delay(TURNS, 0)

@@ -13,15 +13,23 @@ from celery_ckpt.errors import RunStalled
 from tests.support.ledger import Ledger
 from tests.support.tasks.scenarios import killed_at_its_end, length, poison, reluctant
 from tests.support.wait import until
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import Broker, RedisBroker
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.processes import Pool
-from tests.support.workers.scenario import assert_right_end, scenario, several_workers, uninterrupted
+from tests.support.workers.scenario import (
+    assert_right_end,
+    on_brokers,
+    on_rabbitmq,
+    on_redis,
+    scenario,
+    several_workers,
+    uninterrupted,
+)
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@on_brokers("pool", on_redis("prefork", "threads"), on_rabbitmq("prefork"))
 def test_a_kill_between_the_end_and_its_result_loses_neither_the_result_nor_the_chain(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, tmp_path: Path, pool: Pool
 ) -> None:
@@ -37,7 +45,7 @@ def test_a_kill_between_the_end_and_its_result_loses_neither_the_result_nor_the_
 
 
 def test_a_late_duplicate_of_a_run_that_is_over_changes_nothing(
-    start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker, tmp_path: Path
+    start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: RedisBroker, tmp_path: Path
 ) -> None:
     with broker.server.client(db=broker.db) as client:
         result = killed_at_its_end.delay(2, str(tmp_path / "killed"))

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 @pytest.fixture
 def configuration(configuration: Configuration, other_server: Valkey) -> Configuration:
-    return replace(configuration, store_url=Broker(other_server).url(STORE_DB))
+    return replace(configuration, store_url=other_server.url_of(STORE_DB))
 
 
 def test_an_agent_waits_for_a_store_that_comes_back_with_what_it_had(
@@ -88,7 +88,7 @@ class TestAWorkerThatStartsWithoutItsStore:
         worker = start_worker(wait=False)
         worker.wait_ready(120)
 
-        where = Broker(other_server).url(STORE_DB)
+        where = other_server.url_of(STORE_DB)
         said = f"The checkpoint store does not answer yet. Agents wait for it. store={where}"
         assert said in worker.log()
         assert "can lose work" not in worker.log()

@@ -14,7 +14,14 @@ from tests.support.workers.broker import Broker
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.processes import Pool
-from tests.support.workers.scenario import scenario, several_workers, uninterrupted
+from tests.support.workers.scenario import (
+    on_brokers,
+    on_rabbitmq,
+    on_redis,
+    scenario,
+    several_workers,
+    uninterrupted,
+)
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 AGENT = "user-42"
@@ -28,9 +35,9 @@ def _sent(name: str, turns: int, **options: bool) -> AsyncResult:
     return talk.apply_async((name, turns), options, agent_id=AGENT)
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
+@on_brokers("concurrency", on_redis(1, 4), on_rabbitmq(1))
 def test_a_second_run_waits_for_the_first_across_its_retry_and_its_hand_offs(
-    start_worker: StartWorker, ledger: Ledger, broker: Broker, concurrency: int
+    start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker, concurrency: int
 ) -> None:
     start_worker(concurrency=concurrency)
     first = _sent("first", 3, fails_once=True)
@@ -45,6 +52,7 @@ def test_a_second_run_waits_for_the_first_across_its_retry_and_its_hand_offs(
     assert first.get(timeout=60) == _said(("first", 3))
     assert names(ledger.calls(run_id=AGENT)) == _said(("first", 3), ("second", 2))
     ledger.never_two_bodies_at_once(AGENT)
+    assert Agents(celery_app).status(AGENT).blocked == 0
     broker.assert_clean(10)
 
 

@@ -8,12 +8,12 @@ import pytest
 from kombu import Connection
 
 from celery_ckpt.runtime.broker.unacked import Unacked
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 
 
 @pytest.mark.parametrize("hours", [-5, 5])
 def test_messages_are_as_old_as_the_broker_says_however_a_workers_clock_is_set(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, hours: int
+    broker: RedisBroker, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     now = time.time()
     with broker.server.client(db=broker.db) as client:

@@ -15,7 +15,7 @@ from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.worker import parent
 from celery_ckpt.runtime.worker.prefetched import Fetched
 from tests.support.tasks.scenarios import MODULE
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 
 
 class _Request(SimpleNamespace):
@@ -47,7 +47,7 @@ def test_messages_of_agents_are_a_workers_own_until_acknowledged_or_their_connec
 
 @pytest.mark.configured(include=(MODULE,))
 def test_what_is_no_message_does_not_keep_those_of_agents_from_coming_back(
-    celery_app: Celery, broker: Broker
+    celery_app: Celery, broker: RedisBroker
 ) -> None:
     ttl, message = 2.0, {"headers": {"ckpt_recorded": True}, "properties": {"delivery_info": {}}}
     found = {f"forged {n}": text for n, text in enumerate(["no JSON", "[]", "{}", "[5]"])}

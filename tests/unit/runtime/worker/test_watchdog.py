@@ -20,7 +20,7 @@ from celery_ckpt.runtime.worker import watchdog
 from celery_ckpt.runtime.worker.watchdog import Watchdog
 from celery_ckpt.testing import make_run
 from tests.support.tasks.scenarios import MODULE, count
-from tests.support.workers.broker import Broker
+from tests.support.workers.broker import RedisBroker
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_no_sweep_is_told_of_an_agent_that_was_deleted(app: Celery) -> None:
 @pytest.mark.configured(include=(MODULE,))
 @pytest.mark.parametrize("forged", [{"headers": {}}, {"exchange": "", "routing_key": ["celery"]}])
 def test_an_agent_whose_message_was_forged_does_not_keep_it_from_the_others(
-    celery_app: Celery, broker: Broker, forged: dict[str, Any]
+    celery_app: Celery, broker: RedisBroker, forged: dict[str, Any]
 ) -> None:
     store = AppContext.of(celery_app).store
     store.add_run(make_run("forged", "forged", envelope=forged), due_in=0)
