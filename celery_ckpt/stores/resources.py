@@ -39,9 +39,9 @@ def queries() -> dict[str, str]:
     return {name.partition(" ")[0]: statement.strip() for name, statement in pairs}
 
 
-def statements(name: str) -> list[str]:
-    """The statements of a file that makes or changes the tables of an SQLite store."""
-    return _read(f"sqlite/{name}.sql").split(";\n")
+def schema() -> list[str]:
+    """Return the statements that create the tables of an SQLite store."""
+    return _read("sqlite/schema.sql").split(";\n")
 
 
 def _read(path: str) -> str:

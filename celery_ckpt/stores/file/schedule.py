@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,11 +18,6 @@ class Moments:
 
     def __init__(self, root: Path, on: Schedule) -> None:
         self._directory = root / on.value
-
-    @property
-    def is_there(self) -> bool:
-        """Was anybody ever given a moment?"""
-        return self._directory.is_dir()
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -78,13 +73,6 @@ class Moments:
         """Take an agent's moment away, whichever it is."""
         with self._held():
             self._path(agent_id).unlink(missing_ok=True)
-
-    def adopt(self, agent_ids: Iterable[str], now: int) -> None:
-        """Give a moment that has come to each of these that has none."""
-        with self._held():
-            for agent_id in agent_ids:
-                if not self.has(agent_id):
-                    self._set(agent_id, now, 0)
 
     def _moment_of(self, agent_id: str) -> int | None:
         found = _read(self._path(agent_id))

@@ -15,7 +15,6 @@ from celery_ckpt.retention.policy import old_runs, oldest_end
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult, RunSummary
 from celery_ckpt.stores.file.directory import Agent
 from celery_ckpt.stores.file.doctor import findings_of
-from celery_ckpt.stores.file.schedule import Moments
 from celery_ckpt.stores.file.steps import StepTable
 from celery_ckpt.stores.file.trash import FileDropping
 from celery_ckpt.stores.log.marks import marks
@@ -39,20 +38,13 @@ class FileSweeps(FileDropping):
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         """See ``CheckpointStore``."""
-        due_times, now = self._adopted(on), self._now()
+        due_times, now = self._moments[on], self._now()
         held = ((name, due_times.move(name, at, now, hold)) for name, at in due_times.come(now))
         return list(islice(((name, at) for name, at in held if at is not None), limit))
 
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """See ``CheckpointStore``."""
-        return sum(1 for _ in self._adopted(on).come(self._now()))
-
-    def _adopted(self, on: Schedule) -> Moments:
-        """The moments, also of those agents that were saved before there were sweeps."""
-        due_times = self._moments[on]
-        if on is Schedule.SWEEP and not due_times.is_there and self._root.is_dir():
-            due_times.adopt(list(self.agents()), self._now())
-        return due_times
+        return sum(1 for _ in self._moments[on].come(self._now()))
 
     def _now(self) -> int:
         return microseconds(self._clock.now())

@@ -26,8 +26,7 @@ from celery_ckpt.errors import (
     StoreUnavailable,
     is_disk_full,
 )
-from celery_ckpt.names import locator
-from celery_ckpt.stores.resources import queries, statements
+from celery_ckpt.stores.resources import queries, schema
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,10 +43,6 @@ _NOT_NOW = (
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_LOCKED,
 )
-
-
-#: A table or an index that shows whether a part of the schema is there, and the file that makes it.
-_PARTS = (("ckpt_format", "schema"), ("ckpt_sweep", "sweeps"), ("ckpt_indexed_ids", "ids"))
 
 
 class Database:
@@ -110,12 +105,10 @@ class Database:
 
     def _prepare(self) -> None:
         connection = self._connected()
-        connection.create_function("ckpt_locator", 1, locator)
-        there = "SELECT 1 FROM sqlite_master WHERE name = ?"
-        for name, file in _PARTS:
-            if connection.execute(there, [name]).fetchone() is None:
-                for statement in statements(file):
-                    connection.execute(statement)
+        exists = "SELECT 1 FROM sqlite_master WHERE name = 'ckpt_format'"
+        if connection.execute(exists).fetchone() is None:
+            for statement in schema():
+                connection.execute(statement)
         [version] = connection.execute("SELECT version FROM ckpt_format").fetchone()
         if version > FORMAT_VERSION:
             what = f"The store {self.where}"

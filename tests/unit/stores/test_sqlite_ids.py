@@ -112,23 +112,3 @@ def test_a_rewritten_agent_knows_its_ids(store: SqliteCheckpointStore, path: Pat
     save_all(store, *checkpoints, made_at(3), made_at(4))
     assert len(store.list("agent")) == 4
     assert indexed(path) == {checkpoint.id for checkpoint in checkpoints}
-
-
-def test_a_store_that_indexed_all_ids_is_read_and_written(path: Path) -> None:
-    checkpoints = [made_at(1), made_at(2), named("mine")]
-    with SqliteCheckpointStore.open(path) as store:
-        save_all(store, *checkpoints)
-    connection = sqlite3.connect(path)
-    connection.executescript("""
-        DROP INDEX ckpt_indexed_ids;
-        DROP INDEX ckpt_locators;
-        ALTER TABLE ckpt_agents DROP COLUMN locator;
-        ALTER TABLE ckpt_saves DROP COLUMN indexed;
-        CREATE UNIQUE INDEX all_ids ON ckpt_saves (id);
-    """)
-    connection.close()
-    with SqliteCheckpointStore.open(path) as store:
-        later = [made_at(3), made_at(4), made_at(1, "new")]
-        save_all(store, *checkpoints, *later)
-        assert [store.load(one.id) for one in (*checkpoints, *later)] == [*checkpoints, *later]
-        assert store.list("agent") == [*later[1::-1], *checkpoints[::-1]]

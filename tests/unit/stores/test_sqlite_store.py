@@ -21,7 +21,7 @@ from celery_ckpt.errors import (
     StoreDamaged,
     StoreUnavailable,
 )
-from celery_ckpt.stores.resources import queries, statements
+from celery_ckpt.stores.resources import queries, schema
 from celery_ckpt.stores.sqlite import database as database_module
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
 from tests.support.killed_writers import started
@@ -265,7 +265,7 @@ def test_a_store_opened_before_a_fork_works_on_both_sides(
 
 def test_every_statement_is_valid() -> None:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(";\n".join(statements("schema")))
+    connection.executescript(";\n".join(schema()))
     for statement in queries().values():
         values = [0] * max(map(int, re.findall(r"\?(\d+)", statement)), default=0)
         assert connection.execute(f"EXPLAIN {statement}", values).fetchall()

@@ -1,10 +1,8 @@
-"""What is peculiar to the sweeps of some stores: agents of earlier versions, and long histories."""
+"""What is peculiar to the sweeps of some stores."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,46 +16,6 @@ from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.redis import pruning
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
 from celery_ckpt.testing.contract.fixtures import judged, saved, settled, sweep
-
-NAMES = [f"agent {number}" for number in range(20)]
-
-
-def filled(url: str) -> None:
-    with open_store(url) as store:
-        for name in NAMES:
-            saved(store, name, 3)
-
-
-def assert_all_are_swept(url: str) -> None:
-    with open_store(url) as store:
-        assert store.count_due(Schedule.SWEEP) == len(NAMES)
-        assert sweep(store, Rules(keep=1)) == sorted(NAMES)
-        assert [len(store.list(name)) for name in NAMES] == [1] * len(NAMES)
-        saved(store, NAMES[0], 3)
-        assert sweep(store, Rules(keep=1)) == NAMES[:1]
-        assert list(store.findings()) == []
-
-
-def test_agents_from_before_there_were_sweeps_are_swept_in_files(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/store"
-    filled(url)
-    shutil.rmtree(tmp_path / "store" / "sweep")
-    for path in tmp_path.rglob("listed"):
-        path.unlink()
-    assert_all_are_swept(url)
-
-
-def test_agents_from_before_there_were_sweeps_are_swept_in_sqlite(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
-    filled(url)
-    with sqlite3.connect(tmp_path / "store.db") as connection:
-        connection.executescript("""
-            DROP TABLE ckpt_sweep;
-            ALTER TABLE ckpt_agents DROP COLUMN notes;
-            ALTER TABLE ckpt_agents DROP COLUMN listed;
-        """)
-    connection.close()
-    assert_all_are_swept(url)
 
 
 @pytest.mark.parametrize("size", [10, 100_000, 400_000])
