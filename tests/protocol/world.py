@@ -214,7 +214,7 @@ class World:
 
     def moments(self) -> list[float]:
         """When the watchdog is to look at some agent, in seconds since 1970."""
-        return [moment / 1e6 for moment in self.store._moments[Schedule.WATCHDOG].values()]
+        return [moment / 1e6 for moment in self.store._schedules[Schedule.WATCHDOG].values()]
 
     def etas(self) -> list[float]:
         """When messages that are not to be begun yet are."""

@@ -1,9 +1,20 @@
-"""The directories of the agents: found by name, locked, and what is in them."""
+"""The directories of a file store: found by name, locked, and what is in them.
+
+agents/k3/k3f9...   an agent, named by the digest of its name, so that every name is safe:
+    name            {"format": 1, "agent_id": ..., "generation": ...}
+    lock            held shared to read, exclusively to write
+    journal-*, tip  checkpoints and messages (see journal.py)
+    lease, runs, steps, end, notes, listed (see transaction.py)
+due/, sweep/        when the watchdog, or a sweep, looks at which agent (see schedule.py)
+ids/                the agents of checkpoint ids that do not name their agent
+trash/              deleted agents whose files are being removed
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -15,46 +26,47 @@ from typing import NamedTuple
 from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name
+from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name, names_its_agent
+from celery_ckpt.records import Schedule
 from celery_ckpt.retention.report import AgentPolicy
-from celery_ckpt.stores.file.filesystem import locked, make_directory, read, replace, translated
+from celery_ckpt.stores.file.filesystem import add, locked, make_directory, read, replace, translated
 from celery_ckpt.stores.file.journal import Journal
+from celery_ckpt.stores.file.schedule import ScheduleDirectory
 from celery_ckpt.stores.rules.leases import LeaseState
 
-#: How many journals a process remembers, so as not to read them again from the beginning.
+#: How many journals a process remembers, so that it does not read them again from the beginning.
 _REMEMBERED = 64
-#: What a directory has that holds nothing.
+#: What the directory of an agent without data has.
 _FRAME = {"name", "lock", "listed"}
 
 
-class Agent:
+class AgentDirectory:
     """One agent's directory, while its lock is held."""
 
-    def __init__(self, agent_id: str, directory: Path, journals: Journals, identity: str) -> None:
+    def __init__(self, agent_id: str, path: Path, journals: Journals, generation: str) -> None:
         self.agent_id = agent_id
-        self.directory = directory
+        self.path = path
+        self.exists = bool(generation)
         self._journals = journals
-        self._identity = identity
+        self._generation = generation
         self._journal: Journal | None = None
+
+    @classmethod
+    def missing(cls, agent_id: str, path: Path) -> AgentDirectory:
+        """Return the directory of an agent that does not exist: a path that no process creates."""
+        return cls(agent_id, path / ".missing", Journals(), "")
 
     @property
     def journal(self) -> Journal:
-        """Its journal, as it is now."""
-        # Not a cached_property: until Python 3.12 it has a lock, which a fork would carry over.
+        """The agent's journal, read to its end."""
+        # Not a cached_property: before Python 3.12 that has a lock, which a fork could leave held.
         if self._journal is None:
-            self._journal = self._journals.of(self.directory, self._identity)
+            self._journal = self._journals.of(self.path, self._generation)
         return self._journal
 
-    def lease(self) -> LeaseState:
-        """Its lease, as it is now."""
-        return self._lease_file()[0]
-
-    def active(self) -> str:
-        """The id of the run whose turn it is; empty: none's."""
-        return self._lease_file()[1]
-
-    def _lease_file(self) -> tuple[LeaseState, str]:
-        path = self.directory / "lease"
+    def lease(self) -> tuple[LeaseState, str]:
+        """Return the lease, and the id of the active run or an empty string."""
+        path = self.path / "lease"
         stored = read(path)
         if stored is None:
             return LeaseState(), ""
@@ -66,17 +78,28 @@ class Agent:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreDamaged(where=str(path), reason=str(error)) from error
 
+    def set_lease(self, state: LeaseState, active: str) -> None:
+        """Replace the lease and the id of the active run."""
+        fields = {
+            "token": state.token,
+            "nonce": state.nonce,
+            "owner": state.owner,
+            "expires_at": state.expires_at.isoformat(),
+            "active": active,
+        }
+        replace(self.path / "lease", encode(fields))
+
     def policy(self) -> AgentPolicy:
-        """What was decided about it."""
-        path = self.directory / "notes"
+        """Return the agent's policy."""
+        path = self.path / "notes"
         try:
             return AgentPolicy.from_bytes(read(path) or b"")
         except ValueError as error:
             raise StoreDamaged(where=str(path), reason=str(error)) from error
 
     def set_policy(self, policy: AgentPolicy) -> None:
-        """Decide something else about it."""
-        path, stored = self.directory / "notes", policy.to_bytes()
+        """Replace the agent's policy."""
+        path, stored = self.path / "notes", policy.to_bytes()
         if stored:
             replace(path, stored)
         else:
@@ -84,177 +107,223 @@ class Agent:
 
     @property
     def listed(self) -> Path:
-        """A file that is there while a sweep is sure to look at the agent soon."""
-        return self.directory / "listed"
-
-    def set_lease(self, state: LeaseState, active: str | None = None) -> None:
-        """Change its lease and, if given, whose turn it is."""
-        fields = {
-            "token": state.token,
-            "nonce": state.nonce,
-            "owner": state.owner,
-            "expires_at": state.expires_at.isoformat(),
-            "active": self.active() if active is None else active,
-        }
-        replace(self.directory / "lease", encode(fields))
+        """The file that exists while the agent is certain to be on the schedule of sweeps."""
+        return self.path / "listed"
 
 
 class Journals:
-    """The journals that were used last."""
+    """The journals that this process used last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[Path, str], Journal] = OrderedDict()
 
-    def of(self, directory: Path, identity: str) -> Journal:
-        """The journal in a directory, read as far as it has grown. For one user at a time."""
+    def of(self, path: Path, generation: str) -> Journal:
+        """Return the journal in a directory, read to its end. The caller holds the agent's lock."""
         with self._lock:
-            journal = self._known.pop((directory, identity), None)
+            journal = self._known.pop((path, generation), None)
         if journal is None:
-            journal = Journal(directory)
+            journal = Journal(path)
         else:
             journal.refresh()
         with self._lock:
-            self._known[directory, identity] = journal
+            self._known[path, generation] = journal
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return journal
 
 
-class Agents:
-    """All agents below a root directory."""
+class StoreDirectory:
+    """The root directory of a store."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
+        self.schedules = {on: ScheduleDirectory(root, on) for on in Schedule}
         self._start()
 
     def _start(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._turns: dict[str, threading.Lock] = {}
+        self._thread_locks: dict[str, threading.Lock] = {}
         self._journals = Journals()
 
-    def _turn(self, agent_id: str) -> threading.Lock:
-        """Threads of this process use an agent one after the other; a child begins with new locks."""
-        if self._process != os.getpid():
-            self._start()
-        with self._lock:
-            if len(self._turns) > 10 * _REMEMBERED:
-                self._turns = {k: lock for k, lock in self._turns.items() if lock.locked()}
-            return self._turns.setdefault(agent_id, threading.Lock())
+    # -- agents --------------------------------------------------------------------------------------
 
-    def directory(self, agent_id: str) -> Path:
-        """Where an agent is, or would be."""
+    def path_of(self, agent_id: str) -> Path:
+        """Return the path of an agent's directory, which need not exist."""
         name = file_name(agent_id)
-        return self._root / "agents" / name[:2] / name
+        return self.root / "agents" / name[:2] / name
 
-    def id_file(self, checkpoint_id: str) -> Path:
-        """Where it says whose an id is that does not name its agent."""
-        name = file_name(checkpoint_id)
-        return self._root / "ids" / name[:2] / name
-
-    @contextmanager
-    def _held(self, agent_id: str, *, exclusive: bool) -> Iterator[Agent | None]:
-        directory = self.directory(checked_name(agent_id))
-        with (
-            self._turn(agent_id),
-            translated(directory),
-            locked(directory, exclusive=exclusive) as is_there,
-        ):
-            name = name_in(directory) if is_there else None
-            yield name and Agent(agent_id, directory, self._journals, name.generation)
-
-    def reading(self, agent_id: str) -> AbstractContextManager[Agent | None]:
-        """Look at an agent; ``None`` if there is none."""
+    def reading(self, agent_id: str) -> AbstractContextManager[AgentDirectory]:
+        """Hold an agent's lock to read. Other readers can hold it too."""
         return self._held(agent_id, exclusive=False)
 
-    def changing(self, agent_id: str) -> AbstractContextManager[Agent | None]:
-        """Change an agent; ``None`` if there is none."""
+    def changing(self, agent_id: str) -> AbstractContextManager[AgentDirectory]:
+        """Hold an agent's lock to change the agent."""
         return self._held(agent_id, exclusive=True)
 
     @contextmanager
-    def writing(self, agent_id: str) -> Iterator[Agent]:
-        """Change an agent, making its directory if need be."""
+    def writing(self, agent_id: str) -> Iterator[AgentDirectory]:
+        """Hold an agent's lock to change the agent. Creates its directory if it does not exist."""
         while True:
             self._make(agent_id)
             with self.changing(agent_id) as agent:
-                if agent is not None:
+                if agent.exists:
                     yield agent
                     return
 
+    @contextmanager
+    def _held(self, agent_id: str, *, exclusive: bool) -> Iterator[AgentDirectory]:
+        path = self.path_of(checked_name(agent_id))
+        with (
+            self._thread_lock(agent_id),
+            translated(path),
+            locked(path, exclusive=exclusive) as is_locked,
+        ):
+            name = name_in(path) if is_locked else None
+            if name is None:
+                yield AgentDirectory.missing(agent_id, path)
+            else:
+                yield AgentDirectory(agent_id, path, self._journals, name.generation)
+
+    def _thread_lock(self, agent_id: str) -> threading.Lock:
+        """Return the lock by which the threads of this process take turns. A child gets new locks."""
+        if self._process != os.getpid():
+            self._start()
+        with self._lock:
+            if len(self._thread_locks) > 10 * _REMEMBERED:
+                held = {name: lock for name, lock in self._thread_locks.items() if lock.locked()}
+                self._thread_locks = held
+            return self._thread_locks.setdefault(agent_id, threading.Lock())
+
     def _make(self, agent_id: str) -> None:
-        path = self.directory(checked_name(agent_id)) / "name"
+        path = self.path_of(checked_name(agent_id)) / "name"
         generation = secrets.token_hex(8)
         fields = {"format": FORMAT_VERSION, "agent_id": agent_id, "generation": generation}
         with translated(path):
-            # Another process may be deleting the directory while it is made: then it is made again.
+            # If another process deletes the directory at the same time, it is created again.
             while not path.exists():
                 with suppress(FileNotFoundError):
                     make_directory(path.parent)
                     replace(path, encode(fields))
 
     def names(self) -> Iterator[str]:
-        """The names of all agents that have anything.
+        """Yield the names of all agents that have data.
 
         Raises:
-            StoreDamaged: one has no name that can be read; at the end, when all others were named.
+            StoreDamaged: a name cannot be read. Raised at the end, after all other names.
         """
         damage: StoreDamaged | None = None
-        for directory in self._directories("*"):
-            with translated(directory):
+        for path in self._agent_paths("*"):
+            with translated(path):
                 try:
-                    name = name_in(directory)
+                    name = name_in(path)
                 except StoreDamaged as error:
                     damage = error
                     continue
-                if name is not None and has_data(directory):
+                if name is not None and has_data(path):
                     yield name.agent_id
         if damage is not None:
             raise damage
 
-    def with_locator(self, place: str) -> list[str]:
-        """The names of the agents whose locator that is."""
-        if len(place) != LOCATOR_LENGTH or not (place.isascii() and place.isalnum()):
+    def with_locator(self, locator: str) -> list[str]:
+        """Return the names of the agents that have this locator."""
+        if len(locator) != LOCATOR_LENGTH or not (locator.isascii() and locator.isalnum()):
             return []
-        found = (name_in(directory) for directory in self._directories(f"{place}*"))
+        found = (name_in(path) for path in self._agent_paths(f"{locator}*"))
         return [name.agent_id for name in found if name is not None]
 
-    def _directories(self, pattern: str) -> Iterator[Path]:
+    def _agent_paths(self, pattern: str) -> Iterator[Path]:
         parent = "*" if pattern == "*" else pattern[:2]
-        return (self._root / "agents").glob(f"{parent}/{pattern}")
+        return (self.root / "agents").glob(f"{parent}/{pattern}")
+
+    # -- trash ---------------------------------------------------------------------------------------
+
+    def move_to_trash(self, path: Path) -> None:
+        """Delete an agent's directory in one step."""
+        trash = self.root / "trash" / secrets.token_hex(8)
+        while path.exists():
+            with suppress(FileNotFoundError):  # another deletion may have emptied the trash
+                make_directory(trash.parent)
+                path.rename(trash)
+                break  # a directory that exists now is a new agent of that name
+
+    def empty_trash(self) -> None:
+        """Remove the files of deleted agents, also those of interrupted deletions."""
+        for path in (self.root / "trash").glob("*"):
+            shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            (self.root / "trash").rmdir()
+
+    # -- checkpoint ids that do not name their agent -------------------------------------------------
+
+    def register(self, checkpoint_id: str, agent_id: str) -> str:
+        """Note whose a checkpoint id is, unless that is known. Return the name of its agent."""
+        path = self._id_file(checkpoint_id)
+        with translated(path):
+            make_directory(path.parent)
+            is_new = add(path, encode({"id": checkpoint_id, "agent_id": agent_id}))
+        return agent_id if is_new else id_entry(path)[1]
+
+    def registered(self, checkpoint_id: str) -> str:
+        """Return the name of the agent that a checkpoint id is registered for, or an empty string."""
+        return id_entry(self._id_file(checkpoint_id))[1]
+
+    def unregister(self, checkpoint_ids: list[str], agent_id: str) -> None:
+        """Delete the entries of an agent's checkpoint ids."""
+        for checkpoint_id in checkpoint_ids:
+            is_native = names_its_agent(checkpoint_id, agent_id)
+            if not is_native and self.registered(checkpoint_id) == agent_id:
+                self._id_file(checkpoint_id).unlink(missing_ok=True)
+
+    def _id_file(self, checkpoint_id: str) -> Path:
+        name = file_name(checkpoint_id)
+        return self.root / "ids" / name[:2] / name
+
+
+def id_entry(path: Path) -> tuple[str, str]:
+    """Return the checkpoint id and the agent in an entry of ``ids``, or two empty strings."""
+    with translated(path):
+        stored = read(path)
+    try:
+        fields = {"id": "", "agent_id": ""} if stored is None else decode(stored)
+        return str(fields["id"]), str(fields["agent_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreDamaged(where=str(path), reason=str(error)) from error
 
 
 class Name(NamedTuple):
-    """What the file ``name`` says: whose directory it is, and which one of that name."""
+    """The content of the file ``name``."""
 
     agent_id: str
+    #: Differs from the generation of every earlier directory of this agent.
     generation: str
 
 
-def name_in(directory: Path) -> Name | None:
-    """The name in a directory; ``None`` if it is being made or deleted.
+def name_in(path: Path) -> Name | None:
+    """Return the name in an agent's directory, or ``None`` while it is being created or deleted.
 
     Raises:
-        StoreDamaged: it is not the name that belongs there.
-        SchemaTooNew: a newer version made it.
+        StoreDamaged: the name does not belong to this directory.
+        SchemaTooNew: a newer version created it.
     """
-    path = directory / "name"
-    stored = read(path)
+    file = path / "name"
+    stored = read(file)
     if stored is None:
         return None
     try:
         fields = decode(stored)
-        refuse_newer(fields["format"], f"The agent in {directory}")
+        refuse_newer(fields["format"], f"The agent in {path}")
         name = Name(fields["agent_id"], fields["generation"])
-        if file_name(name.agent_id) != directory.name:
-            raise ValueError("it is not the name of this directory")
+        if file_name(name.agent_id) != path.name:
+            raise ValueError("it does not belong to this directory")
         return name
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreDamaged(where=str(path), reason=str(error)) from error
+        raise StoreDamaged(where=str(file), reason=str(error)) from error
 
 
-def has_data(directory: Path) -> bool:
-    """Is anything of an agent in a directory?"""
+def has_data(path: Path) -> bool:
+    """Return True if the directory of an agent has data."""
     with suppress(FileNotFoundError):
-        return any(not e.name.startswith(".") and e.name not in _FRAME for e in directory.iterdir())
+        return any(not e.name.startswith(".") and e.name not in _FRAME for e in path.iterdir())
     return False

@@ -1,4 +1,4 @@
-"""When a watchdog, or a sweep, should look at which agent: one small file for each that is watched."""
+"""When the watchdog or a sweep looks at which agent: one small file for each scheduled agent."""
 
 from __future__ import annotations
 
@@ -13,69 +13,72 @@ from celery_ckpt.records import Schedule
 from celery_ckpt.stores.file.filesystem import locked, make_directory, read, replace, translated
 
 
-class Moments:
-    """The directory ``claim_due`` or ``sweep``: moments in microseconds by agent."""
+class ScheduleDirectory:
+    """The directory ``due`` or ``sweep``: due times in microseconds by agent.
+
+    It has its own lock, which can be taken while the lock of an agent is held, and not the other way.
+    """
 
     def __init__(self, root: Path, on: Schedule) -> None:
-        self._directory = root / on.value
+        self._path = root / on.value
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        with translated(self._directory):
-            make_directory(self._directory)
-            with locked(self._directory, exclusive=True):
+        with translated(self._path):
+            make_directory(self._path)
+            with locked(self._path, exclusive=True):
                 yield
 
-    def _path(self, agent_id: str) -> Path:
-        return self._directory / file_name(agent_id)
-
     def set(self, agent_id: str, now: int, after: float) -> int:
-        """Give an agent another moment than it has."""
+        """Make an agent due at a time that differs from its present one. Return the due time."""
         with self._held():
             return self._set(agent_id, now, after)
 
     def _set(self, agent_id: str, now: int, after: float) -> int:
         due_at = now + round(after * 1_000_000)
-        if self._moment_of(agent_id) == due_at:
+        if self._due_at(agent_id) == due_at:
             due_at -= 1
-        replace(self._path(agent_id), encode({"agent_id": agent_id, "moment": due_at}))
+        replace(self._file(agent_id), encode({"agent_id": agent_id, "moment": due_at}))
         return due_at
 
-    def remove(self, agent_id: str, due_at: int) -> bool:
-        """Take an agent's moment away, if it is that one."""
+    def move(self, agent_id: str, due_at: int, now: int, after: float) -> int | None:
+        """Change an agent's due time if it is ``due_at``. Return the new one, or ``None``."""
         with self._held():
-            if self._moment_of(agent_id) != due_at:
+            return self._set(agent_id, now, after) if self._due_at(agent_id) == due_at else None
+
+    def remove(self, agent_id: str, due_at: int) -> bool:
+        """Take an agent off the schedule if its due time is ``due_at``. Return True if it was."""
+        with self._held():
+            if self._due_at(agent_id) != due_at:
                 return False
-            self._path(agent_id).unlink()
+            self._file(agent_id).unlink()
             return True
 
-    def move(self, agent_id: str, due_at: int, now: int, after: float) -> int | None:
-        """Give an agent another moment, if it has that one; returns the new one."""
+    def delete(self, agent_id: str) -> None:
+        """Take an agent off the schedule."""
         with self._held():
-            return self._set(agent_id, now, after) if self._moment_of(agent_id) == due_at else None
+            self._file(agent_id).unlink(missing_ok=True)
 
-    def come(self, now: int) -> Iterator[tuple[str, int]]:
-        """The agents whose moments have come."""
+    def has(self, agent_id: str) -> bool:
+        """Return True if the agent is on the schedule."""
+        return self._file(agent_id).exists()
+
+    def due(self, now: int) -> Iterator[tuple[str, int]]:
+        """Yield the agents that are due, with their due times."""
         return (found for found in self.all() if found[1] <= now)
 
     def all(self) -> Iterator[tuple[str, int]]:
-        """All agents that have one."""
-        for path in self._directory.glob("[!.]*"):
+        """Yield all agents on the schedule, with their due times."""
+        for path in self._path.glob("[!.]*"):
             found = None if path.name == "lock" else _read(path)
             if found is not None:
                 yield found
 
-    def has(self, agent_id: str) -> bool:
-        """Has the agent one?"""
-        return self._path(agent_id).exists()
+    def _file(self, agent_id: str) -> Path:
+        return self._path / file_name(agent_id)
 
-    def forget(self, agent_id: str) -> None:
-        """Take an agent's moment away, whichever it is."""
-        with self._held():
-            self._path(agent_id).unlink(missing_ok=True)
-
-    def _moment_of(self, agent_id: str) -> int | None:
-        found = _read(self._path(agent_id))
+    def _due_at(self, agent_id: str) -> int | None:
+        found = _read(self._file(agent_id))
         return None if found is None else found[1]
 
 

@@ -1,49 +1,47 @@
 """FileCheckpointStore: a directory, several processes at once, every save synced to the disk.
 
-agents/k3/k3f9...   one directory an agent, named by the digest of its name, so that any name is safe:
-    name            {"format": 1, "agent_id": ...}
-    lock            held shared to read, exclusively to write
-    journal-*, tip  checkpoints and messages (see journal.py)
-    lease, steps, runs, end, notes, listed
-due/..., sweep/...  when a watchdog, or a sweep, should look at which agent
-ids/...             the agents of checkpoint ids that do not name theirs
-trash/...           what is being deleted
+``directory.py`` lists the files. A save appends to the agent's journal. Everything else that changes an
+agent is written in the order that ``transaction.py`` states.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, ConfigurationError
-from celery_ckpt.json_values import encode
+from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, ConfigurationError, StoreDamaged
 from celery_ckpt.names import checked_name, locator_in
-from celery_ckpt.records import Lease, RunRecord, Schedule
+from celery_ckpt.records import Finding, Lease, RunRecord, Schedule
+from celery_ckpt.retention.report import PrunePlan, PruneResult
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
-from celery_ckpt.stores.file.directory import Agent, Agents
-from celery_ckpt.stores.file.filesystem import add, make_directory, translated
-from celery_ckpt.stores.file.rewrite import FileRewriting
-from celery_ckpt.stores.file.schedule import Moments
+from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
+from celery_ckpt.stores.file.doctor import findings_of
+from celery_ckpt.stores.file.filesystem import translated
+from celery_ckpt.stores.file.transaction import FileTransaction
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import (
     BasisGone,
+    LogStore,
     SavedBefore,
     Stored,
     newest_first,
     ranges_of_all,
 )
 from celery_ckpt.stores.permissions import open_to_others
-from celery_ckpt.stores.rules import turns
+from celery_ckpt.stores.rules import pruning, turns
+from celery_ckpt.stores.transactional import TransactionalStore
 
 
-class FileCheckpointStore(FileRewriting):
-    """Keeps everything in files below a directory, which is made when the first agent is.
+class FileCheckpointStore(TransactionalStore, LogStore):
+    """Keeps everything in files below a directory, which the first save creates.
 
     Raises:
-        ConfigurationError: there is something else of that name.
+        ConfigurationError: the path exists and is not a directory.
     """
 
     def __init__(
@@ -54,17 +52,37 @@ class FileCheckpointStore(FileRewriting):
         max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
     ) -> None:
         super().__init__(max_checkpoint_bytes=max_checkpoint_bytes)
-        self._root = Path(directory).absolute()
-        if self._root.exists() and not self._root.is_dir():
-            raise ConfigurationError(reason=f"{self._root} is no directory: name one for the store.")
-        self._agents = Agents(self._root)
-        self._moments = {on: Moments(self._root, on) for on in Schedule}
+        root = Path(directory).absolute()
+        if root.exists() and not root.is_dir():
+            raise ConfigurationError(reason=f"{root} is not a directory: name one for the store.")
+        self._directory = StoreDirectory(root)
         self._clock = clock
 
     def risks(self) -> builtins.list[str]:
-        """See ``CheckpointStore``."""
-        with translated(self._root):
-            return open_to_others(self._root)
+        with translated(self._directory.root):
+            return open_to_others(self._directory.root)
+
+    @contextmanager
+    def _transaction(
+        self, agent_id: str, *, write: bool = True, make: bool = False
+    ) -> Iterator[FileTransaction]:
+        directory = self._directory
+        held = directory.writing if make else directory.changing if write else directory.reading
+        with held(agent_id) as found:
+            agent = self._transaction_on(found)
+            yield agent
+            if write:
+                agent.write()
+        # What is outside of the agent's directory is deleted after the lock is released.
+        directory.unregister(agent.unregistered, agent_id)
+        if agent.is_deleted:
+            directory.empty_trash()
+
+    def _transaction_on(self, agent: AgentDirectory) -> FileTransaction:
+        now, limit = self._now(), self.max_checkpoint_bytes
+        return FileTransaction(self._directory, agent, now=now, limit=limit)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
 
     def _append(
         self,
@@ -74,37 +92,30 @@ class FileCheckpointStore(FileRewriting):
         lease: Lease | None,
         run: RunRecord | None,
     ) -> int:
-        with self._agents.writing(agent_id) as agent:
+        with self._transaction(agent_id, make=True) as agent:
             journal = agent.journal
             stored = journal.live.get(checkpoint_id)
             if stored is not None:
                 raise SavedBefore(Record.parse(agent_id, checkpoint_id, stored.record).digest)
-            self._refuse(agent, lease)
+            agent.lease.refuse(agent_id, lease, self._clock.now())
             if draft.basis is Basis.EMPTY and journal.live:
                 raise BasisGone
             if isinstance(draft.basis, str) and not journal.has(draft.basis, draft.mark):
                 raise BasisGone
-            if run is not None:
-                return self._save_with_run(agent, checkpoint_id, draft, run)
-            if (agent.directory / "end").exists():
-                # An earlier save of this very checkpoint, with a run, may have failed.
-                self._desk(agent).write()
-            self._list(agent)
-            return journal.save(checkpoint_id, draft.rest, draft.messages)
-
-    def _save_with_run(self, agent: Agent, checkpoint_id: str, draft: Draft, run: RunRecord) -> int:
-        desk = self._desk(agent)
-        turns.refuse_unknown(desk, run)
-        self._list(agent)
-        desk.announce_end(checkpoint_id, turns.with_usage(desk, run))
-        base = agent.journal.save(checkpoint_id, draft.rest, draft.messages)
-        self._desk(agent).write()
-        return base
+            if run is None:
+                # An earlier save of this checkpoint, with a run, may have failed.
+                agent.take_in_end()
+                agent.mark_listed()
+                return journal.save(checkpoint_id, draft.rest, draft.messages)
+            record = turns.replacement(agent, run)
+            agent.mark_listed()
+            agent.announce_end(checkpoint_id, record)
+            base = journal.save(checkpoint_id, draft.rest, draft.messages)
+            agent.take_in_end()
+            return base
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
-        with self._agents.reading(agent_id) as agent:
-            if agent is None:
-                return None
+        with self._directory.reading(agent_id) as agent:
             journal = agent.journal
             name = next(reversed(journal.live), None) if checkpoint_id is None else checkpoint_id
             if name not in journal.live:
@@ -119,58 +130,57 @@ class FileCheckpointStore(FileRewriting):
     def _read_many(
         self, agent_id: str, limit: int | None
     ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
-        with self._agents.reading(agent_id) as agent:
-            if agent is None:
-                return [], {}
-            journal = agent.journal
-            lines = newest_first(journal.lines())[:limit]
-            return lines, journal.messages(ranges_of_all(agent_id, lines))
+        with self._directory.reading(agent_id) as agent:
+            lines = newest_first(agent.journal.lines())[:limit]
+            return lines, agent.journal.messages(ranges_of_all(agent_id, lines))
 
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
-        with self._agents.reading(agent_id) as agent:
-            return [] if agent is None else agent.journal.lines()
-
-    def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
-        """See ``CheckpointStore``."""
-        for checkpoint_id in checkpoint_ids:
-            checked_name(checkpoint_id, "A checkpoint id")
-        with self._agents.changing(checked_name(agent_id)) as agent:
-            if agent is None:
-                return 0
-            removed = self._remove(agent, checkpoint_ids)
-        self._unregister(agent_id, checkpoint_ids)
-        return removed
-
-    def delete(self, agent_id: str) -> int:
-        """See ``CheckpointStore``."""
-        with self._agents.changing(checked_name(agent_id)) as agent:
-            if agent is None:
-                return 0
-            names = list(agent.journal.live)
-            self._move_to_trash(agent)
-        self._unregister(agent_id, names)
-        self._empty_trash()
-        return len(names)
-
-    def agents(self) -> Iterator[str]:
-        """See ``CheckpointStore``."""
-        return self._agents.names()
-
-    # -- ids that do not name their agent ------------------------------------------------------------
+        with self._directory.reading(agent_id) as agent:
+            return agent.journal.lines()
 
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
-        yield from self._agents.with_locator(locator_in(checkpoint_id))
-        owner = self._registered(checkpoint_id)
-        if owner is not None:
+        yield from self._directory.with_locator(locator_in(checkpoint_id))
+        if owner := self._directory.registered(checkpoint_id):
             yield owner
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
-        path = self._agents.id_file(checkpoint_id)
-        with translated(path):
-            make_directory(path.parent)
-            is_new = add(path, encode({"id": checkpoint_id, "agent_id": agent_id}))
-        if not is_new and self._registered(checkpoint_id) != agent_id:
+        if self._directory.register(checkpoint_id, agent_id) != agent_id:
             raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
 
-    def _refuse(self, agent: Agent, lease: Lease | None) -> None:
-        agent.lease().refuse(agent.agent_id, lease, self._clock.now())
+    def agents(self) -> Iterator[str]:
+        return self._directory.names()
+
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        return self._directory.schedules[on].set(checked_name(agent_id), self._now(), after)
+
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
+        schedule = self._directory.schedules[on]
+        return sum(schedule.remove(name, due_at) for name, due_at in due_times.items())
+
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        schedule, now = self._directory.schedules[on], self._now()
+        claimed = ((name, schedule.move(name, at, now, hold)) for name, at in schedule.due(now))
+        return list(islice(((name, at) for name, at in claimed if at is not None), limit))
+
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
+        return sum(1 for _ in self._directory.schedules[on].due(self._now()))
+
+    # -- maintenance ---------------------------------------------------------------------------------
+
+    def _apply(self, plan: PrunePlan) -> PruneResult:
+        try:
+            return super()._apply(plan)
+        except StoreDamaged:
+            if not plan.snapshot.damage:
+                raise
+            # Even the name of the agent cannot be read. Only its due time is changed.
+            agent_id = plan.snapshot.agent_id
+            missing = AgentDirectory.missing(agent_id, self._directory.path_of(agent_id))
+            return pruning.apply(self._transaction_on(missing), plan, self._clock.now())
+
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
+        return findings_of(self._directory, self._transaction, self._now, repair)

@@ -1,148 +1,328 @@
-"""One agent's runs in files, and whose turn it is.
+"""One agent in files, inside a transaction: the caller holds the lock of its directory.
 
     lease   {"token": ..., "nonce": ..., "owner": ..., "expires_at": ..., "active": run_id}
-    runs    a table of run records (see table.py)
+    runs    a table of run records (see tables.py)
+    steps   a table of steps
     end     {"checkpoint": id, "run": run_id, "record": {...}}: written before a checkpoint that ends
-            its run; it counts if that checkpoint is in the journal, so that both are one write
+            its run. It is valid if that checkpoint is in the journal, so that both are one write
+    notes   the agent's policy
+    listed  exists while the agent is certain to be on the schedule of sweeps
 
-A crash can come between two files. So ``write`` keeps an order: first a run that is new, or the outcome
-of one that has none yet; then the lease; then the steps; then the rest. The worst that is left is a run
-that looks as if its attempt had died, or one that is delivered once more.
+A crash can happen between two files. So ``write`` keeps an order: first a run that is new, or the
+outcome of a run that has none yet; then the lease; then the steps to drop; then the other runs; then
+new steps. The worst that a crash leaves is a run that looks as if its attempt had died, a run that is
+delivered once more, or a call that is paid for and not recorded.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.records import RunRecord
+from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.retention.policy import old_runs
+from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.encoding import decoded_run, encoded
-from celery_ckpt.stores.file.directory import Agent
+from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
 from celery_ckpt.stores.file.filesystem import read, replace, sync_directory
-from celery_ckpt.stores.file.steps import StepTable
-from celery_ckpt.stores.file.tables import Table
+from celery_ckpt.stores.file.journal import Journal
+from celery_ckpt.stores.file.tables import StepTable, Table
+from celery_ckpt.stores.log.marks import marks
+from celery_ckpt.stores.log.rewrite import rewritten
+from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all
 from celery_ckpt.stores.rules.leases import LeaseState
 
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
-class FileDesk:
-    """A ``turns.Desk``; ``write`` puts down what was changed. Its caller holds the agent's lock."""
 
-    def __init__(self, agent: Agent, limit: int) -> None:
+class FileTransaction:
+    """An ``AgentTransaction``. ``write`` writes the changes of the lease, of runs and of steps.
+
+    Other changes are written at once. A file is read when it is needed, so that a damaged one does not
+    fail what works without it.
+    """
+
+    def __init__(self, root: StoreDirectory, agent: AgentDirectory, *, now: int, limit: int) -> None:
         self.agent_id = agent.agent_id
-        self.lease: LeaseState
-        self.lease, self.active = self._before = agent.lease(), agent.active()
-        self._agent, self._limit = agent, limit
-        self._table = Table(agent.directory / "runs")
+        #: The ids of checkpoints whose entries in ``ids/`` must be deleted after the transaction.
+        self.unregistered: list[str] = []
+        #: True if the agent was moved to the trash.
+        self.is_deleted = False
+        self.directory = agent
+        self._root, self._now, self._limit = root, now, limit
+        self._lease_before: tuple[LeaseState, str] | None = None
+        self._lease_after: tuple[LeaseState, str] | None = None
+        self._run_table: Table | None = None
+        self._step_table: StepTable | None = None
+        self._ended: dict[str, bytes] | None = None
         self._changed: dict[str, RunRecord] = {}
-        self._ended = self._end()
-        self._without_steps: list[str] = []
+        self._added_steps: list[tuple[Step, bytes]] = []
+        self._dropped_steps: list[str] = []
 
-    # -- reading -------------------------------------------------------------------------------------
+    @property
+    def exists(self) -> bool:
+        return self.directory.exists
+
+    @property
+    def journal(self) -> Journal:
+        """The agent's journal."""
+        return self.directory.journal
+
+    # -- the lease and the policy --------------------------------------------------------------------
+
+    @property
+    def lease(self) -> LeaseState:
+        return self._lease_and_active()[0]
+
+    @lease.setter
+    def lease(self, state: LeaseState) -> None:
+        self._lease_after = state, self.active
+
+    @property
+    def active(self) -> str:
+        return self._lease_and_active()[1]
+
+    @active.setter
+    def active(self, run_id: str) -> None:
+        self._lease_after = self.lease, run_id
+
+    def _lease_and_active(self) -> tuple[LeaseState, str]:
+        if self._lease_after is None:
+            self._lease_before = self._lease_after = self.directory.lease()
+        return self._lease_after
+
+    @property
+    def policy(self) -> AgentPolicy:
+        return self.directory.policy()
+
+    @policy.setter
+    def policy(self, policy: AgentPolicy) -> None:
+        self.directory.set_policy(policy)
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    @property
+    def _runs(self) -> Table:
+        if self._run_table is None:
+            self._run_table = Table(self.directory.path / "runs")
+        return self._run_table
 
     def run(self, run_id: str) -> RunRecord | None:
-        """See ``turns.Desk``."""
         if run_id in self._changed:
             return self._changed[run_id]
-        stored = self._ended.get(run_id) or self._table.values.get(run_id)
+        stored = self._end().get(run_id) or self._runs.values.get(run_id)
         return None if stored is None else decoded_run(self.agent_id, run_id, stored)
 
+    def has_run(self, run_id: str) -> bool:
+        return run_id in self._changed or run_id in self._runs.values
+
     def runs(self) -> list[RunRecord]:
-        """All runs, in the order in which they were added."""
-        names = dict.fromkeys([*self._table.values, *self._changed])
+        names = dict.fromkeys([*self._runs.values, *self._changed])
         return [run for name in names if (run := self.run(name)) is not None]
 
     def open_runs(self) -> list[RunRecord]:
-        """See ``turns.Desk``."""
         return [run for run in self.runs() if not run.is_settled]
 
-    def progress(self) -> str:
-        """See ``turns.Desk``."""
-        return f"{self._agent.journal.seq}.{len(StepTable(self._agent))}"
+    def last_run(self) -> RunRecord | None:
+        last = next(reversed(self._runs.values), None)
+        return None if last is None else self.run(last)
 
-    def _end(self) -> dict[str, bytes]:
-        """The record that a checkpoint brought along, if it is not in the table yet."""
-        path = self._agent.directory / "end"
-        stored = read(path)
-        if stored is None:
-            return {}
-        try:
-            end: dict[str, Any] = decode(stored)
-            if end["checkpoint"] not in self._agent.journal.live:
-                return {}
-            return {end["run"]: encode(end["record"])}
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(where=str(path), reason=str(error)) from error
-
-    # -- writing -------------------------------------------------------------------------------------
+    def count_runs(self) -> tuple[int, int]:
+        return len(self._runs.values), len(self.open_runs())
 
     def put(self, run: RunRecord) -> None:
-        """See ``turns.Desk``."""
         encoded(run, self._limit)
         self._changed[run.run_id] = run
 
-    def drop_steps_of(self, run_id: str) -> None:
-        """See ``turns.Desk``."""
-        self._without_steps.append(run_id)
+    def deletable_runs(self) -> dict[str, datetime]:
+        runs = old_runs(self.agent_id, self.runs(), _END_OF_TIME)
+        return {run.run_id: run.over_since for run in runs}
+
+    def delete_runs(self, run_ids: list[str]) -> None:
+        self.take_in_end()
+        # First the steps, which must not outlive their run.
+        self._steps.drop([key for run_id in run_ids for key in self._steps.keys_of(run_id)])
+        self._runs.drop(run_ids)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    @property
+    def _steps(self) -> StepTable:
+        if self._step_table is None:
+            self._step_table = StepTable(self.directory.path, self.agent_id)
+        return self._step_table
+
+    def step(self, run_id: str, key: str) -> Step | None:
+        return self._steps.get(run_id, key)
+
+    def steps_of(self, run_id: str) -> list[Step]:
+        return self._steps.of(run_id)
+
+    def count_steps(self) -> int:
+        return len(self._steps)
+
+    def add_step(self, step: Step, value: bytes) -> None:
+        self._added_steps.append((step, value))
+
+    def drop_steps(self, run_id: str, first: int = 0, last: int | None = None) -> int:
+        found = self._steps.keys_of(run_id, first, last)
+        self._dropped_steps += found
+        return len(found)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    @property
+    def last_save(self) -> int:
+        return self.journal.seq
+
+    def summaries(self) -> list[CheckpointSummary]:
+        return marks(self.agent_id, self.journal.lines(), self.policy)
+
+    def mark_listed(self) -> None:
+        """Put the agent on the schedule of sweeps, unless it is certain to be there."""
+        if not self.directory.listed.exists():
+            self.schedule(0, Schedule.SWEEP)
+            self.directory.listed.touch(mode=0o600)
+
+    def remove(self, checkpoint_ids: list[str]) -> int:
+        # A crash may have left the end of a run that is valid only while its checkpoint exists.
+        self.take_in_end()
+        removed = self.journal.prune(checkpoint_ids)
+        policy = self.policy
+        if policy.without(checkpoint_ids) != policy:
+            self.policy = policy.without(checkpoint_ids)
+        self.unregistered += checkpoint_ids
+        return removed
+
+    # -- the whole agent -----------------------------------------------------------------------------
+
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.directory.path.iterdir())
+
+    def contents(self) -> AgentContents:
+        lines = newest_first(self.journal.lines())
+        messages = self.journal.messages(ranges_of_all(self.agent_id, lines))
+        checkpoints = listed(self.agent_id, lines, messages)[::-1]
+        return AgentContents(checkpoints, self._steps.all(), self.runs())
+
+    def replace(self, contents: AgentContents) -> None:
+        # Each file is replaced as a whole. A crash between two of them leaves some as they were.
+        if not self.exists:
+            return
+        if contents.checkpoints:
+            # Numbered after those that exist: a journal only grows.
+            numbered = enumerate(contents.checkpoints, self.journal.seq + 1)
+            self.journal.rewrite(rewritten(self.agent_id, numbered, self.journal.end))
+        if contents.steps or len(self._steps):
+            self._steps.replace(contents.steps, self._limit)
+        self.take_in_end()
+        if contents.runs:
+            self._runs.replace({run.run_id: encoded(run, self._limit) for run in contents.runs})
+
+    def delete(self) -> int:
+        names = list(self.journal.live)
+        # What is saved from now on is another agent, which is scheduled by its own save.
+        self._root.schedules[Schedule.SWEEP].delete(self.agent_id)
+        self._root.move_to_trash(self.directory.path)
+        self.unregistered += names
+        self.is_deleted = True
+        return len(names)
+
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        return self._root.schedules[on].set(self.agent_id, self._now, after)
+
+    def reschedule(self, due_at: int, after: float | None) -> None:
+        sweeps = self._root.schedules[Schedule.SWEEP]
+        if after is None:
+            sweeps.remove(self.agent_id, due_at)
+        else:
+            sweeps.move(self.agent_id, due_at, self._now, after)
+
+    def unlist(self) -> None:
+        self.directory.listed.unlink(missing_ok=True)
+
+    # -- writing -------------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Put down everything that was changed."""
-        self._take_in_end()
+        """Write the changes of the lease, of runs and of steps, in the order that the module states."""
+        if self._changed:
+            self.take_in_end()
+        before = {run_id: self._runs.values.get(run_id) for run_id in self._changed}
         for run in self._changed.values():
-            if not self._is_known(run) or (run.is_settled and not self._has_outcome(run)):
+            if not self._has_outcome(run, before[run.run_id]):
                 self._write_run(run.model_copy(update={"delivered": False}))
-        if (self.lease, self.active) != self._before:
-            self._agent.set_lease(self.lease, self.active)
+        is_lease_changed = self._lease_after != self._lease_before
+        if self._lease_after is not None and is_lease_changed:
+            self.directory.set_lease(*self._lease_after)
         try:
-            for run_id in self._without_steps:
-                StepTable(self._agent).drop(run_id)
+            if self._dropped_steps:
+                self._steps.drop(self._dropped_steps)
             for run in self._changed.values():
                 self._write_run(run)
         except OSError:
-            # Who is told that it failed must be able to ask again, with the lease that they know of.
+            # The caller must be able to repeat what failed, with the lease that it knows.
+            if self._lease_before is not None and is_lease_changed:
+                with suppress(OSError):
+                    self.directory.set_lease(*self._lease_before)
+            raise
+        try:
+            for step, value in self._added_steps:
+                self._steps.add(step, value)
+        except OSError:
+            # The usage of the run counts a step that is not recorded. The caller will record it again.
             with suppress(OSError):
-                self._agent.set_lease(*self._before)
+                for run_id, stored in before.items():
+                    if stored is not None:
+                        self._runs.put(run_id, stored)
             raise
 
-    def _is_known(self, run: RunRecord) -> bool:
-        return run.run_id in self._table.values
-
-    def _has_outcome(self, run: RunRecord) -> bool:
-        stored = self._table.values[run.run_id]
+    def _has_outcome(self, run: RunRecord, stored: bytes | None) -> bool:
+        """Return True unless the run is new, or is settled without an outcome on disk."""
+        if stored is None or not run.is_settled:
+            return stored is not None
         return decoded_run(self.agent_id, run.run_id, stored).status.is_final
 
     def _write_run(self, run: RunRecord) -> None:
         value = encoded(run, self._limit)
-        if self._table.values.get(run.run_id) != value:
-            self._table.put(run.run_id, value)
+        if self._runs.values.get(run.run_id) != value:
+            self._runs.put(run.run_id, value)
 
-    def replace(self, runs: list[RunRecord]) -> None:
-        """Put others in the place of all runs."""
-        self._take_in_end()
-        if runs:
-            self._table.replace({run.run_id: encoded(run, self._limit) for run in runs})
-
-    def forget(self, run_ids: list[str]) -> None:
-        """Drop runs and their steps, which must not outlive them."""
-        self._take_in_end()
-        StepTable(self._agent).drop_all_of(run_ids)
-        self._table.drop(run_ids)
-
-    def _take_in_end(self) -> None:
-        path = self._agent.directory / "end"
-        if not path.exists():
-            return
-        for run_id, record in self._ended.items():
-            self._table.put(run_id, record)
-        self._ended = {}
-        path.unlink()
-        # It must not come back after a power failure: it would hide what is written to the table now.
-        sync_directory(path.parent)
+    # -- the end of a run, written with a checkpoint -------------------------------------------------
 
     def announce_end(self, checkpoint_id: str, run: RunRecord) -> None:
-        """Say what becomes of the run once that checkpoint is saved."""
-        self._take_in_end()
+        """Write the record that the run has as soon as that checkpoint is in the journal."""
+        self.take_in_end()
         record = decode(encoded(run, self._limit))
         end = {"checkpoint": checkpoint_id, "run": run.run_id, "record": record}
-        replace(self._agent.directory / "end", encode(end))
+        replace(self.directory.path / "end", encode(end))
+        self._ended = None
+
+    def take_in_end(self) -> None:
+        """Write the record in ``end``, if it is valid, to the table of runs, and delete ``end``."""
+        path = self.directory.path / "end"
+        if not path.exists():
+            return
+        for run_id, record in self._end().items():
+            self._runs.put(run_id, record)
+        self._ended = {}
+        path.unlink()
+        # After a power failure it must not exist again: it would hide later records in the table.
+        sync_directory(path.parent)
+
+    def _end(self) -> dict[str, bytes]:
+        """Return the record that ``end`` has for a run, if it is valid."""
+        if self._ended is None:
+            path = self.directory.path / "end"
+            stored = read(path)
+            try:
+                end: dict[str, Any] = {} if stored is None else decode(stored)
+                is_valid = bool(end) and end["checkpoint"] in self.journal.live
+                self._ended = {end["run"]: encode(end["record"])} if is_valid else {}
+            except (ValueError, KeyError, TypeError) as error:
+                raise StoreDamaged(where=str(path), reason=str(error)) from error
+        return self._ended

@@ -1,97 +1,79 @@
-"""How a sweep's verdict is carried out: the rules, for the stores that decide in Python.
+"""What a sweep reads of an agent, and how the store applies its plan: the rules of the stores that
+decide in Python.
 
-    the notes have changed since it was seen      nothing goes; look again soon
-    it was to be forgotten, and has changed       nothing goes; look again soon
-    it has changed, and would lose its latest     nothing goes; look again soon: somebody may have
-    checkpoint                                    taken it up, who goes on from that one
-    it has changed                                what was to be dropped goes; look again soon
-    else                                          that, or all of it, goes; look again when time comes,
-                                                  or when it changes
+    the agent, compared with the snapshot         what is deleted
+    the policy has changed                        nothing; the sweep looks again soon
+    it changed, and the plan deletes all of it    nothing; the sweep looks again soon
+    it changed, and would lose its latest         nothing; the sweep looks again soon, because a
+    checkpoint                                    run may have resumed from that checkpoint
+    it changed otherwise                          what the plan says; the sweep looks again soon
+    nothing has changed                           what the plan says; the sweep looks again after
+                                                  ``plan.again``, or when the agent changes
 
-Old runs go like checkpoints; which of them are old is decided anew, in the same step.
+Old runs are deleted with the checkpoints. Which runs are old is decided again, in the same transaction.
 
-An agent is *listed* while a sweep is sure to look at it soon; so a save need not say so each time. A
-sweep that is done with an agent takes that away in the same step. ``lua/checkpoint_remove.lua`` and
-``lua/agent_delete.lua`` and ``lua/run_forget.lua`` say the same for Redis.
+An agent is *listed* while it is certain to be on the schedule of sweeps, so that a save need not
+schedule it again. A sweep that finishes with an agent removes that mark in the same transaction.
+``lua/checkpoint_remove.lua``, ``lua/agent_delete.lua`` and ``lua/run_forget.lua`` are the same rules for Redis.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
 
 from celery_ckpt.errors import CheckpointError
-from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
-from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.retention.report import AgentSnapshot, PrunePlan, PruneResult, RunSummary
+from celery_ckpt.stores.rules.transaction import AgentTransaction
 
 
-class Broom(Protocol):
-    """One agent, while nobody else can change it."""
-
-    def snapshot(self) -> AgentSnapshot:
-        """What there is of it now."""
-        ...
-
-    def remove(self, checkpoint_ids: list[str]) -> int:
-        """Drop checkpoints, what only they needed, and what is said of them; returns the bytes."""
-        ...
-
-    def forget_runs(self, before: datetime) -> tuple[int, int]:
-        """Drop the records of old runs (see ``retention.old_runs``) and the steps that are left of
-        them; how many, and the bytes.
-        """
-        ...
-
-    def forget(self) -> int:
-        """Drop all of it; returns the bytes."""
-        ...
-
-    def unlist(self) -> None:
-        """The next save has to list it."""
-        ...
-
-    def move(self, due_at: int, after: float | None) -> None:
-        """Give it another moment, or none, if it still has that one."""
-        ...
+def snapshot(agent: AgentTransaction, now: datetime) -> AgentSnapshot:
+    """Return what a sweep needs to know of an agent."""
+    if not agent.exists:
+        return AgentSnapshot(agent.agent_id)
+    lease, policy, (runs, open_runs) = agent.lease, agent.policy, agent.count_runs()
+    counts = f"{agent.last_save} {agent.count_steps()} {runs} {open_runs}"
+    return AgentSnapshot(
+        agent.agent_id,
+        # Changes whenever the agent does.
+        seen=f"{counts} {lease.token}:{lease.nonce} {policy.to_bytes().decode()}",
+        marks=agent.summaries(),
+        policy=policy,
+        is_busy=bool(open_runs) or lease.is_held(now),
+        is_named_by_task=agent.has_run(agent.agent_id),
+        last_run=RunSummary.of(agent.last_run()),
+        oldest_end=min(agent.deletable_runs().values(), default=None),
+    )
 
 
-def apply(broom: Broom, plan: PrunePlan) -> PruneResult:
-    """See ``CheckpointStore.carry_out``."""
+def apply(agent: AgentTransaction, plan: PrunePlan, now: datetime) -> PruneResult:
+    """Apply the plan of a sweep to an agent, as ``CheckpointStore.apply`` promises."""
     agent_id, seen = plan.snapshot.agent_id, plan.snapshot
-    now = seen if seen.damage else broom.snapshot()
-    is_same, pruned, again = now.seen == seen.seen, PruneResult(agent_id), plan.again
-    loses_latest = bool(now.marks) and now.marks[0].id in plan.drop
-    if now.policy != seen.policy or (not is_same and (plan.forget or loses_latest)):
+    current = seen if seen.damage else snapshot(agent, now)
+    is_same, result = current.seen == seen.seen, PruneResult(agent_id)
+    loses_latest = bool(current.marks) and current.marks[0].id in plan.drop
+    if current.policy != seen.policy or (not is_same and (plan.forget or loses_latest)):
         is_same = False
     elif plan.forget:
-        ids = tuple(mark.id for mark in now.marks)
-        pruned = PruneResult(agent_id, len(ids), broom.forget(), forgotten=True, ids=ids)
-    else:
-        there = {mark.id for mark in now.marks}
-        gone = [name for name in plan.drop if name in there]
-        pruned = _dropped(broom, plan, gone) if now.seen and not now.damage else pruned
-    if is_same and not pruned.forgotten:
-        broom.unlist()
+        ids, size = tuple(mark.id for mark in current.marks), agent.size()
+        agent.delete()
+        result = PruneResult(agent_id, len(ids), size, forgotten=True, ids=ids)
+    elif current.seen and not current.damage:
+        existing, size, old = {mark.id for mark in current.marks}, agent.size(), list[str]()
+        ids = tuple(name for name in plan.drop if name in existing)
+        agent.remove(list(ids))
+        if plan.runs_before is not None:
+            ends = agent.deletable_runs().items()
+            old = [run_id for run_id, end in ends if end <= plan.runs_before]
+            agent.delete_runs(old)
+        freed = max(0, size - agent.size())
+        result = PruneResult(agent_id, len(ids), freed, ids=ids, runs=len(old))
+    if is_same and not result.forgotten:
+        agent.unlist()
     if plan.due_at is not None:
-        broom.move(plan.due_at, again if is_same else plan.retry)
-    return pruned
-
-
-def _dropped(broom: Broom, plan: PrunePlan, gone: list[str]) -> PruneResult:
-    # Also if there is none: a crash may have left parts of earlier ones.
-    size, before = broom.remove(gone), plan.runs_before
-    runs, freed = (0, 0) if before is None else broom.forget_runs(before)
-    return PruneResult(plan.snapshot.agent_id, len(gone), size + freed, ids=tuple(gone), runs=runs)
-
-
-def seen_of(
-    seq: int, steps: int, runs: int, open_runs: int, lease: LeaseState, policy: AgentPolicy
-) -> str:
-    """A text that changes whenever the agent does."""
-    told = policy.to_bytes().decode()
-    return f"{seq} {steps} {runs} {open_runs} {lease.token}:{lease.nonce} {told}"
+        agent.reschedule(plan.due_at, plan.again if is_same else plan.retry)
+    return result
 
 
 def damaged(agent_id: str, error: CheckpointError) -> AgentSnapshot:
-    """An agent that cannot be looked at."""
+    """Return the snapshot of an agent that cannot be read."""
     return AgentSnapshot(agent_id, seen="?", damage=str(error))

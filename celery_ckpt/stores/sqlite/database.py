@@ -1,7 +1,7 @@
-"""One SQLite file, used by the threads of this process one after the other.
+"""One SQLite database, which the threads of this process use one after the other.
 
-SQLite must not be carried over a fork: the child would share the parent's idea of which locks are
-held, and hold none. So connections are closed before a fork, and both sides open new ones.
+An SQLite connection must not survive a fork: the child would believe that it holds the locks of its
+parent. So connections are closed before a fork, and both processes connect again.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 from celery_ckpt.codec import FORMAT_VERSION
@@ -28,16 +27,12 @@ from celery_ckpt.errors import (
 )
 from celery_ckpt.stores.resources import queries, schema
 
-P = ParamSpec("P")
-R = TypeVar("R")
-S = TypeVar("S", bound="UsesDatabase")
-
-#: How long a writer waits for another process before it gives up.
+#: How long a writer waits for another process before it raises ``StoreUnavailable``.
 BUSY_SECONDS = 30.0
-#: What it says when it could not write. Only of a disk that is full it says so; of a quota, of a limit
-#: of the process, or of its shared memory it does not.
+#: The codes of a failed write. SQLite reports only a full disk as such, not a quota, a limit of the
+#: process or a lack of shared memory.
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
-_NOT_NOW = (
+_UNAVAILABLE = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_IOERR,
@@ -49,17 +44,18 @@ class Database:
     """Runs named statements in transactions."""
 
     def __init__(self, path: Path | None, *, is_synced: bool = False) -> None:
-        #: ``None``: it is in memory.
+        #: ``None`` for a database in memory.
         self.path = path
-        #: Is each transaction on the disk when it ends?
+        #: True if a transaction is on the disk when it ends.
         self._is_synced = is_synced
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        #: Of the connection, for ``insert``: to make one each time takes as long as a look-up.
+        #: The cursor of ``insert``. Creating one for each insert takes as long as a look-up.
         self._cursor: sqlite3.Cursor | None = None
         self._is_closed = False
         try:
-            self.transact("BEGIN IMMEDIATE", self._prepare, "COMMIT")
+            with self.transaction():
+                self._prepare()
         except BaseException:
             self.close()
             raise
@@ -67,12 +63,12 @@ class Database:
 
     @property
     def where(self) -> str:
-        """What to call it in an error."""
+        """The name of the database in errors."""
         return str(self.path or "memory")
 
     def _connected(self) -> sqlite3.Connection:
         if self._is_closed:
-            raise sqlite3.ProgrammingError("the store was closed")
+            raise sqlite3.ProgrammingError("the store is closed")
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
@@ -80,7 +76,7 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # For nobody but us. A file that is there is left alone: to close it would drop our locks.
+            # Private to this user. An existing file is not opened: closing it would drop our locks.
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(
@@ -92,10 +88,10 @@ class Database:
         )
         try:
             if self.path is not None:
-                # Of a new file only: two or three saves to a page, instead of one and much air.
+                # Affects a new file only. Two or three saves fill a page, where 4096 bytes hold one.
                 connection.execute("PRAGMA page_size = 8192")
                 connection.execute("PRAGMA journal_mode = WAL")
-                # What was deleted is overwritten, and not only forgotten.
+                # Overwrite deleted data.
                 connection.execute("PRAGMA secure_delete = ON")
                 connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_synced else 'NORMAL'}")
         except sqlite3.Error:
@@ -115,17 +111,17 @@ class Database:
             raise SchemaTooNew(what=what, version=version, supported=FORMAT_VERSION)
 
     def before_fork(self) -> None:
-        """Wait for the transaction under way, and let go of the file."""
+        """Wait for the current transaction, and close the file."""
         self._lock.acquire()
         if self.path is not None:
             self._disconnect()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Release the lock of ``before_fork``."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Go on, with a lock that no lost thread can hold."""
+        """Replace the lock, which a thread of the parent may hold."""
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -140,21 +136,23 @@ class Database:
             self._connection.close()
             self._connection = self._cursor = None
 
-    def transact(self, begin: str, work: Callable[[], R], end: str) -> R:
-        """Do something in a transaction, when this thread's turn has come: all of it, or nothing.
+    @contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator[None]:
+        """Run a block as one transaction: all of it takes effect, or nothing.
 
-        An exception can come out of anywhere, a soft time limit for instance. The lock is one of C, so
-        that it cannot stay behind; a transaction that did is rolled back by the next one.
+        A transaction that only reads sees the data as it was at its beginning. An exception can be
+        raised anywhere, for example by a soft time limit. If one is raised where no ``except`` can see
+        it, the next transaction rolls this one back, and the lock is freed with the exception.
         """
+        begin, end = ("BEGIN IMMEDIATE", "COMMIT") if write else ("BEGIN", "ROLLBACK")
         with self._lock:
             try:
                 connection = self._connected()
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 connection.execute(begin)
-                result = work()
+                yield
                 connection.execute(end)
-                return result
             except BaseException as error:
                 self._roll_back()
                 if isinstance(error, sqlite3.Error | OSError | OverflowError):
@@ -163,33 +161,34 @@ class Database:
 
     def _roll_back(self) -> None:
         if self._connection is not None and self._connection.in_transaction:
-            with suppress(sqlite3.Error):  # the next transaction begins with it
+            with suppress(sqlite3.Error):  # the next transaction rolls back first
                 self._connection.execute("ROLLBACK")
 
     def empty_log(self) -> None:
-        """Leave nothing in the write-ahead log of what the database does not hold any more.
+        """Erase deleted data from the write-ahead log.
 
-        Not if somebody is reading just now: then it goes when the log is next begun anew.
+        If another connection is reading, the data stays there until SQLite starts the log from the
+        beginning.
         """
         with self._lock, suppress(sqlite3.OperationalError):
             self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def translate(self, error: sqlite3.Error | OSError | OverflowError) -> CheckpointError:
-        """The error of ours that says what one of the driver's means."""
+        """Return the error of this package for an error of the driver."""
         extended = getattr(error, "sqlite_errorcode", 0)
         code = extended & 0xFF
         if extended in _NO_ROOM or (isinstance(error, OSError) and is_disk_full(error)):
             return StoreFull(where=self.where, reason=str(error))
-        if code in _NOT_NOW:
+        if code in _UNAVAILABLE:
             return StoreUnavailable(where=self.where, reason=str(error))
-        # A number that cannot be what it stands for: of a row, or of a moment.
+        # A number that cannot be the key of a row, or a time.
         is_impossible = isinstance(error, OverflowError)
         if is_impossible or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreDamaged(where=self.where, reason=str(error))
-        return StoreError(reason=f"The SQLite store {self.where} answered: {error}")
+        return StoreError(reason=f"The SQLite store {self.where} failed: {error}")
 
     def insert(self, query: str, values: tuple[Any, ...]) -> bool:
-        """Add a row in a transaction of its own; False, and nothing happens, if it may not be added."""
+        """Add a row in its own transaction. Return False if a constraint refuses it."""
         with self._lock:
             try:
                 cursor = self._cursor
@@ -205,53 +204,27 @@ class Database:
         return True
 
     def one(self, query: str, *values: Any) -> Any:
-        """The first row of a statement, or ``None``."""
+        """Return the first row of a statement, or ``None``."""
         return self._connected().execute(_QUERIES[query], values).fetchone()
 
     def all(self, query: str, *values: Any) -> list[Any]:
-        """All rows of a statement."""
+        """Return all rows of a statement."""
         return self._connected().execute(_QUERIES[query], values).fetchall()
 
     def run(self, query: str, *values: Any) -> int:
-        """How many rows a statement changed."""
+        """Run a statement. Return how many rows it changed."""
         return self._connected().execute(_QUERIES[query], values).rowcount
 
     def add(self, query: str, *values: Any) -> int:
-        """The key of the row that a statement added."""
+        """Run a statement that adds a row. Return the key of the row."""
         key = self._connected().execute(_QUERIES[query], values).lastrowid
         assert key is not None
         return key
 
 
-class UsesDatabase(Protocol):
-    """Something with a database."""
-
-    _database: Database
-
-
-def writing(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Make a method one transaction that writes: everything in it, or nothing."""
-    return _in_transaction(method, "BEGIN IMMEDIATE", "COMMIT")
-
-
-def reading(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let a method see the data as it is when it begins, whatever others write meanwhile."""
-    return _in_transaction(method, "BEGIN", "ROLLBACK")
-
-
-def _in_transaction(
-    method: Callable[Concatenate[S, P], R], begin: str, end: str
-) -> Callable[Concatenate[S, P], R]:
-    @wraps(method)
-    def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._database.transact(begin, lambda: method(self, *args, **kwargs), end)
-
-    return transaction
-
-
 _QUERIES = queries()
 _OPEN: WeakSet[Database] = WeakSet()
-#: Those that were open when a fork began; it may take a while until each lets go.
+#: The databases that were open when a fork began.
 _FORKING: list[Database] = []
 
 

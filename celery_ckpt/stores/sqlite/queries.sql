@@ -1,8 +1,8 @@
--- Every statement of the SQLite store by its name, which stands in a line of its own before it,
--- followed by its parameters in order.
+-- The statements of the SQLite store. The line above each has its name and its parameters in order.
+-- key is the key of an agent; low and high are the first and the last place that its saves can have.
 
 -- agent (agent_id)
-SELECT key, token, nonce, owner, expires_at FROM ckpt_agents WHERE agent_id = ?1
+SELECT key, token, nonce, owner, expires_at, active, notes FROM ckpt_agents WHERE agent_id = ?1
 
 -- add_agent (agent_id, locator)
 INSERT INTO ckpt_agents (agent_id, locator) VALUES (?1, ?2)
@@ -15,9 +15,9 @@ UPDATE ckpt_agents SET token = ?2, nonce = ?3, owner = ?4, expires_at = ?5
 WHERE key = ?1
 
 -- append (agent_id, lease token, lease nonce or empty, basis, its base, its place, base, format, count, id, record, messages)
--- The row is refused if its place is no number: that is how the sub-select says no. INSERT ... SELECT and
--- RETURNING would each copy the row into a table of their own first. The id must follow that of the basis,
--- and begin with the same 16 characters and "-": see the table.
+-- Adds a save if nothing at all prevents it. The sub-select refuses the row by a place that is not a number.
+-- INSERT ... SELECT and RETURNING would each copy the row into a temporary table first. The id must follow the
+-- id of the basis and begin with the same 16 characters and "-": see ckpt_saves in schema.sql.
 INSERT INTO ckpt_saves (place, indexed, base, format, count, id, record, messages)
 VALUES (ifnull((
     SELECT CASE WHEN a.listed AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
@@ -30,15 +30,14 @@ VALUES (ifnull((
     WHERE a.agent_id = ?1 ORDER BY last.place DESC LIMIT 1
 ), 'no place'), 0, ?7, ?8, ?9, ?10, ?11, ?12)
 
--- save_state (id, basis, agent_id, base of the basis, place of the basis)
-SELECT a.key, a.token, a.nonce, a.owner, a.expires_at,
-    NOT last.indexed AND ?1 > last.id AND substr(?1, 1, 17) = substr(last.id, 1, 17),
-    (SELECT 1 FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295
-        AND id = ?2 AND base = ?4 AND substr(record, 1, length(?5)) = ?5 ORDER BY place DESC LIMIT 1),
-    last.place & 4294967295, ifnull(last.base + last.count, 0)
-FROM ckpt_agents AS a LEFT JOIN ckpt_saves AS last ON last.place = (
-    SELECT max(place) FROM ckpt_saves WHERE place BETWEEN a.key << 32 AND a.key << 32 | 4294967295)
-WHERE a.agent_id = ?3
+-- save_state (id, basis, low, high, base of the basis, place of the basis)
+-- Whether the id follows the last one, whether the basis exists, and the number and the end of the last save.
+SELECT NOT last.indexed AND ?1 > last.id AND substr(?1, 1, 17) = substr(last.id, 1, 17),
+    (SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?3 AND ?4
+        AND id = ?2 AND base = ?5 AND substr(record, 1, length(?6)) = ?6 ORDER BY place DESC LIMIT 1),
+    last.place & 4294967295, last.base + last.count
+FROM ckpt_saves AS last
+WHERE last.place = (SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?3 AND ?4)
 
 -- has_checkpoint (low, high)
 SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL LIMIT 1
@@ -82,7 +81,7 @@ WHERE place BETWEEN ?1 AND ?2 AND base < ?4 AND base + count > ?3
 -- ids (low, high)
 SELECT id, place FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
 
--- forget (place)
+-- remove (place)
 UPDATE ckpt_saves SET id = NULL, record = NULL WHERE place = ?1
 
 -- trim (low, high, keep_from)
@@ -145,35 +144,33 @@ SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number
 -- open_runs (key)
 SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 AND open ORDER BY number
 
--- active (key)
-SELECT active FROM ckpt_agents WHERE key = ?1
-
 -- set_active (key, run_id)
 UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
 
 -- last_place (low, high)
 SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
 
--- watch_due (agent_id, moment)
+-- schedule_due (agent_id, moment)
+-- An agent that is due at this moment already becomes due one microsecond earlier, so that its due time changes.
 INSERT INTO ckpt_due (agent_id, moment) VALUES (?1, ?2)
 ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 - 1 ELSE ?2 END
 RETURNING moment
 
--- watch_sweep (agent_id, moment)
+-- schedule_sweep (agent_id, moment)
 INSERT INTO ckpt_sweep (agent_id, moment) VALUES (?1, ?2)
 ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 - 1 ELSE ?2 END
 RETURNING moment
 
--- unwatch_due (agent_id, moment)
+-- unschedule_due (agent_id, moment)
 DELETE FROM ckpt_due WHERE agent_id = ?1 AND moment = ?2
 
--- unwatch_sweep (agent_id, moment)
+-- unschedule_sweep (agent_id, moment)
 DELETE FROM ckpt_sweep WHERE agent_id = ?1 AND moment = ?2
 
--- come_due (now, limit)
+-- due_due (now, limit)
 SELECT agent_id FROM ckpt_due WHERE moment <= ?1 ORDER BY moment LIMIT ?2
 
--- come_sweep (now, limit)
+-- due_sweep (now, limit)
 SELECT agent_id FROM ckpt_sweep WHERE moment <= ?1 ORDER BY moment LIMIT ?2
 
 -- count_due (now)
@@ -182,7 +179,7 @@ SELECT count(*) FROM ckpt_due WHERE moment <= ?1
 -- count_sweep (now)
 SELECT count(*) FROM ckpt_sweep WHERE moment <= ?1
 
--- forget_sweep (agent_id)
+-- delete_sweep (agent_id)
 DELETE FROM ckpt_sweep WHERE agent_id = ?1
 
 -- orphans_due ()
@@ -191,38 +188,33 @@ SELECT agent_id, moment FROM ckpt_due WHERE agent_id NOT IN (SELECT agent_id FRO
 -- orphans_sweep ()
 SELECT agent_id, moment FROM ckpt_sweep WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_agents)
 
--- overlooked_due ()
+-- unscheduled_due ()
 SELECT DISTINCT agent_id FROM ckpt_agents AS a JOIN ckpt_runs AS r ON r.agent = a.key AND r.open
 WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_due)
 
--- overlooked_sweep ()
+-- unscheduled_sweep ()
 SELECT agent_id FROM ckpt_agents WHERE listed AND agent_id NOT IN (SELECT agent_id FROM ckpt_sweep)
 
 -- list (key, listed)
 UPDATE ckpt_agents SET listed = ?2 WHERE key = ?1
 
--- notes (agent_id)
-SELECT notes FROM ckpt_agents WHERE agent_id = ?1
+-- set_notes (key, notes)
+UPDATE ckpt_agents SET notes = ?2 WHERE key = ?1
 
--- set_notes (agent_id, before, after)
-UPDATE ckpt_agents SET notes = ?3 WHERE agent_id = ?1 AND notes = ?2
+-- has_run (key, run_id)
+SELECT 1 FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 
--- sight (key)
-SELECT notes,
-    (SELECT count(*) FROM ckpt_steps WHERE agent = ?1),
-    (SELECT count(*) FROM ckpt_runs WHERE agent = ?1),
-    (SELECT count(*) FROM ckpt_runs WHERE agent = ?1 AND open),
-    (SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295),
-    EXISTS (SELECT 1 FROM ckpt_runs WHERE agent = ?1 AND run_id = ckpt_agents.agent_id)
-FROM ckpt_agents WHERE key = ?1
+-- count_runs (key)
+SELECT (SELECT count(*) FROM ckpt_runs WHERE agent = ?1), (SELECT count(*) FROM ckpt_runs WHERE agent = ?1 AND open)
 
 -- last_run (key)
 SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number DESC LIMIT 1
 
--- may_go (key, agent_id)
--- The times, and what stands behind them, are shorter than this.
+-- deletable_runs (key, agent_id)
+-- The end of a record has its times; 500 bytes are enough for them and what follows.
 SELECT run_id, substr(record, -500) FROM ckpt_runs
 WHERE agent = ?1 AND NOT open AND run_id != ?2 AND number < (SELECT max(number) FROM ckpt_runs WHERE agent = ?1)
 
--- size (low, high)
-SELECT ifnull(sum(ifnull(length(record), 0) + length(messages)), 0) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
+-- size (low, high, key)
+SELECT ifnull((SELECT sum(ifnull(length(record), 0) + length(messages)) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2), 0)
+    + ifnull((SELECT sum(length(record)) FROM ckpt_runs WHERE agent = ?3), 0)

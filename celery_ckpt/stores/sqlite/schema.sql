@@ -3,9 +3,9 @@
 
 CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 
--- An agent, what its checkpoints' ids begin with, its lease, the run whose turn it is, what was decided about
--- it, and whether a sweep is sure to look at it soon. Times are microseconds since 1970; an empty nonce means
--- that nobody holds the lease, an empty active that it is no run's turn.
+-- One row per agent: its lease, its active run (active) and its policy (notes). Its checkpoint ids begin with the
+-- locator. listed is 1 while the agent is certain to be on the schedule of sweeps. Times are microseconds since
+-- 1970. An empty nonce means that the lease is free; an empty active, that no run is active.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL UNIQUE,
@@ -21,11 +21,12 @@ CREATE TABLE ckpt_agents (
 
 CREATE INDEX ckpt_locators ON ckpt_agents (locator);
 
--- One row a save: the messages that it added to the agent's log, one JSON line each, and, until it is
--- pruned, its checkpoint: the record after version, seq and base. place is the agent's key * 2^32 + seq,
--- so that an agent's saves lie together and in order. An id is not indexed if it begins with its agent's
--- locator and "-", and is greater than all earlier ones that do, as nearly every id is: its agent can be told
--- from it, and a greater one cannot be the same. An index of all ids would be a fifth of what a save costs.
+-- One row per save: the messages that it added to the agent's log, one JSON line each, and its checkpoint: the
+-- record without version, seq and base. Removing a checkpoint empties id and record. place is the agent's
+-- key * 2^32 + seq, so that an agent's saves are stored together and in order.
+-- An id is not indexed if it begins with its agent's locator and "-" and is greater than all earlier ids that do.
+-- Nearly all ids are like that: the locator leads to the agent, and an id that is greater than all others is new. An
+-- index of all ids would be a fifth of the cost of a save.
 CREATE TABLE ckpt_saves (
     place    INTEGER PRIMARY KEY,
     base     INTEGER NOT NULL,
@@ -60,7 +61,7 @@ CREATE TABLE ckpt_runs (
 
 CREATE INDEX ckpt_open_runs ON ckpt_runs (agent) WHERE open;
 
--- When a watchdog should look at an agent.
+-- When an agent is due for the watchdog.
 CREATE TABLE ckpt_due (
     agent_id TEXT PRIMARY KEY,
     moment   INTEGER NOT NULL
@@ -68,7 +69,7 @@ CREATE TABLE ckpt_due (
 
 CREATE INDEX ckpt_due_moments ON ckpt_due (moment);
 
--- When a sweep should.
+-- When an agent is due for a sweep.
 CREATE TABLE ckpt_sweep (
     agent_id TEXT PRIMARY KEY,
     moment   INTEGER NOT NULL

@@ -1,15 +1,16 @@
 """SqliteCheckpointStore: one file, several processes at once.
 
-A save is one row: the messages that it added and its record. Pruning empties the record and drops the
-rows whose messages nobody refers to any more. WAL and ``synchronous=NORMAL``: a killed process loses
-nothing; a power failure may lose the last saves, but never leaves half of one. With
-``durability="fsync"`` it loses none: ``synchronous=FULL``.
+A save is one row: the messages that it added, and its record. Removing a checkpoint empties the
+record; rows whose messages no checkpoint needs are deleted. With WAL and ``synchronous=NORMAL``, a
+killed process loses nothing; a power failure may lose the last saves, but never leaves half of one.
+With ``durability="fsync"`` (``synchronous=FULL``) a power failure loses nothing.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -17,22 +18,28 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists, ConfigurationError
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
-from celery_ckpt.records import Lease, RunRecord, Schedule
+from celery_ckpt.records import Finding, Lease, RunRecord, Schedule
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
+from celery_ckpt.stores.findings import moment_for_nobody, overlooked
 from celery_ckpt.stores.log.draft import Basis, Draft
-from celery_ckpt.stores.log.record import Record, stamp
-from celery_ckpt.stores.log.store import BasisGone, SavedBefore, Stored, ranges_of_all
+from celery_ckpt.stores.log.record import Record
+from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.permissions import open_to_others
 from celery_ckpt.stores.rules import turns
-from celery_ckpt.stores.sqlite.database import Database, reading, writing
-from celery_ckpt.stores.sqlite.ledger import lease_state
-from celery_ckpt.stores.sqlite.rewrite import SqliteRewriting
-from celery_ckpt.stores.sqlite.transaction import SEQ_BITS, places
+from celery_ckpt.stores.sqlite.database import Database
+from celery_ckpt.stores.sqlite.transaction import (
+    SEQ_BITS,
+    SqliteTransaction,
+    places,
+    schedule,
+)
+from celery_ckpt.stores.transactional import TransactionalStore
 
+#: How many agents one query of ``agents`` returns.
 _PAGE = 500
 
 
-class SqliteCheckpointStore(SqliteRewriting):
+class SqliteCheckpointStore(TransactionalStore, LogStore):
     """Keeps everything in an SQLite database."""
 
     def __init__(
@@ -55,10 +62,10 @@ class SqliteCheckpointStore(SqliteRewriting):
         max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
         durability: Durability = "default",
     ) -> Self:
-        """Open a database file, making it and its directory if need be.
+        """Open a database file. Create it and its directory if they do not exist.
 
         Raises:
-            ConfigurationError: there is a directory of that name.
+            ConfigurationError: the path is a directory.
         """
         file = Path(path).absolute()
         if file.is_dir():
@@ -73,16 +80,30 @@ class SqliteCheckpointStore(SqliteRewriting):
         clock: Clock = system_clock,
         max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
     ) -> Self:
-        """Open a database that only this store has, and that goes with it."""
+        """Open a database in memory, which only this store can use. Closing the store deletes it."""
         return cls(Database(None), clock=clock, max_checkpoint_bytes=max_checkpoint_bytes)
 
     def risks(self) -> builtins.list[str]:
-        """See ``CheckpointStore``."""
         return open_to_others(self._database.path) if self._database.path else []
 
     def close(self) -> None:
-        """Close the connection."""
         self._database.close()
+
+    @contextmanager
+    def _transaction(
+        self, agent_id: str, *, write: bool = True, make: bool = False
+    ) -> Iterator[SqliteTransaction]:
+        with self._database.transaction(write=write):
+            agent = self._agent(checked_name(agent_id), make=make)
+            yield agent
+        if agent.is_rewritten:
+            self._database.empty_log()
+
+    def _agent(self, agent_id: str, *, make: bool = False) -> SqliteTransaction:
+        limit = self.max_checkpoint_bytes
+        return SqliteTransaction(self._database, agent_id, clock=self._clock, limit=limit, make=make)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
 
     def _append(
         self,
@@ -98,16 +119,16 @@ class SqliteCheckpointStore(SqliteRewriting):
         basis = (draft.basis, int(base), place.encode()) if isinstance(draft.basis, str) else None
         is_plain = lease is None or (lease.agent_id == agent_id and lease.nonce)
         if run is None and basis is not None and is_plain:
-            # Nearly every save: one statement, which does nothing if anything at all is in its way,
-            # be it an expired lease or a checkpoint behind the basis. Then it is looked at in detail.
+            # Nearly every save is this one statement. It does nothing if anything is unusual, for
+            # example an expired lease or a checkpoint after the basis. Then the details decide.
             token, nonce = (lease.token, lease.nonce) if lease else (None, "")
             values = (agent_id, token, nonce, *basis, draft.end, *added)
             if self._database.insert("append", values):
                 return draft.end
-        return self._append_or_say_why(agent_id, checkpoint_id, draft, lease, run, basis, added)
+        with self._database.transaction():
+            return self._append_in_detail(agent_id, checkpoint_id, draft, lease, run, basis, added)
 
-    @writing
-    def _append_or_say_why(
+    def _append_in_detail(
         self,
         agent_id: str,
         checkpoint_id: str,
@@ -117,113 +138,111 @@ class SqliteCheckpointStore(SqliteRewriting):
         basis: tuple[str, int, bytes] | None,
         added: tuple[int, int, str, bytes, bytes],
     ) -> int:
+        agent = self._agent(agent_id, make=True)
         name, *where = basis or (None, None, None)
-        state = self._database.one("save_state", checkpoint_id, name, agent_id, *where)
-        if state is None:
-            key, follows, based_on, last, base = self._add_agent(agent_id, lease), None, None, None, 0
-        else:
-            key, *held, follows, based_on, last, base = state
-            stored = None if follows else self._line(agent_id, key, checkpoint_id)
-            if stored is not None:
-                raise SavedBefore(Record.parse(agent_id, *stored).digest)
-            lease_state(*held).refuse(agent_id, lease, self._clock.now())
-        self._refuse_without_basis(key, draft, based_on)
-        is_indexed = not follows and self._must_be_indexed(agent_id, key, checkpoint_id)
+        state = self._database.one("save_state", checkpoint_id, name, *places(agent.key), *where)
+        follows, has_basis, last, base = state or (None, None, 0, 0)
+        stored = None if follows else agent.line(checkpoint_id)
+        if stored is not None:
+            raise SavedBefore(Record.parse(agent_id, *stored).digest)
+        agent.lease.refuse(agent_id, lease, self._clock.now())
+        if draft.basis is Basis.EMPTY:
+            if self._database.one("has_checkpoint", *places(agent.key)):
+                raise BasisGone
+        elif draft.basis is not Basis.ANY and not has_basis:
+            raise BasisGone
+        is_indexed = not follows and self._must_be_indexed(agent, checkpoint_id)
         if run is not None:
-            desk = self._desk(agent_id)
-            turns.refuse_unknown(desk, run)
-            desk.put(turns.with_usage(desk, run))
-        self._list(agent_id, key)
-        place = (key << SEQ_BITS) + (last or 0) + 1
-        self._database.add("add_save", place, is_indexed, base, *added)
+            agent.put(turns.replacement(agent, run))
+        agent.mark_listed()
+        place = (agent.key << SEQ_BITS) + last + 1
+        self._database.run("add_save", place, is_indexed, base, *added)
         return int(base)
 
-    def _must_be_indexed(self, agent_id: str, key: int, checkpoint_id: str) -> bool:
-        """Can an id that does not follow the last one neither say whose it is nor be known as new?"""
+    def _must_be_indexed(self, agent: SqliteTransaction, checkpoint_id: str) -> bool:
+        """Return True for an id that does not name its agent, or is not greater than earlier ids."""
         if self._database.one("is_indexed", checkpoint_id):
-            raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
-        is_own = names_its_agent(checkpoint_id, agent_id)
-        return not is_own or bool(self._database.one("has_later_id", *places(key), checkpoint_id))
+            raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent.agent_id)
+        is_own = names_its_agent(checkpoint_id, agent.agent_id)
+        later = self._database.one("has_later_id", *places(agent.key), checkpoint_id)
+        return not is_own or bool(later)
 
-    def _list(self, agent_id: str, key: int) -> None:
-        """Have a sweep look at the agent soon; until it is done, quick saves need not say so."""
-        self._moment(agent_id, 0, Schedule.SWEEP)
-        self._database.run("list", key, 1)
-
-    def _refuse_without_basis(self, key: int, draft: Draft, based_on: int | None) -> None:
-        if draft.basis is Basis.EMPTY:
-            if self._database.one("has_checkpoint", *places(key)):
-                raise BasisGone
-        elif draft.basis is not Basis.ANY and not based_on:
-            raise BasisGone
-
-    @reading
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
-        key = self._key_of(agent_id)
-        if key is None:
-            return None
-        found = self._line(agent_id, key, checkpoint_id)
-        if found is None:
-            return None
-        return Stored(agent_id, *found, self._messages(key, Record.parse(agent_id, *found).ranges))
+        with self._transaction(agent_id, write=False) as agent:
+            found = agent.line(checkpoint_id)
+            if found is None:
+                return None
+            return Stored(agent_id, *found, agent.messages(Record.parse(agent_id, *found).ranges))
 
-    def _line(self, agent_id: str, key: int, checkpoint_id: str | None) -> tuple[str, bytes] | None:
-        if checkpoint_id is None:
-            found = self._database.one("latest", *places(key))
-        else:
-            is_own = names_its_agent(checkpoint_id, agent_id)
-            found = self._database.one("by_id", *places(key), checkpoint_id, is_own)
-        return None if found is None else (found[0], stamp(*found[1:]))
-
-    @reading
     def _read_many(
         self, agent_id: str, limit: int | None
     ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
-        key = self._key_of(agent_id)
-        if key is None:
-            return [], {}
-        lines = self._newest(key, -1 if limit is None else limit)
-        return lines, self._messages(key, ranges_of_all(agent_id, lines))
+        with self._transaction(agent_id, write=False) as agent:
+            lines = agent.lines(limit)
+            return lines, agent.messages(ranges_of_all(agent_id, lines))
 
-    @reading
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
-        key = self._key_of(agent_id)
-        return [] if key is None else self._newest(key)
+        with self._transaction(agent_id, write=False) as agent:
+            return agent.lines()
 
-    @reading
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
-        found = self._database.all("agents_by_id", checkpoint_id, locator_in(checkpoint_id))
+        with self._database.transaction(write=False):
+            found = self._database.all("agents_by_id", checkpoint_id, locator_in(checkpoint_id))
         return [agent_id for (agent_id,) in found]
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
-        """Its row says that it is indexed."""
-
-    @writing
-    def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
-        """See ``CheckpointStore``."""
-        for checkpoint_id in checkpoint_ids:
-            checked_name(checkpoint_id, "A checkpoint id")
-        key = self._key_of(checked_name(agent_id))
-        return 0 if key is None else self._remove(agent_id, key, checkpoint_ids)
+        """Do nothing: the row of a save says that its id is indexed."""
 
     def delete(self, agent_id: str) -> int:
-        """See ``CheckpointStore``."""
-        removed = self._deleted(checked_name(agent_id))
+        removed = super().delete(agent_id)
         self._database.empty_log()
         return removed
 
-    @writing
-    def _deleted(self, agent_id: str) -> int:
-        key = self._key_of(agent_id)
-        return 0 if key is None else self._delete(agent_id, key)
-
     def agents(self) -> Iterator[str]:
-        """See ``CheckpointStore``."""
         after = -1
-        while page := self._page(after):
+        while True:
+            with self._database.transaction(write=False):
+                page = self._database.all("agents_page", after, _PAGE)
+            if not page:
+                return
             yield from (agent_id for _, agent_id in page)
             after = page[-1][0]
 
-    @reading
-    def _page(self, after: int) -> builtins.list[tuple[int, str]]:
-        return self._database.all("agents_page", after, _PAGE)
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        with self._database.transaction():
+            return schedule(self._database, self._clock, checked_name(agent_id), after, on)
+
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
+        query = f"unschedule_{on.value}"
+        with self._database.transaction():
+            return sum(self._database.run(query, name, due_at) for name, due_at in due_times.items())
+
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        with self._database.transaction():
+            due = [name for (name,) in self._database.all(f"due_{on.value}", self._now(), limit)]
+            return [(name, schedule(self._database, self._clock, name, hold, on)) for name in due]
+
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
+        with self._database.transaction(write=False):
+            return int(self._database.one(f"count_{on.value}", self._now())[0])
+
+    # -- maintenance ---------------------------------------------------------------------------------
+
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
+        for on in Schedule:
+            with self._database.transaction():
+                orphans = self._database.all(f"orphans_{on.value}")
+                for agent_id, due_at in orphans if repair else ():
+                    self._database.run(f"unschedule_{on.value}", agent_id, due_at)
+            for agent_id, _ in orphans:
+                yield moment_for_nobody(agent_id, on, repair)
+            with self._database.transaction():
+                unscheduled = self._database.all(f"unscheduled_{on.value}")
+                for (agent_id,) in unscheduled if repair else ():
+                    schedule(self._database, self._clock, agent_id, 0, on)
+            for (agent_id,) in unscheduled:
+                yield overlooked(agent_id, on, repair)

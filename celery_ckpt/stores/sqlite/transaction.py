@@ -1,85 +1,269 @@
-"""One agent's runs in SQLite, and whose turn it is."""
+"""One agent in an SQLite database, inside a transaction."""
 
 from __future__ import annotations
 
-from celery_ckpt.clock import microseconds
-from celery_ckpt.records import RunRecord
-from celery_ckpt.stores.encoding import decoded_run, encoded
+from datetime import UTC, datetime, timedelta
+
+from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.errors import StoreDamaged
+from celery_ckpt.names import locator, names_its_agent
+from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
+from celery_ckpt.stores.encoding import decoded_run, decoded_step, encoded, run_end
+from celery_ckpt.stores.log.marks import marks
+from celery_ckpt.stores.log.ranges import Ranges
+from celery_ckpt.stores.log.record import low_of, stamp
+from celery_ckpt.stores.log.rewrite import rewritten
+from celery_ckpt.stores.log.store import listed, ranges_of_all
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.sqlite.database import Database
 
-
-class SqliteDesk:
-    """A ``turns.Desk`` within a transaction. Key 0 is nobody's: an agent that is not there."""
-
-    def __init__(
-        self, database: Database, agent_id: str, key: int, lease: LeaseState, limit: int
-    ) -> None:
-        self.agent_id = agent_id
-        self._database, self._key, self._lease, self._limit = database, key, lease, limit
-
-    @property
-    def lease(self) -> LeaseState:
-        """The lease as it is now."""
-        return self._lease
-
-    @lease.setter
-    def lease(self, state: LeaseState) -> None:
-        """Change the lease."""
-        expires_at = microseconds(state.expires_at)
-        self._database.run("set_lease", self._key, state.token, state.nonce, state.owner, expires_at)
-        self._lease = state
-
-    @property
-    def active(self) -> str:
-        """The run whose turn it is."""
-        found = self._database.one("active", self._key)
-        return "" if found is None else str(found[0])
-
-    @active.setter
-    def active(self, run_id: str) -> None:
-        """Let it be another run's turn."""
-        self._database.run("set_active", self._key, run_id)
-
-    def run(self, run_id: str) -> RunRecord | None:
-        """See ``turns.Desk``."""
-        found = self._database.one("run", self._key, run_id)
-        return None if found is None else decoded_run(self.agent_id, run_id, found[0])
-
-    def runs(self) -> list[RunRecord]:
-        """All runs, in the order in which they were added."""
-        return self._decoded("runs")
-
-    def open_runs(self) -> list[RunRecord]:
-        """See ``turns.Desk``."""
-        return self._decoded("open_runs")
-
-    def _decoded(self, query: str) -> list[RunRecord]:
-        rows = self._database.all(query, self._key)
-        return [decoded_run(self.agent_id, run_id, record) for run_id, record in rows]
-
-    def put(self, run: RunRecord) -> None:
-        """See ``turns.Desk``."""
-        record = encoded(run, self._limit)
-        self._database.run("put_run", self._key, run.run_id, not run.is_settled, record)
-
-    def progress(self) -> str:
-        """See ``turns.Desk``."""
-        [place] = self._database.one("last_place", *places(self._key))
-        [steps] = self._database.one("count_steps", self._key)
-        return f"{place or 0}.{steps}"
-
-    def drop_steps_of(self, run_id: str) -> None:
-        """See ``turns.Desk``."""
-        self._database.run("drop_steps", self._key, run_id, 0, LAST_ITERATION)
-
-
-#: An iteration that no run reaches.
-LAST_ITERATION = 2**62
-#: An agent's saves have the places from its key shifted by this to just below the next agent's.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The places of an agent's saves are its key, shifted by this, plus the number of the save.
 SEQ_BITS = 32
+#: An iteration that no run reaches.
+_LAST_ITERATION = 2**62
+#: An offset that no log reaches.
+_EVERYTHING = 2**62
+#: The row of an agent that does not exist. No agent has the key 0.
+_BLANK = (0, 0, "", "", 0, "", b"")
 
 
 def places(key: int) -> tuple[int, int]:
-    """The first and the last place that an agent's saves can have."""
+    """Return the first and the last place that an agent's saves can have."""
     return key << SEQ_BITS, (key + 1 << SEQ_BITS) - 1
+
+
+def schedule(
+    database: Database, clock: Clock, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG
+) -> int:
+    """Make an agent due ``after`` seconds from now. Return its due time."""
+    due_at = microseconds(clock.now()) + round(after * 1_000_000)
+    return int(database.one(f"schedule_{on.value}", agent_id, due_at)[0])
+
+
+class SqliteTransaction:
+    """An ``AgentTransaction``: every change is a statement of the transaction that is open."""
+
+    def __init__(
+        self, database: Database, agent_id: str, *, clock: Clock, limit: int, make: bool = False
+    ) -> None:
+        self.agent_id = agent_id
+        self._database, self._clock, self._limit = database, clock, limit
+        row = database.one("agent", agent_id) or _BLANK
+        if make and row is _BLANK:
+            row = (database.add("add_agent", agent_id, locator(agent_id)), *_BLANK[1:])
+        self.key: int = row[0]
+        #: True after ``replace``: the old data is still in the write-ahead log.
+        self.is_rewritten = False
+        self._held, self._active, self._notes = row[1:5], row[5], row[6]
+
+    @property
+    def exists(self) -> bool:
+        return self.key != 0
+
+    @property
+    def lease(self) -> LeaseState:
+        token, nonce, owner, expires_at = self._held
+        return LeaseState(token, nonce, owner, _EPOCH + timedelta(microseconds=expires_at))
+
+    @lease.setter
+    def lease(self, state: LeaseState) -> None:
+        self._held = (state.token, state.nonce, state.owner, microseconds(state.expires_at))
+        self._database.run("set_lease", self.key, *self._held)
+
+    @property
+    def active(self) -> str:
+        return self._active
+
+    @active.setter
+    def active(self, run_id: str) -> None:
+        self._database.run("set_active", self.key, run_id)
+        self._active = run_id
+
+    @property
+    def policy(self) -> AgentPolicy:
+        try:
+            return AgentPolicy.from_bytes(self._notes)
+        except ValueError as error:
+            where = f"{self._database.where}, notes of agent {self.agent_id!r}"
+            raise StoreDamaged(where=where, reason=str(error)) from error
+
+    @policy.setter
+    def policy(self, policy: AgentPolicy) -> None:
+        self._notes = policy.to_bytes()
+        self._database.run("set_notes", self.key, self._notes)
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> RunRecord | None:
+        found = self._database.one("run", self.key, run_id)
+        return None if found is None else decoded_run(self.agent_id, run_id, found[0])
+
+    def has_run(self, run_id: str) -> bool:
+        return self._database.one("has_run", self.key, run_id) is not None
+
+    def runs(self) -> list[RunRecord]:
+        return self._decoded("runs")
+
+    def open_runs(self) -> list[RunRecord]:
+        return self._decoded("open_runs")
+
+    def last_run(self) -> RunRecord | None:
+        return next(iter(self._decoded("last_run")), None)
+
+    def _decoded(self, query: str) -> list[RunRecord]:
+        rows = self._database.all(query, self.key)
+        return [decoded_run(self.agent_id, run_id, record) for run_id, record in rows]
+
+    def count_runs(self) -> tuple[int, int]:
+        runs, open_runs = self._database.one("count_runs", self.key)
+        return runs, open_runs
+
+    def put(self, run: RunRecord) -> None:
+        record = encoded(run, self._limit)
+        self._database.run("put_run", self.key, run.run_id, not run.is_settled, record)
+
+    def deletable_runs(self) -> dict[str, datetime]:
+        rows = self._database.all("deletable_runs", self.key, self.agent_id)
+        ends = ((run_id, run_end(record)) for run_id, record in rows)
+        return {run_id: end for run_id, end in ends if end is not None}
+
+    def delete_runs(self, run_ids: list[str]) -> None:
+        for run_id in run_ids:
+            self.drop_steps(run_id)
+            self._database.run("delete_run", self.key, run_id)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def step(self, run_id: str, key: str) -> Step | None:
+        found = self._database.one("step", self.key, run_id, key)
+        return None if found is None else decoded_step(self.agent_id, run_id, found[0])
+
+    def steps_of(self, run_id: str) -> list[Step]:
+        rows = self._database.all("steps", self.key, run_id)
+        return [decoded_step(self.agent_id, run_id, value) for (value,) in rows]
+
+    def count_steps(self) -> int:
+        return int(self._database.one("count_steps", self.key)[0])
+
+    def add_step(self, step: Step, value: bytes) -> None:
+        self._database.run("add_step", self.key, step.run_id, step.key, step.iteration, value)
+
+    def drop_steps(self, run_id: str, first: int = 0, last: int | None = None) -> int:
+        last = _LAST_ITERATION if last is None else min(last, _LAST_ITERATION)
+        return self._database.run("drop_steps", self.key, run_id, first, last)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    @property
+    def last_save(self) -> int:
+        return self._database.one("last_place", *places(self.key))[0] or 0
+
+    def line(self, checkpoint_id: str | None) -> tuple[str, bytes] | None:
+        """Return the id and the line of a checkpoint, or of the latest one."""
+        if checkpoint_id is None:
+            found = self._database.one("latest", *places(self.key))
+        else:
+            is_own = names_its_agent(checkpoint_id, self.agent_id)
+            found = self._database.one("by_id", *places(self.key), checkpoint_id, is_own)
+        return None if found is None else (found[0], stamp(*found[1:]))
+
+    def lines(self, limit: int | None = None) -> list[tuple[str, bytes]]:
+        """Return the ids and lines of the newest checkpoints, newest first."""
+        rows = self._database.all("newest", *places(self.key), -1 if limit is None else limit)
+        return [(name, stamp(*stored)) for name, *stored in rows]
+
+    def messages(self, ranges: Ranges) -> dict[int, bytes]:
+        """Return the messages at these offsets. Messages that are missing are left out."""
+        messages: dict[int, bytes] = {}
+        for start, count, _ in ranges.spans:
+            rows = self._database.all("messages", *places(self.key), start, start + count)
+            for base, added, text in rows:
+                lines = text.split(b"\n")
+                if len(lines) == added:
+                    messages.update(zip(range(base, base + added), lines, strict=True))
+        return messages
+
+    def summaries(self) -> list[CheckpointSummary]:
+        return marks(self.agent_id, self.lines(), self.policy)
+
+    def mark_listed(self) -> None:
+        """Put the agent on the schedule of sweeps. Until a sweep has finished, saves need not do so."""
+        self.schedule(0, Schedule.SWEEP)
+        self._database.run("list", self.key, 1)
+
+    def remove(self, checkpoint_ids: list[str]) -> int:
+        places_by_id = dict(self._database.all("ids", *places(self.key)))
+        found = places_by_id.keys() & checkpoint_ids
+        for name in found:
+            self._database.run("remove", places_by_id[name])
+        keep_from = min((low_of(line) for _, line in self.lines()), default=_EVERYTHING)
+        self._database.run("trim", *places(self.key), keep_from)
+        if (policy := self.policy.without(checkpoint_ids)) != self.policy:
+            self.policy = policy
+        return len(found)
+
+    # -- the whole agent -----------------------------------------------------------------------------
+
+    def size(self) -> int:
+        return int(self._database.one("size", *places(self.key), self.key)[0])
+
+    def contents(self) -> AgentContents:
+        lines = self.lines()
+        messages = self.messages(ranges_of_all(self.agent_id, lines))
+        checkpoints = listed(self.agent_id, lines, messages)[::-1]
+        rows = self._database.all("all_steps", self.key)
+        steps = [decoded_step(self.agent_id, run_id, value) for _, run_id, value in rows]
+        return AgentContents(checkpoints, steps, self.runs())
+
+    def replace(self, contents: AgentContents) -> None:
+        if not self.exists:
+            return
+        self._replace_saves(contents)
+        numbers = [number for number, *_ in self._database.all("all_steps", self.key)]
+        self._database.run("delete_steps", self.key)
+        for number, step in zip(numbers, contents.steps, strict=False):
+            added = (step.run_id, step.key, step.iteration, encoded(step, self._limit))
+            self._database.run("put_step", number, self.key, *added)
+        for run in contents.runs:
+            self.put(run)
+        self.is_rewritten = True
+
+    def _replace_saves(self, contents: AgentContents) -> None:
+        first, last = places(self.key)
+        numbers = [int(line.split(b" ", 2)[1]) for _, line in reversed(self.lines())]
+        last_place = self.last_save
+        self._database.run("delete_saves", first, last)
+        history = rewritten(self.agent_id, zip(numbers, contents.checkpoints, strict=True))
+        for one in history:
+            messages = b"\n".join(one.messages)
+            added = (FORMAT_VERSION, len(one.messages), one.checkpoint_id, one.rest, messages)
+            self._database.run("add_save", first + one.seq, True, one.base, *added)
+        if last_place > first + max(numbers, default=0):
+            # The last save was removed before. An empty row keeps its number from being used again.
+            end = history[-1].base + len(history[-1].messages) if history else 0
+            removed = (FORMAT_VERSION, 0, None, None, b"")
+            self._database.run("add_save", last_place, True, end, *removed)
+
+    def delete(self) -> int:
+        [count] = self._database.one("count_checkpoints", *places(self.key))
+        self._database.run("delete_saves", *places(self.key))
+        for table in ("delete_steps", "delete_runs", "delete_agent"):
+            self._database.run(table, self.key)
+        self._database.run("delete_sweep", self.agent_id)
+        return int(count)
+
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        return schedule(self._database, self._clock, self.agent_id, after, on)
+
+    def reschedule(self, due_at: int, after: float | None) -> None:
+        is_unchanged = self._database.run("unschedule_sweep", self.agent_id, due_at)
+        if is_unchanged and after is not None:
+            self.schedule(after, Schedule.SWEEP)
+
+    def unlist(self) -> None:
+        self._database.run("list", self.key, 0)

@@ -203,7 +203,7 @@ def test_a_name_in_the_wrong_directory_is_damage(store: FileCheckpointStore, tmp
     [name] = tmp_path.glob("agents/*/*/name")
     name.write_bytes(name.read_bytes().replace(b'"agent"', b'"agenu"'))
 
-    with pytest.raises(StoreDamaged, match="it is not the name of this directory"):
+    with pytest.raises(StoreDamaged, match="it does not belong to this directory"):
         list(store.agents())
     with pytest.raises(StoreDamaged):
         store.load_latest("agent")
@@ -216,7 +216,7 @@ def test_a_name_that_cannot_be_read_keeps_nobody_from_looking_after_the_others(
     for agent_id in names:
         for _ in range(3):
             store.save(make_checkpoint(agent_id))
-    (store._agents.directory(names[2]) / "name").write_bytes(b"")
+    (store._directory.path_of(names[2]) / "name").write_bytes(b"")
     others, found = [name for name in names if name != names[2]], []
     with pytest.raises(StoreDamaged):
         found.extend(store.agents())

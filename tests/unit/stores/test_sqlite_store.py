@@ -82,7 +82,7 @@ def test_the_usual_save_is_one_statement(
     # A compaction is looked at in detail, and all that follows it is usual again.
     compacted = Conversation(messages=saved[-1].conversation.messages[:2])
     store.save(make_checkpoint("agent", compacted))
-    monkeypatch.setattr(SqliteCheckpointStore, "_append_or_say_why", None)
+    monkeypatch.setattr(SqliteCheckpointStore, "_append_in_detail", None)
 
     store.save(make_checkpoint("agent", compacted))
     compacted.append(make_message())

@@ -1,0 +1,321 @@
+"""MemoryCheckpointStore: everything in this process. The reference model of the contract.
+
+Checkpoints are immutable and share their messages, so that keeping them costs only the new messages.
+One lock makes every method atomic.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from weakref import WeakSet
+
+from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.clock import Clock, microseconds, system_clock
+from celery_ckpt.codec import is_same
+from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import (
+    AgentContents,
+    CheckpointInfo,
+    Finding,
+    Lease,
+    RunRecord,
+    Schedule,
+    Step,
+)
+from celery_ckpt.retention.policy import old_runs
+from celery_ckpt.retention.report import PIN, AgentPolicy, CheckpointSummary
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.stores.findings import moment_for_nobody
+from celery_ckpt.stores.log.draft import Parts
+from celery_ckpt.stores.rules import turns
+from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.transactional import TransactionalStore
+
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+class MemoryAgent:
+    """Everything that the store has of one agent: an ``AgentTransaction`` while the lock is held."""
+
+    def __init__(self, agent_id: str, store: MemoryCheckpointStore) -> None:
+        self.agent_id = agent_id
+        self._store = store
+        self.lease = LeaseState()
+        self.active = ""
+        self.policy = AgentPolicy()
+        self.seq = 0
+        self.checkpoints: dict[int, Checkpoint] = {}
+        self._steps: dict[tuple[str, str], Step] = {}
+        self._runs: dict[str, RunRecord] = {}
+        #: True while the agent is certain to be on the schedule of sweeps.
+        self.is_listed = False
+
+    @property
+    def exists(self) -> bool:
+        return self.agent_id in self._store._agents
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> RunRecord | None:
+        return self._runs.get(run_id)
+
+    def has_run(self, run_id: str) -> bool:
+        return run_id in self._runs
+
+    def runs(self) -> list[RunRecord]:
+        return list(self._runs.values())
+
+    def open_runs(self) -> list[RunRecord]:
+        return [run for run in self._runs.values() if not run.is_settled]
+
+    def last_run(self) -> RunRecord | None:
+        return next(reversed(self._runs.values()), None)
+
+    def count_runs(self) -> tuple[int, int]:
+        return len(self._runs), len(self.open_runs())
+
+    def put(self, run: RunRecord) -> None:
+        self._runs[run.run_id] = run
+
+    def deletable_runs(self) -> dict[str, datetime]:
+        runs = old_runs(self.agent_id, self.runs(), _END_OF_TIME)
+        return {run.run_id: run.over_since for run in runs}
+
+    def delete_runs(self, run_ids: list[str]) -> None:
+        for run_id in run_ids:
+            self.drop_steps(run_id)
+            del self._runs[run_id]
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def step(self, run_id: str, key: str) -> Step | None:
+        return self._steps.get((run_id, key))
+
+    def steps_of(self, run_id: str) -> list[Step]:
+        return [step for step in self._steps.values() if step.run_id == run_id]
+
+    def count_steps(self) -> int:
+        return len(self._steps)
+
+    def add_step(self, step: Step, value: bytes) -> None:
+        self._steps[step.run_id, step.key] = step
+
+    def drop_steps(self, run_id: str, first: int = 0, last: int | None = None) -> int:
+        dropped = [
+            key
+            for key, step in self._steps.items()
+            if step.run_id == run_id
+            and first <= step.iteration
+            and (last is None or step.iteration <= last)
+        ]
+        for key in dropped:
+            del self._steps[key]
+        return len(dropped)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    @property
+    def last_save(self) -> int:
+        return self.seq
+
+    def newest_first(self) -> list[tuple[int, Checkpoint]]:
+        """Return the checkpoints with their numbers, newest first."""
+        return sorted(self.checkpoints.items(), reverse=True)
+
+    def summaries(self) -> list[CheckpointSummary]:
+        return [
+            CheckpointSummary(one.id, seq, microseconds(one.created_at), self.pin_of(one))
+            for seq, one in self.newest_first()
+        ]
+
+    def pin_of(self, checkpoint: Checkpoint) -> str | None:
+        """Return the label by which a checkpoint is pinned."""
+        return self.policy.label_of(checkpoint.id, checkpoint.metadata.get(PIN))
+
+    def remove(self, checkpoint_ids: list[str]) -> int:
+        wanted = set(checkpoint_ids)
+        found = [seq for seq, checkpoint in self.checkpoints.items() if checkpoint.id in wanted]
+        for seq in found:
+            del self._store._by_id[self.checkpoints.pop(seq).id]
+        self.policy = self.policy.without(wanted)
+        return len(found)
+
+    # -- the whole agent -----------------------------------------------------------------------------
+
+    def size(self) -> int:
+        return 0
+
+    def contents(self) -> AgentContents:
+        checkpoints = [checkpoint for _, checkpoint in reversed(self.newest_first())]
+        return AgentContents(checkpoints, list(self._steps.values()), self.runs())
+
+    def replace(self, contents: AgentContents) -> None:
+        for seq, checkpoint in zip(sorted(self.checkpoints), contents.checkpoints, strict=True):
+            self.checkpoints[seq] = self._store._by_id[checkpoint.id] = checkpoint
+        self._steps = {(step.run_id, step.key): step for step in contents.steps}
+        self._runs = {run.run_id: run for run in contents.runs}
+
+    def delete(self) -> int:
+        del self._store._agents[self.agent_id]
+        self._store._schedules[Schedule.SWEEP].pop(self.agent_id, None)
+        for checkpoint in self.checkpoints.values():
+            del self._store._by_id[checkpoint.id]
+        return len(self.checkpoints)
+
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        return self._store.schedule(self.agent_id, after, on)
+
+    def reschedule(self, due_at: int, after: float | None) -> None:
+        if self._store.unschedule({self.agent_id: due_at}, Schedule.SWEEP) and after is not None:
+            self.schedule(after, Schedule.SWEEP)
+
+    def unlist(self) -> None:
+        self.is_listed = False
+
+
+class MemoryCheckpointStore(TransactionalStore):
+    """Keeps everything in memory, for tests and experiments."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock = system_clock,
+        max_checkpoint_bytes: int = DEFAULT_MAX_CHECKPOINT_BYTES,
+    ) -> None:
+        self.max_checkpoint_bytes = max_checkpoint_bytes
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._agents: dict[str, MemoryAgent] = {}
+        self._by_id: dict[str, Checkpoint] = {}
+        self._schedules: dict[Schedule, dict[str, int]] = {on: {} for on in Schedule}
+        _STORES.add(self)
+
+    @contextmanager
+    def _transaction(
+        self, agent_id: str, *, write: bool = True, make: bool = False
+    ) -> Iterator[MemoryAgent]:
+        with self._lock:
+            agent = self._agents.get(checked_name(agent_id)) or MemoryAgent(agent_id, self)
+            yield agent
+            if make:
+                self._agents[agent_id] = agent
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def save(
+        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+    ) -> None:
+        Parts(checkpoint).refuse_too_large(checkpoint, self.max_checkpoint_bytes)
+        self._refuse_too_large(run)
+        with self._transaction(checkpoint.agent_id, make=True) as agent:
+            if (stored := self._by_id.get(checkpoint.id)) is not None:
+                if stored is not checkpoint and not is_same(stored, checkpoint):
+                    what = f"Checkpoint {checkpoint.id}"
+                    raise AlreadyExists(what=what, agent_id=stored.agent_id)
+                return
+            agent.lease.refuse(checkpoint.agent_id, lease, self._clock.now())
+            if run is not None:
+                agent.put(turns.replacement(agent, run))
+            if not agent.is_listed:
+                agent.schedule(0, Schedule.SWEEP)
+                agent.is_listed = True
+            agent.seq += 1
+            agent.checkpoints[agent.seq] = self._by_id[checkpoint.id] = checkpoint
+
+    def load_latest(self, agent_id: str) -> Checkpoint | None:
+        return next(iter(self.list(agent_id, limit=1)), None)
+
+    def load(self, checkpoint_id: str) -> Checkpoint | None:
+        with self._lock:
+            return self._by_id.get(checked_name(checkpoint_id, "A checkpoint id"))
+
+    def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
+        if limit is not None and limit < 0:
+            raise ValueError(f"list(limit={limit}): limit is 0 or more, or None")
+        with self._transaction(agent_id, write=False) as agent:
+            return [checkpoint for _, checkpoint in agent.newest_first()[:limit]]
+
+    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
+        fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
+        with self._transaction(agent_id, write=False) as agent:
+            return [
+                CheckpointInfo(
+                    seq=seq, pin=agent.pin_of(one), **{name: getattr(one, name) for name in fields}
+                )
+                for seq, one in agent.newest_first()
+            ]
+
+    def agents(self) -> Iterator[str]:
+        with self._lock:
+            return iter(list(self._agents))
+
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        with self._lock:
+            due_at = self._now() + round(after * 1_000_000)
+            if self._schedules[on].get(checked_name(agent_id)) == due_at:
+                due_at -= 1
+            self._schedules[on][agent_id] = due_at
+            return due_at
+
+    def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
+        with self._lock:
+            known = self._schedules[on]
+            unchanged = [name for name, due_at in due_times.items() if known.get(name) == due_at]
+            for name in unchanged:
+                del known[name]
+            return len(unchanged)
+
+    def claim_due(
+        self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
+    ) -> builtins.list[tuple[str, int]]:
+        with self._lock:
+            due = self._due(on)[:limit]
+            return [(agent_id, self.schedule(agent_id, hold, on)) for agent_id in due]
+
+    def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
+        with self._lock:
+            return len(self._due(on))
+
+    def _due(self, on: Schedule) -> builtins.list[str]:
+        now = self._now()
+        return [agent_id for agent_id, due_at in self._schedules[on].items() if due_at <= now]
+
+    # -- maintenance ---------------------------------------------------------------------------------
+
+    def findings(self, repair: bool = False) -> Iterator[Finding]:
+        with self._lock:
+            orphans = [
+                (on, agent_id)
+                for on, due_times in self._schedules.items()
+                for agent_id in due_times
+                if agent_id not in self._agents
+            ]
+            for on, agent_id in orphans if repair else ():
+                del self._schedules[on][agent_id]
+        for on, agent_id in orphans:
+            yield moment_for_nobody(agent_id, on, repair)
+
+    def risks(self) -> builtins.list[str]:
+        return ["everything is in the memory of one process and is lost when the process ends"]
+
+
+_STORES: WeakSet[MemoryCheckpointStore] = WeakSet()
+
+
+def _renew_locks() -> None:
+    # A thread that was inside a store when the process forked does not exist in the child.
+    for store in list(_STORES):
+        store._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

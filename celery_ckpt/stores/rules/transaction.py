@@ -1,0 +1,154 @@
+"""One agent inside a transaction: everything that the rules read and change of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
+from celery_ckpt.stores.rules.leases import LeaseState
+
+
+class AgentTransaction(Protocol):
+    """One agent, which no other thread or process can change until the transaction ends.
+
+    An agent that does not exist reads as an empty one. When the transaction ends without an error, the
+    store keeps all changes; otherwise it keeps none.
+    """
+
+    lease: LeaseState
+    #: The id of the active run, or an empty string.
+    active: str
+    policy: AgentPolicy
+
+    @property
+    def agent_id(self) -> str:
+        """The agent's name."""
+        ...
+
+    @property
+    def exists(self) -> bool:
+        """True if the store has this agent."""
+        ...
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """Return a run's record, or ``None`` if the run was never added."""
+        ...
+
+    def has_run(self, run_id: str) -> bool:
+        """Return True if the run was added. Does not read its record."""
+        ...
+
+    def runs(self) -> list[RunRecord]:
+        """Return all runs in the order in which they were added."""
+        ...
+
+    def open_runs(self) -> list[RunRecord]:
+        """Return the runs that are not settled, in the order in which they were added."""
+        ...
+
+    def last_run(self) -> RunRecord | None:
+        """Return the run that was added last."""
+        ...
+
+    def count_runs(self) -> tuple[int, int]:
+        """Return the number of runs and the number of open runs."""
+        ...
+
+    def put(self, run: RunRecord) -> None:
+        """Add a run's record or replace it.
+
+        Raises:
+            CheckpointTooLarge: the record exceeds the limit.
+        """
+        ...
+
+    def deletable_runs(self) -> dict[str, datetime]:
+        """Return when each run ended that ``retention.policy.old_runs`` may delete some day."""
+        ...
+
+    def delete_runs(self, run_ids: list[str]) -> None:
+        """Delete the records of these runs, and their steps."""
+        ...
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def step(self, run_id: str, key: str) -> Step | None:
+        """Return a recorded step."""
+        ...
+
+    def steps_of(self, run_id: str) -> list[Step]:
+        """Return the steps of a run in the order in which they were recorded."""
+        ...
+
+    def count_steps(self) -> int:
+        """Return the number of steps of all runs."""
+        ...
+
+    def add_step(self, step: Step, value: bytes) -> None:
+        """Record a step. ``value`` is the encoded step."""
+        ...
+
+    def drop_steps(self, run_id: str, first: int = 0, last: int | None = None) -> int:
+        """Drop the run's steps of iterations ``first`` to ``last``. Return how many."""
+        ...
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    @property
+    def last_save(self) -> int:
+        """A number that grows with every save."""
+        ...
+
+    def summaries(self) -> list[CheckpointSummary]:
+        """Return the summaries of the agent's checkpoints, newest first."""
+        ...
+
+    def remove(self, checkpoint_ids: list[str]) -> int:
+        """Remove checkpoints with their pins and what only they needed. Return how many existed.
+
+        Also finishes a removal that a crash interrupted, even if ``checkpoint_ids`` is empty.
+        """
+        ...
+
+    # -- the whole agent -----------------------------------------------------------------------------
+
+    def size(self) -> int:
+        """Return how many bytes the agent takes, as far as the store can tell."""
+        ...
+
+    def contents(self) -> AgentContents:
+        """Return everything that the agent has, except its lease and its policy."""
+        ...
+
+    def replace(self, contents: AgentContents) -> None:
+        """Replace everything that ``contents`` returns. Does nothing if the agent does not exist."""
+        ...
+
+    def delete(self) -> int:
+        """Delete the agent with everything it has. Return how many checkpoints it had."""
+        ...
+
+    # -- schedules -----------------------------------------------------------------------------------
+
+    def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+        """Make the agent due ``after`` seconds from now. Return its due time.
+
+        Takes effect before any other change of this transaction, and stays if the transaction fails: an
+        agent that is due for nothing is harmless, a missing due time loses a run.
+        """
+        ...
+
+    def reschedule(self, due_at: int, after: float | None) -> None:
+        """Change when a sweep looks at the agent, if ``due_at`` is still its due time.
+
+        ``None`` takes the agent off the schedule of sweeps.
+        """
+        ...
+
+    def unlist(self) -> None:
+        """Make the next save put the agent on the schedule of sweeps again."""
+        ...

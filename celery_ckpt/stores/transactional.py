@@ -1,0 +1,219 @@
+"""Leases, steps, runs, turns and sweeps, written once for the stores that decide in Python.
+
+The memory, file and SQLite stores bring ``_transaction``: one agent, which nothing else can change
+until the transaction ends. The rules (``stores/rules``) decide inside of it. ``CheckpointStore``
+states what each method promises.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.errors import AlreadyExists, CheckpointError, StoreUnavailable
+from celery_ckpt.names import checked_name
+from celery_ckpt.records import AgentActivity, Change, Lease, RunRecord, Schedule, StartResult, Step
+from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
+from celery_ckpt.store import CheckpointStore
+from celery_ckpt.stores.encoding import encoded, is_same
+from celery_ckpt.stores.rules import pruning, turns
+from celery_ckpt.stores.rules.transaction import AgentTransaction
+from celery_ckpt.usage import Usage
+
+
+class TransactionalStore(CheckpointStore):
+    """A store whose changes of one agent are transactions."""
+
+    max_checkpoint_bytes: int
+    _clock: Clock
+
+    @abstractmethod
+    def _transaction(
+        self, agent_id: str, *, write: bool = True, make: bool = False
+    ) -> AbstractContextManager[AgentTransaction]:
+        """Work on one agent: to read it, to change it (``write``), or to create it as well (``make``).
+
+        Raises:
+            InvalidName: the agent's name cannot be stored.
+        """
+
+    def _now(self) -> int:
+        return microseconds(self._clock.now())
+
+    def _refuse_too_large(self, run: RunRecord | None) -> None:
+        if run is not None:
+            encoded(run, self.max_checkpoint_bytes)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
+        for checkpoint_id in checkpoint_ids:
+            checked_name(checkpoint_id, "A checkpoint id")
+        with self._transaction(agent_id) as agent:
+            return agent.remove(checkpoint_ids) if agent.exists else 0
+
+    def delete(self, agent_id: str) -> int:
+        with self._transaction(agent_id) as agent:
+            return agent.delete() if agent.exists else 0
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
+        with self._transaction(agent_id, make=True) as agent:
+            agent.lease = agent.lease.granted(agent_id, owner, ttl, self._clock.now(), over)
+            return agent.lease.lease(agent_id)
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        with self._transaction(lease.agent_id) as agent:
+            agent.lease = agent.lease.renewed(lease, ttl, self._clock.now())
+            return agent.lease.lease(lease.agent_id)
+
+    def release(
+        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
+    ) -> bool:
+        self._refuse_too_large(run)
+        with self._transaction(lease.agent_id) as agent:
+            if due_in is not None:
+                agent.schedule(due_in)
+            if not agent.lease.is_(lease):
+                return False
+            if run is not None:
+                agent.put(turns.replacement(agent, run))
+            agent.lease = agent.lease.released()
+            return True
+
+    def holder(self, agent_id: str) -> Lease | None:
+        with self._transaction(agent_id, write=False) as agent:
+            return agent.lease.lease(agent_id) if agent.lease.is_held(self._clock.now()) else None
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
+        value = encoded(step, self.max_checkpoint_bytes)
+        with self._transaction(step.agent_id, make=True) as agent:
+            stored = agent.step(step.run_id, step.key)
+            if stored is None:
+                agent.lease.refuse(step.agent_id, lease, self._clock.now())
+                if paid:
+                    turns.pay(agent, step.run_id, paid)
+                agent.add_step(step, value)
+            elif not is_same(stored, step):
+                raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
+
+    def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
+        checked_name(run_id, "A run_id")
+        with self._transaction(agent_id, write=False) as agent:
+            return agent.steps_of(run_id)
+
+    def drop_steps(
+        self,
+        agent_id: str,
+        run_id: str,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        lease: Lease | None = None,
+    ) -> int:
+        checked_name(run_id, "A run_id")
+        with self._transaction(agent_id) as agent:
+            agent.lease.refuse(agent_id, lease, self._clock.now())
+            return agent.drop_steps(run_id, first, last)
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
+        self._refuse_too_large(run)
+        with self._transaction(run.agent_id, make=True) as agent:
+            if due_in is not None:
+                agent.schedule(due_in)
+            stored = agent.run(run.run_id)
+            if stored is None:
+                agent.put(run)
+            return stored is None or is_same(stored, run)
+
+    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+        self._refuse_too_large(run)
+        with self._transaction(run.agent_id) as agent:
+            record = turns.replacement(agent, run)
+            agent.lease.refuse(run.agent_id, lease, self._clock.now())
+            agent.put(record)
+
+    def run(self, agent_id: str, run_id: str) -> RunRecord | None:
+        checked_name(run_id, "A run_id")
+        with self._transaction(agent_id, write=False) as agent:
+            return agent.run(run_id)
+
+    def runs(self, agent_id: str) -> builtins.list[RunRecord]:
+        with self._transaction(agent_id, write=False) as agent:
+            return agent.runs()
+
+    # -- turns ---------------------------------------------------------------------------------------
+
+    def start_run(
+        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+    ) -> StartResult:
+        self._refuse_too_large(run)
+        with self._transaction(run.agent_id, make=True) as agent:
+            return turns.start(agent, run, owner, ttl, self._clock.now(), over)
+
+    def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
+        self._refuse_too_large(run)
+        with self._transaction(run.agent_id) as agent:
+            return turns.settle(agent, run, lease, self._clock.now())
+
+    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+        with self._transaction(agent_id) as agent:
+            return turns.cancel(agent, run_id, owner, ttl, self._clock.now())
+
+    def activity(self, agent_id: str) -> AgentActivity:
+        with self._transaction(agent_id, write=False) as agent:
+            return turns.activity(agent, self._clock.now())
+
+    # -- policies and pruning ------------------------------------------------------------------------
+
+    def policy(self, agent_id: str) -> AgentPolicy:
+        with self._transaction(agent_id, write=False) as agent:
+            return agent.policy
+
+    def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:
+        with self._transaction(agent_id) as agent:
+            if not agent.exists or agent.policy != before:
+                return False
+            agent.schedule(0, Schedule.SWEEP)
+            agent.policy = after
+            return True
+
+    def snapshots(self, agent_ids: Sequence[str]) -> builtins.list[AgentSnapshot]:
+        return [self._snapshot(agent_id) for agent_id in agent_ids]
+
+    def _snapshot(self, agent_id: str) -> AgentSnapshot:
+        try:
+            with self._transaction(agent_id, write=False) as agent:
+                return pruning.snapshot(agent, self._clock.now())
+        except StoreUnavailable:
+            raise
+        except CheckpointError as error:
+            return pruning.damaged(agent_id, error)
+
+    def apply(self, plans: Sequence[PrunePlan]) -> builtins.list[PruneResult]:
+        return [self._apply(plan) for plan in plans]
+
+    def _apply(self, plan: PrunePlan) -> PruneResult:
+        with self._transaction(plan.snapshot.agent_id) as agent:
+            return pruning.apply(agent, plan, self._clock.now())
+
+    # -- maintenance ---------------------------------------------------------------------------------
+
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        with self._transaction(agent_id) as agent:
+            after = change(agent.contents())
+            if after is not None:
+                agent.lease.refuse(agent_id, lease, self._clock.now())
+                agent.replace(after)
+            if lease is not None and agent.exists:
+                # Even if nothing was replaced: a crash may have interrupted an earlier rewrite.
+                agent.remove([])
+        return True
