@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from celery_ckpt.codec import FORMAT_VERSION
@@ -26,6 +26,8 @@ from celery_ckpt.errors import (
     is_disk_full,
 )
 from celery_ckpt.stores.resources import queries, schema
+
+T = TypeVar("T")
 
 #: How long a writer waits for another process before it raises ``StoreUnavailable``.
 BUSY_SECONDS = 30.0
@@ -136,9 +138,13 @@ class Database:
             self._connection.close()
             self._connection = self._cursor = None
 
+    def transaction(self, *, write: bool = True) -> AbstractContextManager[None]:
+        """Run a block as one transaction: all of it takes effect, or nothing."""
+        return self.transaction_on(lambda: None, write=write)
+
     @contextmanager
-    def transaction(self, *, write: bool = True) -> Iterator[None]:
-        """Run a block as one transaction: all of it takes effect, or nothing.
+    def transaction_on(self, subject: Callable[[], T], *, write: bool) -> Iterator[T]:
+        """Run a block as one transaction on what ``subject`` returns inside of it.
 
         A transaction that only reads sees the data as it was at its beginning. An exception can be
         raised anywhere, for example by a soft time limit. If one is raised where no ``except`` can see
@@ -147,11 +153,11 @@ class Database:
         begin, end = ("BEGIN IMMEDIATE", "COMMIT") if write else ("BEGIN", "ROLLBACK")
         with self._lock:
             try:
-                connection = self._connected()
+                connection = self._connection or self._connected()
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 connection.execute(begin)
-                yield
+                yield subject()
                 connection.execute(end)
             except BaseException as error:
                 self._roll_back()
@@ -205,15 +211,15 @@ class Database:
 
     def one(self, query: str, *values: Any) -> Any:
         """Return the first row of a statement, or ``None``."""
-        return self._connected().execute(_QUERIES[query], values).fetchone()
+        return (self._connection or self._connected()).execute(_QUERIES[query], values).fetchone()
 
     def all(self, query: str, *values: Any) -> list[Any]:
         """Return all rows of a statement."""
-        return self._connected().execute(_QUERIES[query], values).fetchall()
+        return (self._connection or self._connected()).execute(_QUERIES[query], values).fetchall()
 
     def run(self, query: str, *values: Any) -> int:
         """Run a statement. Return how many rows it changed."""
-        return self._connected().execute(_QUERIES[query], values).rowcount
+        return (self._connection or self._connected()).execute(_QUERIES[query], values).rowcount
 
     def add(self, query: str, *values: Any) -> int:
         """Run a statement that adds a row. Return the key of the row."""

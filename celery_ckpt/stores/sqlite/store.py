@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,7 @@ from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists, ConfigurationError
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
-from celery_ckpt.records import Finding, Lease, RunRecord, Schedule
+from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.findings import moment_for_nobody, overlooked
 from celery_ckpt.stores.log.draft import Basis, Draft
@@ -89,19 +89,15 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
     def close(self) -> None:
         self._database.close()
 
-    @contextmanager
     def _transaction(
         self, agent_id: str, *, write: bool = True, make: bool = False
-    ) -> Iterator[SqliteTransaction]:
-        with self._database.transaction(write=write):
-            agent = self._agent(checked_name(agent_id), make=make)
-            yield agent
-        if agent.is_rewritten:
-            self._database.empty_log()
+    ) -> AbstractContextManager[SqliteTransaction]:
+        checked_name(agent_id)
+        return self._database.transaction_on(lambda: self._agent(agent_id, make), write=write)
 
-    def _agent(self, agent_id: str, *, make: bool = False) -> SqliteTransaction:
+    def _agent(self, agent_id: str, make: bool) -> SqliteTransaction:
         limit = self.max_checkpoint_bytes
-        return SqliteTransaction(self._database, agent_id, clock=self._clock, limit=limit, make=make)
+        return SqliteTransaction(self._database, agent_id, self._clock, limit, make)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -138,7 +134,7 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         basis: tuple[str, int, bytes] | None,
         added: tuple[int, int, str, bytes, bytes],
     ) -> int:
-        agent = self._agent(agent_id, make=True)
+        agent = self._agent(agent_id, True)
         name, *where = basis or (None, None, None)
         state = self._database.one("save_state", checkpoint_id, name, *places(agent.key), *where)
         follows, has_basis, last, base = state or (None, None, 0, 0)
@@ -231,6 +227,20 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
             return int(self._database.one(f"count_{on.value}", self._now())[0])
 
     # -- maintenance ---------------------------------------------------------------------------------
+
+    def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
+        changed: builtins.list[AgentContents] = []
+
+        def noted(contents: AgentContents) -> AgentContents | None:
+            after = change(contents)
+            if after is not None:
+                changed.append(after)
+            return after
+
+        is_done = super().rewrite(agent_id, noted, lease)
+        if changed:
+            self._database.empty_log()
+        return is_done
 
     def findings(self, repair: bool = False) -> Iterator[Finding]:
         for on in Schedule:

@@ -46,17 +46,13 @@ def schedule(
 class SqliteTransaction:
     """An ``AgentTransaction``: every change is a statement of the transaction that is open."""
 
-    def __init__(
-        self, database: Database, agent_id: str, *, clock: Clock, limit: int, make: bool = False
-    ) -> None:
+    def __init__(self, database: Database, agent_id: str, clock: Clock, limit: int, make: bool) -> None:
         self.agent_id = agent_id
         self._database, self._clock, self._limit = database, clock, limit
         row = database.one("agent", agent_id) or _BLANK
         if make and row is _BLANK:
             row = (database.add("add_agent", agent_id, locator(agent_id)), *_BLANK[1:])
         self.key: int = row[0]
-        #: True after ``replace``: the old data is still in the write-ahead log.
-        self.is_rewritten = False
         self._held, self._active, self._notes = row[1:5], row[5], row[6]
 
     @property
@@ -229,7 +225,6 @@ class SqliteTransaction:
             self._database.run("put_step", number, self.key, *added)
         for run in contents.runs:
             self.put(run)
-        self.is_rewritten = True
 
     def _replace_saves(self, contents: AgentContents) -> None:
         first, last = places(self.key)
