@@ -1,4 +1,4 @@
-"""What can be wrong with a store, as all of them say it."""
+"""The findings of ``doctor``, in the same words for every store."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from celery_ckpt.errors import (
 from celery_ckpt.records import Finding, Schedule
 from celery_ckpt.store import CheckpointStore
 
-#: Who writes an index entry writes what belongs to it within this time, in seconds.
+#: A process that writes an index entry writes the data of the entry within this time, in seconds.
 PATIENCE = 1.0
+_SCHEDULES = {Schedule.WATCHDOG: "the watchdog", Schedule.SWEEP: "sweeps"}
 
 
 def moment_for_nobody(agent_id: str, on: Schedule, repaired: bool) -> Finding:
-    """A moment was given to an agent that is not there."""
-    what = f"the {on.name.lower()} is to look at it, and there is no such agent"
-    return Finding("left over", agent_id, what, "Its entry can go.", True, repaired)
+    """Report that an agent is scheduled and does not exist."""
+    what = f"it is on the schedule of {_SCHEDULES[on]}, but the agent does not exist"
+    return Finding("left over", agent_id, what, "Delete the entry.", True, repaired)
 
 
 def overlooked(agent_id: str, on: Schedule, repaired: bool) -> Finding:
-    """An agent has something to be looked at, and no moment."""
-    what = {
-        Schedule.WATCHDOG: "a run of it is open, and no watchdog will look at it",
-        Schedule.SWEEP: "it was saved, and no sweep will look at it",
-    }[on]
-    return Finding("not listed", agent_id, what, "Have one look at it.", True, repaired)
+    """Report that an agent is not on a schedule that it must be on."""
+    reason = {Schedule.WATCHDOG: "it has an open run", Schedule.SWEEP: "it was saved"}[on]
+    what = f"{reason}, but it is not on the schedule of {_SCHEDULES[on]}"
+    return Finding("not listed", agent_id, what, "Schedule it.", True, repaired)
 
 
 def damage_in(store: CheckpointStore) -> Iterator[Finding]:
-    """The agents of which something cannot be read; reads every message there is."""
+    """Yield the agents that cannot be read completely. Reads every message in the store."""
     try:
         for agent_id in store.agents():
             yield from _damage_of(store, agent_id)
@@ -51,22 +50,22 @@ def _damage_of(store: CheckpointStore, agent_id: str) -> Iterator[Finding]:
     except StoreUnavailable:
         raise
     except (EncryptionKeyMissing, NotEncrypted, SchemaTooNew):
-        return  # it can be read by who has the key, or a newer version
+        return  # the right key, or a newer version, can read it
     except StoreError as error:
         yield damaged(agent_id, str(error))
 
 
 def damaged(agent_id: str, what: str) -> Finding:
-    """Something of an agent cannot be read."""
+    """Report that something of an agent cannot be read."""
     return Finding("damaged", agent_id, what, "Delete it, or restore a backup.")
 
 
 def unneeded(subject: str, what: str, repaired: bool) -> Finding:
-    """Something that was to be removed."""
-    return Finding("left over", subject, what, "It can go.", True, repaired)
+    """Report a leftover."""
+    return Finding("left over", subject, what, "Delete it.", True, repaired)
 
 
 def unnoticed(agent_id: str, repaired: bool) -> Finding:
-    """An agent is not among all agents."""
-    what = "it is in no index, so that nobody finds it"
-    return Finding("not listed", agent_id, what, "Enter it.", True, repaired)
+    """Report that an agent is missing from the index of agents."""
+    what = "it is missing from the index of agents"
+    return Finding("not listed", agent_id, what, "Add it to the index.", True, repaired)

@@ -1,4 +1,4 @@
-"""Who may change the files of a store."""
+"""Which users can change the files of a store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _OTHERS = {stat.S_IWOTH: ("every user", "o-w"), stat.S_IWGRP: ("its group", "g-w
 
 
 def open_to_others(path: Path) -> list[str]:
-    """That users other than its owner may write a file or directory, if it is so, and what to do."""
+    """Return a risk, with its remedy, if users other than the owner can write a file or directory."""
     if not path.exists():
         return []
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -19,6 +19,6 @@ def open_to_others(path: Path) -> list[str]:
     who = " and ".join(name for name, _ in found)
     remedy = ",".join(change for _, change in found)
     return [
-        f"{path} is writable by {who} (mode {mode:04o}), who can change or delete what was saved; "
+        f"{path} is writable by {who} (mode {mode:04o}), which can change or delete saved data; "
         f"run chmod {remedy} on it"
     ]

@@ -1,4 +1,4 @@
-"""Lua and SQL, read from the files they live in."""
+"""Lua scripts and SQL statements, read from their files."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from importlib.resources import files
 
 from celery_ckpt.codec import FORMAT_VERSION
 
-#: Found now, because that imports modules. Were it done when the first script is needed, then by a
-#: thread: a process that is forked at that moment would wait for ever for the import to end.
+#: Found at import, because this imports modules. If a thread did so later, a process that is forked at
+#: the same time would wait forever for the import to end.
 _FILES = files("celery_ckpt.stores")
 
 
 @cache
 def lua(name: str) -> str:
-    """A whole script: what it needs of what the scripts share, then its own file."""
+    """Return a whole script: the shared functions that it needs, then its own file."""
     constants, own = f"local FORMAT_VERSION = '{FORMAT_VERSION}'\n", _read(f"redis/lua/{name}.lua")
     return constants + _used_by(own) + own
 
 
 def _used_by(script: str) -> str:
-    """The shared functions that a script needs, and those that these need: they stand before them."""
+    """Return the shared functions that a script needs, directly or not, in the order of their file."""
     _, *functions = re.split(r"^(?=local function )", _read("redis/lua/shared.lua"), flags=re.MULTILINE)
     used = ""
     for function in reversed(functions):
@@ -33,7 +33,7 @@ def _used_by(script: str) -> str:
 
 @cache
 def queries() -> dict[str, str]:
-    """The statements of ``queries.sql`` by the name in the ``-- name (parameters)`` line above each."""
+    """Return the statements of ``queries.sql`` by the name in the line above each."""
     blocks = _read("sqlite/queries.sql").split("\n\n-- ")[1:]
     pairs = (block.split("\n", 1) for block in blocks)
     return {name.partition(" ")[0]: statement.strip() for name, statement in pairs}

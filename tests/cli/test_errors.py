@@ -94,7 +94,7 @@ def test_who_names_no_app_is_told_how_to_name_one() -> None:
 def test_files_that_are_no_directory_are_a_wrong_configuration(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     line = commands_for(f"file://{tmp_path}/taken").fails("list", code=78)
-    assert "taken is no directory" in line
+    assert "taken is not a directory" in line
 
 
 def test_a_database_that_is_a_directory_is_a_wrong_configuration(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic replacement, locks between processes, private modes."""
+"""Atomic replacement of files, locks between processes, private modes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ DIRECTORY_MODE = 0o700
 
 @contextmanager
 def translated(where: Path) -> Iterator[None]:
-    """Turn the system's errors into ours."""
+    """Turn errors of the operating system into ``StoreFull`` and ``StoreError``."""
     try:
         yield
     except OSError as error:
         if is_disk_full(error):
             raise StoreFull(where=str(where), reason=str(error)) from error
-        raise StoreError(reason=f"The file store at {where} could not go on: {error}") from error
+        raise StoreError(reason=f"The file store at {where} failed: {error}") from error
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory, and those above it, for nobody but us."""
+    """Create a directory and its parents, private to this user."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True, mode=DIRECTORY_MODE)
 
 
 def sync_directory(path: Path) -> None:
-    """Make new names in a directory durable."""
+    """Make new and deleted names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -43,7 +43,7 @@ def sync_directory(path: Path) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file so that others see the old content or the new one, also after a crash."""
+    """Write a file so that readers see the old content or the new one, even after a crash."""
     temporary = _written_beside(path, data)
     try:
         temporary.rename(path)
@@ -54,7 +54,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def add(path: Path, data: bytes) -> bool:
-    """Write a file that is not there yet, whole or not at all; False if it is there."""
+    """Create a file with its whole content. Return False if it exists."""
     temporary = _written_beside(path, data)
     try:
         path.hardlink_to(temporary)
@@ -81,7 +81,7 @@ def _written_beside(path: Path, data: bytes) -> Path:
 
 
 def append(path: Path, data: bytes, size: int) -> None:
-    """Write at the end of a file that should have ``size`` bytes; what is more is a torn write.
+    """Append to a file after its first ``size`` bytes. Any further bytes are a torn write.
 
     Raises:
         OSError: nothing was added.
@@ -104,14 +104,14 @@ def append(path: Path, data: bytes, size: int) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write until everything is written."""
+    """Write all of the data."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def read(path: Path) -> bytes | None:
-    """The content of a file, or ``None`` if it is not there."""
+    """Return the content of a file, or ``None`` if it does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def read(path: Path) -> bytes | None:
 
 @contextmanager
 def locked(directory: Path, *, exclusive: bool) -> Iterator[bool]:
-    """Hold the lock of a directory; yields whether there is such a directory."""
+    """Hold the lock of a directory. Yields False if the directory does not exist."""
     path = directory / "lock"
     while True:
         try:
@@ -131,11 +131,11 @@ def locked(directory: Path, *, exclusive: bool) -> Iterator[bool]:
         _HELD.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-            if _inode(path) == os.fstat(descriptor).st_ino:  # else it was deleted while we waited
+            if _inode(path) == os.fstat(descriptor).st_ino:  # else it was deleted during the wait
                 yield True
                 return
         finally:
-            # A child of a fork may have inherited the descriptor: to close ours would not unlock.
+            # A forked child may have inherited the descriptor: closing ours would not unlock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             _HELD.discard(descriptor)
             os.close(descriptor)
@@ -151,10 +151,10 @@ def _inode(path: Path) -> int | None:
 _HELD: set[int] = set()
 
 
-def _forget_inherited_locks() -> None:
+def _close_inherited_locks() -> None:
     for descriptor in _HELD:
         os.close(descriptor)
     _HELD.clear()
 
 
-os.register_at_fork(after_in_child=_forget_inherited_locks)
+os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -3,18 +3,18 @@ r"""The journal of one agent: its saves, one after the other, in files of bounde
     #3f2a91c0 save 2 <id> <record>           a save: its record (see log/record.py) ...
     {"role":"assistant","content":...}       ... and the messages that it added, one line each
     {"role":"tool","content":...}
-    #9be10d77 prune <id> <id>                those checkpoints are gone; their messages may be needed
+    #9be10d77 prune <id> <id>                removes checkpoints; others may need their messages
 
-A line of a message begins with a brace, every other one with ``#`` and the CRC-32 of what follows. A
-damaged line therefore costs what it holds and nothing else: reading goes on with the next line. A save
-that is not whole at the very end was cut off by a crash, and is overwritten by the next one.
+The line of a message begins with a brace, every other line with ``#`` and the CRC-32 of the rest. A
+damaged line therefore costs only its own content: reading continues with the next line. A crash can
+leave an incomplete save at the very end. It does not count, and the next save overwrites it.
 
-A new file begins when the last one has grown large; files on the left that nobody needs are removed.
-The last file stays, and file numbers are never used again.
+When the last file has grown large, the next save begins a new one. The oldest files are deleted as soon
+as no checkpoint needs them. The last file is kept, and file numbers are never used again.
 
-``tip`` names the last save and where the journal ended then. It is written after the save, so a
-journal that ends before it has lost something that was acknowledged. On a full disk it may be an older
-one, or torn, which is as if it were not there.
+``tip`` names the last save and the size of the journal after it. It is written after the save, so a
+journal that ends earlier has lost an acknowledged save. On a full disk, ``tip`` may be older or torn; a
+torn one is ignored.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import low_of, stamp
 from celery_ckpt.stores.log.rewrite import Rewritten
 
-#: A file that is larger than this gets no more saves.
+#: A file that is larger than this gets no further saves.
 SEGMENT_BYTES = 4_000_000
 _LOST = b"(it was cut off)"
 _NUMBERED = re.compile(r"journal-([0-9]{8,})").fullmatch
 
 
 class Tip(NamedTuple):
-    """The last save that was acknowledged."""
+    """The last acknowledged save."""
 
     segment: int
     size: int
@@ -50,26 +50,26 @@ class Tip(NamedTuple):
 
 
 class Journal:
-    """What is in an agent's journal, read as far as it has grown. Its caller holds the lock."""
+    """The journal of one agent, read to its end. The caller holds the agent's lock."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._scan = Scan()
-        #: How much of each file is known to be whole.
+        #: How many bytes of each file were read and are complete.
         self._sizes: dict[int, int] = {}
         self.refresh()
 
     # -- reading -------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Read what was added since the last time."""
+        """Read what was added since the last call."""
         names = (_NUMBERED(path.name) for path in self._directory.glob("journal-*"))
-        # What else is there, a copy that somebody has made for instance, is none of ours.
+        # Other files, for example a manual copy, are ignored.
         numbers = sorted(int(found[1]) for found in names if found)
-        gone = self._sizes.keys() - set(numbers)
-        if gone:
-            self._scan.forget_segments(gone)
-            self._sizes = {n: size for n, size in self._sizes.items() if n not in gone}
+        deleted = self._sizes.keys() - set(numbers)
+        if deleted:
+            self._scan.forget_segments(deleted)
+            self._sizes = {n: size for n, size in self._sizes.items() if n not in deleted}
         for number in numbers:
             known = self._sizes.get(number, 0)
             with self._path(number).open("rb") as file:
@@ -81,7 +81,7 @@ class Journal:
         tip = self._tip()
         if tip is None or self._sizes.get(tip.segment, 0) >= tip.size:
             return
-        # The last file stays: one that is gone and has a successor was not needed any more.
+        # The last file is never deleted: a missing file with a successor was deleted on purpose.
         if tip.segment in self._sizes or tip.segment > max(self._sizes, default=0):
             self._scan.add_unreadable(tip.checkpoint_id, tip.segment, _LOST)
 
@@ -96,7 +96,7 @@ class Journal:
 
     @property
     def live(self) -> dict[str, Save]:
-        """The checkpoints that are there, by id, oldest first."""
+        """The checkpoints that were not removed, by id, oldest first."""
         return self._scan.live
 
     @property
@@ -105,20 +105,20 @@ class Journal:
         return self._scan.seq
 
     def has(self, checkpoint_id: str, mark: str) -> bool:
-        """Is a checkpoint there, and does it say that of itself?"""
+        """Return True if the checkpoint exists and its record begins with this mark."""
         save = self.live.get(checkpoint_id)
         return save is not None and save.record.split(b" ", 2)[-1].startswith(f"{mark} {{".encode())
 
     def is_incomplete(self) -> bool:
-        """Is there a record of which not even the id is certain?"""
+        """Return True if a record is so damaged that its id is not certain."""
         return any(save.is_unreadable for save in self.live.values())
 
     def lines(self) -> list[tuple[str, bytes]]:
-        """The ids and records of all checkpoints, oldest first."""
+        """Return the ids and records of all checkpoints, oldest first."""
         return [(name, save.record) for name, save in self.live.items()]
 
     def messages(self, ranges: Ranges) -> dict[int, bytes]:
-        """The messages at these offsets; what is not there is left out."""
+        """Return the messages at these offsets. Messages that are missing are left out."""
         wanted: dict[int, list[tuple[int, int, int]]] = {}
         for start, count, _ in ranges.spans:
             for segment, *place in self._scan.places(start, start + count):
@@ -138,23 +138,21 @@ class Journal:
     # -- writing -------------------------------------------------------------------------------------
 
     def save(self, checkpoint_id: str, rest: bytes, messages: list[bytes]) -> int:
-        """Add a save; returns its base."""
+        """Add a save. Return its base."""
         base, seq = self._scan.end, self._scan.seq + 1
         record = stamp(FORMAT_VERSION, seq, base, rest)
         segment = self._write(_entry(checkpoint_id, record, messages))
-        with suppress(OSError):  # the save is on the disk, whatever becomes of this
+        with suppress(OSError):  # the save is on the disk
             self._write_tip(Tip(segment, self._sizes[segment], checkpoint_id))
         return base
 
     @property
     def end(self) -> int:
-        """The offset that the next message gets."""
+        """The offset of the next message."""
         return self._scan.end
 
     def rewrite(self, history: list[Rewritten]) -> None:
-        """Put others in the place of all saves: they are in a new file, which says that the old ones
-        are gone; it is there as a whole or not at all.
-        """
+        """Replace all saves in one step: a new file that also removes the old checkpoints."""
         lines = [_line(b"prune " + b" ".join(_quoted(name) for name in self.live))]
         for one in history:
             lines.append(_entry(one.checkpoint_id, one.line, one.messages))
@@ -166,17 +164,17 @@ class Journal:
         self.prune([])
 
     def prune(self, checkpoint_ids: list[str]) -> int:
-        """Take checkpoints out, and remove the files that nobody needs any more."""
-        gone = [name for name in checkpoint_ids if name in self.live]
-        if gone:
-            self._write(_line(b"prune " + b" ".join(_quoted(name) for name in gone)))
+        """Remove checkpoints and the files that no checkpoint needs. Return how many existed."""
+        found = [name for name in checkpoint_ids if name in self.live]
+        if found:
+            self._write(_line(b"prune " + b" ".join(_quoted(name) for name in found)))
         for segment in self.needless():
             self._path(segment).unlink()
         self.refresh()
-        return len(gone)
+        return len(found)
 
     def needless(self) -> list[int]:
-        """The files that nobody needs any more, from the left."""
+        """Return the numbers of the oldest files, up to the first that a checkpoint needs."""
         low = min((low_of(save.record) for save in self.live.values()), default=self._scan.end)
         older = sorted(self._sizes)[:-1]
         return list(takewhile(lambda segment: not self._scan.is_needed(segment, low), older))
@@ -214,6 +212,6 @@ def _line(entry: bytes) -> bytes:
 
 
 def _entry(checkpoint_id: str, record: bytes, messages: list[bytes]) -> bytes:
-    """A save as it stands in a file."""
+    """Return the lines of a save."""
     head = b"save %d %b %b" % (len(messages), _quoted(checkpoint_id), record)
     return _line(head) + b"".join(line + b"\n" for line in messages)

@@ -1,4 +1,4 @@
-"""The lines of a journal, taken in one after the other. See ``journal.py`` for what they look like."""
+"""The lines of a journal, read one after the other. ``journal.py`` describes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 _UNREADABLE = b"(it is unreadable)"
-_LOST = b"(it is not there)"
+_LOST = b"(it is missing)"
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Save:
     seq: int
     base: int
     segment: int
-    #: How many messages it should have; ``None`` if that cannot be read.
+    #: How many messages it should have, or ``None`` if that cannot be read.
     count: int | None
     #: Start and end of the line of each message, in the file of its segment.
     messages: list[tuple[int, int]] = field(default_factory=list)
@@ -28,12 +28,12 @@ class Save:
 
     @property
     def is_whole(self) -> bool:
-        """Are all its messages there?"""
+        """True if it has all its messages."""
         return self.count is None or len(self.messages) >= self.count
 
     @property
     def is_unreadable(self) -> bool:
-        """Is its line damaged, so that not even its id is certain?"""
+        """True if its line is damaged, so that its id is not certain."""
         return self.count is None
 
     @property
@@ -43,7 +43,7 @@ class Save:
 
 
 class Scan:
-    """What the lines read so far amount to."""
+    """The saves in the lines that were read."""
 
     def __init__(self) -> None:
         self._saves: list[Save] = []
@@ -56,30 +56,30 @@ class Scan:
 
     @property
     def end(self) -> int:
-        """The offset that the next message gets."""
+        """The offset of the next message."""
         return self._saves[-1].end if self._saves else 0
 
-    def forget_segments(self, gone: Set[int]) -> None:
-        """Some files are not there any more."""
-        self._saves = [save for save in self._saves if save.segment not in gone]
-        self.live = {name: save for name, save in self.live.items() if save.segment not in gone}
+    def forget_segments(self, deleted: Set[int]) -> None:
+        """Drop the saves of files that were deleted."""
+        self._saves = [save for save in self._saves if save.segment not in deleted]
+        self.live = {name: save for name, save in self.live.items() if save.segment not in deleted}
 
     def places(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Segment, offset, and start and end of the line, of the messages at these offsets."""
+        """Yield segment, offset, and start and end of the line, for the messages at these offsets."""
         for save in self._saves:
             if save.base < stop and save.end > start:
                 for offset in range(max(start, save.base), min(stop, save.end)):
                     yield (save.segment, offset, *save.messages[offset - save.base])
 
     def is_needed(self, segment: int, low: int) -> bool:
-        """Has a segment a checkpoint, or a message that one refers to?"""
+        """Return True if a segment has a checkpoint, or a message that a checkpoint needs."""
         own = (save for save in self._saves if save.segment == segment)
         return any(not save.is_pruned or save.end > low for save in own)
 
     def take(self, segment: int, position: int, data: bytes) -> int:
-        """Take in what a file has from ``position`` on; returns how many bytes of it are whole.
+        """Read the content of a file from ``position`` on. Return how many bytes of it are complete.
 
-        The rest, an incomplete save at the end, is as if it were not there.
+        The rest is an incomplete save, which does not count.
         """
         whole, current = 0, None
         for start, line in _lines(data):
@@ -104,7 +104,9 @@ class Scan:
         kind, *words = line[10:].split(b" ")
         if kind == b"prune" and is_right:
             for name in words:
-                self._drop(unquote(name.decode()))
+                removed = self.live.pop(unquote(name.decode()), None)
+                if removed is not None:
+                    removed.is_pruned = True
             return None
         if kind == b"save" and is_right:
             record = line.split(b" ", 4)[4]
@@ -122,7 +124,7 @@ class Scan:
         return self.add_unreadable(checkpoint_id, segment, _UNREADABLE)
 
     def add_unreadable(self, checkpoint_id: str, segment: int, record: bytes) -> Save:
-        """A checkpoint is known to have been there, and cannot be read."""
+        """Add a checkpoint that is known to have been saved and cannot be read."""
         known = self.live.get(checkpoint_id)
         return known or self._add(Save(checkpoint_id, record, self.seq + 1, self.end, segment, None))
 
@@ -131,14 +133,9 @@ class Scan:
         self.live[save.checkpoint_id] = save
         return save
 
-    def _drop(self, checkpoint_id: str) -> None:
-        gone = self.live.pop(checkpoint_id, None)
-        if gone is not None:
-            gone.is_pruned = True
-
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The whole lines of some bytes, and where each begins."""
+    """Yield the complete lines of some bytes, and where each begins."""
     start = 0
     while (end := data.find(b"\n", start)) >= 0:
         yield start, data[start:end]

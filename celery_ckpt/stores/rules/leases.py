@@ -1,10 +1,10 @@
-r"""Who may write for an agent: the rules, for the stores that decide in Python.
+r"""Which lease allows to write for an agent: the rules of the stores that decide in Python.
 
     free --acquire--> held --renew--> held --release--> free
-                        \--time--> expired --acquire--> held by another, token + 1
+                        \--time--> expired --acquire--> held by another owner, token + 1
 
-An expired lease still covers its owner until somebody else acquires: it is the newer token that
-fences, not the clock. ``lua/shared.lua`` and ``lua/lease_acquire.lua`` say the same for Redis.
+An expired lease stays valid until a newer one is given: the newer token fences, not the clock.
+``lua/shared.lua`` and ``lua/lease_acquire.lua`` are the same rules for Redis.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from celery_ckpt.errors import LeaseHeld, LeaseLost
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease
 
-#: A year, in seconds. A lease is renewed; it need not be long.
+#: A year, in seconds. A lease that is renewed need not be longer.
 MAX_TTL = 31_536_000
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def checked_ttl(ttl: float) -> timedelta:
-    """A lease's time as a span. Raises ``ValueError`` if it is not over 0, or over a year."""
+    """Return a lease's time to live. Raises ``ValueError`` if it is not over 0, or over a year."""
     if not 0 < ttl <= MAX_TTL:
         raise ValueError(f"A lease of {ttl} seconds: it must be over 0, and at most {MAX_TTL:,}")
     return timedelta(seconds=ttl)
 
 
 def new_nonce() -> str:
-    """What tells two leases with the same token apart."""
+    """Return a random text that distinguishes leases with the same token."""
     return secrets.token_urlsafe(9)
 
 
 @dataclass(frozen=True)
 class LeaseState:
-    """What is stored of an agent's lease. The nonce is empty when nobody holds it."""
+    """The stored lease of an agent. The nonce is empty while the lease is free."""
 
     token: int = 0
     nonce: str = ""
@@ -44,7 +44,7 @@ class LeaseState:
     expires_at: datetime = _LONG_AGO
 
     def lease(self, agent_id: str) -> Lease:
-        """The lease that is held, as its holder sees it."""
+        """Return the lease for its holder."""
         return Lease(
             agent_id=agent_id,
             token=self.token,
@@ -54,17 +54,17 @@ class LeaseState:
         )
 
     def is_held(self, now: datetime) -> bool:
-        """Does somebody hold it, unexpired?"""
+        """Return True if the lease is held and has not expired."""
         return bool(self.nonce) and self.expires_at > now
 
     def is_(self, lease: Lease) -> bool:
-        """Is this very lease the newest one given, and not released?"""
+        """Return True if this lease is the newest one given and was not released."""
         return bool(self.nonce) and (self.token, self.nonce) == (lease.token, lease.nonce)
 
     def granted(
         self, agent_id: str, owner: str, ttl: float, now: datetime, over: Lease | None
     ) -> LeaseState:
-        """The state after giving the lease to ``owner``. Raises ``LeaseHeld``."""
+        """Return the state after giving the lease to ``owner``. Raises ``LeaseHeld``."""
         span = checked_ttl(ttl)
         checked_name(owner, "A lease's owner")
         if not (over and self.is_(over)):
@@ -72,16 +72,16 @@ class LeaseState:
         return LeaseState(self.token + 1, new_nonce(), owner, now + span)
 
     def renewed(self, lease: Lease, ttl: float, now: datetime) -> LeaseState:
-        """The state after extending a lease. Raises ``LeaseLost``."""
+        """Return the state after extending a lease. Raises ``LeaseLost``."""
         self.refuse_if_lost(lease)
         return replace(self, expires_at=now + checked_ttl(ttl))
 
     def released(self) -> LeaseState:
-        """The state after the holder gave it up; the token stays, so that the next one is larger."""
+        """Return the state after a release. The token is kept, so that the next one is larger."""
         return LeaseState(token=self.token)
 
     def refuse(self, agent_id: str, lease: Lease | None, now: datetime) -> None:
-        """Raise unless a write with this lease, or without any, is allowed now."""
+        """Raise unless a write with this lease, or without one, is allowed now."""
         if lease is None:
             self.refuse_if_held(agent_id, now)
         elif lease.agent_id != agent_id:
@@ -90,7 +90,7 @@ class LeaseState:
             self.refuse_if_lost(lease)
 
     def refuse_if_held(self, agent_id: str, now: datetime) -> None:
-        """Raise ``LeaseHeld`` if somebody holds it, unexpired."""
+        """Raise ``LeaseHeld`` if the lease is held and has not expired."""
         if self.is_held(now):
             raise LeaseHeld(
                 agent_id=agent_id,
@@ -101,6 +101,6 @@ class LeaseState:
             )
 
     def refuse_if_lost(self, lease: Lease) -> None:
-        """Raise ``LeaseLost`` unless this very lease is the newest one given, and not released."""
+        """Raise ``LeaseLost`` unless this lease is the newest one given and was not released."""
         if not self.is_(lease):
             raise LeaseLost(agent_id=lease.agent_id, token=lease.token)

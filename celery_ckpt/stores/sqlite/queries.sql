@@ -151,7 +151,7 @@ UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
 SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
 
 -- schedule_due (agent_id, moment)
--- An agent that is due at this moment already becomes due one microsecond earlier, so that its due time changes.
+-- An agent that is due at this time already becomes due one microsecond earlier: its due time always changes.
 INSERT INTO ckpt_due (agent_id, moment) VALUES (?1, ?2)
 ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 - 1 ELSE ?2 END
 RETURNING moment

@@ -351,7 +351,7 @@ def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> 
     (tmp_path / "file").write_text("not a directory")
     store = FileCheckpointStore(tmp_path / "file" / "store")
 
-    with pytest.raises(StoreError, match=r"The file store at .* could not go on"):
+    with pytest.raises(StoreError, match=r"The file store at .* failed"):
         store.save(make_checkpoint())
 
 
