@@ -20,13 +20,13 @@ PATIENCE = 1.0
 _SCHEDULES = {Schedule.WATCHDOG: "the watchdog", Schedule.SWEEP: "sweeps"}
 
 
-def moment_for_nobody(agent_id: str, on: Schedule, repaired: bool) -> Finding:
+def scheduled_without_agent(agent_id: str, on: Schedule, repaired: bool) -> Finding:
     """Report that an agent is scheduled and does not exist."""
     what = f"it is on the schedule of {_SCHEDULES[on]}, but the agent does not exist"
     return Finding("left over", agent_id, what, "Delete the entry.", True, repaired)
 
 
-def overlooked(agent_id: str, on: Schedule, repaired: bool) -> Finding:
+def not_scheduled(agent_id: str, on: Schedule, repaired: bool) -> Finding:
     """Report that an agent is not on a schedule that it must be on."""
     reason = {Schedule.WATCHDOG: "it has an open run", Schedule.SWEEP: "it was saved"}[on]
     what = f"{reason}, but it is not on the schedule of {_SCHEDULES[on]}"
@@ -60,12 +60,12 @@ def damaged(agent_id: str, what: str) -> Finding:
     return Finding("damaged", agent_id, what, "Delete it, or restore a backup.")
 
 
-def unneeded(subject: str, what: str, repaired: bool) -> Finding:
+def leftover(subject: str, what: str, repaired: bool) -> Finding:
     """Report a leftover."""
     return Finding("left over", subject, what, "Delete it.", True, repaired)
 
 
-def unnoticed(agent_id: str, repaired: bool) -> Finding:
+def not_indexed(agent_id: str, repaired: bool) -> Finding:
     """Report that an agent is missing from the index of agents."""
     what = "it is missing from the index of agents"
     return Finding("not listed", agent_id, what, "Add it to the index.", True, repaired)

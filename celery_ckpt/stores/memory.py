@@ -31,7 +31,7 @@ from celery_ckpt.records import (
 from celery_ckpt.retention.policy import old_runs
 from celery_ckpt.retention.report import PIN, AgentPolicy, CheckpointSummary
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
-from celery_ckpt.stores.findings import moment_for_nobody
+from celery_ckpt.stores.findings import scheduled_without_agent
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.rules import turns
 from celery_ckpt.stores.rules.leases import LeaseState
@@ -303,7 +303,7 @@ class MemoryCheckpointStore(TransactionalStore):
             for on, agent_id in orphans if repair else ():
                 del self._schedules[on][agent_id]
         for on, agent_id in orphans:
-            yield moment_for_nobody(agent_id, on, repair)
+            yield scheduled_without_agent(agent_id, on, repair)
 
     def risks(self) -> builtins.list[str]:
         return ["everything is in the memory of one process and is lost when the process ends"]

@@ -11,7 +11,13 @@ from celery_ckpt.errors import StoreDamaged, StoreError
 from celery_ckpt.records import Finding, Schedule
 from celery_ckpt.stores.file.directory import StoreDirectory, has_data, id_entry, name_in
 from celery_ckpt.stores.file.transaction import FileTransaction
-from celery_ckpt.stores.findings import PATIENCE, damaged, moment_for_nobody, overlooked, unneeded
+from celery_ckpt.stores.findings import (
+    PATIENCE,
+    damaged,
+    leftover,
+    not_scheduled,
+    scheduled_without_agent,
+)
 
 #: A temporary file or an empty directory that is older than this was left by a process that died.
 _OLD_SECONDS = 60.0
@@ -24,14 +30,14 @@ def findings_of(
 ) -> Iterator[Finding]:
     """Yield the leftovers in a store; with ``repair``, remove them."""
     for path in sorted((store.root / "trash").glob("*")):
-        yield unneeded(str(path), "an agent whose deletion was interrupted", repair)
+        yield leftover(str(path), "an agent whose deletion was interrupted", repair)
     if repair:
         store.empty_trash()
     for path in sorted(store.root.rglob(".*")):
         if _is_old(path):
             if repair:
                 path.unlink(missing_ok=True)
-            yield unneeded(str(path), "a temporary file", repair)
+            yield leftover(str(path), "a temporary file", repair)
     yield from _empty_directories(store, repair)
     yield from _agents(store, transaction, repair)
     yield from _due_times(store, now, repair)
@@ -43,7 +49,7 @@ def _empty_directories(store: StoreDirectory, repair: bool) -> Iterator[Finding]
         if not has_data(path) and _is_old(path):
             if repair:
                 _remove_empty(store, path)
-            yield unneeded(str(path), "a directory without an agent", repair)
+            yield leftover(str(path), "a directory without an agent", repair)
     if repair:
         store.empty_trash()
 
@@ -82,7 +88,7 @@ def _of_agent(store: StoreDirectory, agent: FileTransaction, repair: bool) -> It
     found = [what for what, exists in leftovers.items() if exists]
     if found and repair:
         agent.remove(pins)
-    yield from (unneeded(agent.agent_id, what, repair) for what in found)
+    yield from (leftover(agent.agent_id, what, repair) for what in found)
     must_be_scheduled = {
         Schedule.WATCHDOG: bool(agent.open_runs()),
         Schedule.SWEEP: agent.directory.listed.exists(),
@@ -91,7 +97,7 @@ def _of_agent(store: StoreDirectory, agent: FileTransaction, repair: bool) -> It
         if is_required and not store.schedules[on].has(agent.agent_id):
             if repair:
                 agent.schedule(0, on)
-            yield overlooked(agent.agent_id, on, repair)
+            yield not_scheduled(agent.agent_id, on, repair)
 
 
 def _due_times(store: StoreDirectory, now: Callable[[], int], repair: bool) -> Iterator[Finding]:
@@ -105,7 +111,7 @@ def _due_times(store: StoreDirectory, now: Callable[[], int], repair: bool) -> I
             continue
         if repair and schedule.remove(agent_id, due_at) and has_data(path):
             schedule.set(agent_id, now(), 0)
-        yield moment_for_nobody(agent_id, on, repair)
+        yield scheduled_without_agent(agent_id, on, repair)
 
 
 def _ids(store: StoreDirectory, repair: bool) -> Iterator[Finding]:
@@ -121,7 +127,7 @@ def _ids(store: StoreDirectory, repair: bool) -> Iterator[Finding]:
             if repair:
                 path.unlink(missing_ok=True)
             what = f"an entry for checkpoint {checkpoint_id}, which does not exist"
-            yield unneeded(str(path), what, repair)
+            yield leftover(str(path), what, repair)
 
 
 def _is_old(path: Path) -> bool:

@@ -22,10 +22,10 @@ from celery_ckpt.store import CheckpointStore, Durability
 from celery_ckpt.stores.findings import (
     PATIENCE,
     damaged,
-    moment_for_nobody,
-    overlooked,
-    unneeded,
-    unnoticed,
+    leftover,
+    not_indexed,
+    not_scheduled,
+    scheduled_without_agent,
 )
 from celery_ckpt.stores.redis.errors import translated
 from celery_ckpt.stores.redis.index import AgentIndex
@@ -67,7 +67,7 @@ class Doctor:
                 if self._index.with_data([agent_id]):
                     if self._repair:
                         self._index.add(agent_id)
-                    yield unnoticed(agent_id, self._repair)
+                    yield not_indexed(agent_id, self._repair)
 
     def _agents(self, agent_ids: list[str]) -> Iterator[Finding]:
         for snapshot in self._store.snapshots(agent_ids):
@@ -75,7 +75,7 @@ class Doctor:
                 if self._repair:
                     self._index.remove(snapshot.agent_id)
                 what = "an entry for an agent that is gone"
-                yield unneeded(snapshot.agent_id, what, self._repair)
+                yield leftover(snapshot.agent_id, what, self._repair)
             elif snapshot.damage:
                 yield damaged(snapshot.agent_id, snapshot.damage)
             else:
@@ -89,11 +89,11 @@ class Doctor:
         found += [f"pins of checkpoints that are gone: {', '.join(pins)}"] if pins else []
         if found and self._repair:
             self._store.remove(agent_id, pins)
-        yield from (unneeded(agent_id, what, self._repair) for what in found)
+        yield from (leftover(agent_id, what, self._repair) for what in found)
         for on in self._missing_schedules(agent_id):
             if self._repair:
                 self._store.schedule(agent_id, 0, on)
-            yield overlooked(agent_id, on, self._repair)
+            yield not_scheduled(agent_id, on, self._repair)
 
     def _missing_schedules(self, agent_id: str) -> Iterator[Schedule]:
         """Yield the schedules that need the agent, and do not have it."""
@@ -121,7 +121,7 @@ class Doctor:
                 if self._repair:
                     self._server.command("HDEL", key, checkpoint_id)
                 what = f"an entry for checkpoint {shown(checkpoint_id)}, which is gone"
-                yield unneeded(shown(agent_id), what, self._repair)
+                yield leftover(shown(agent_id), what, self._repair)
 
     def _without_checkpoint(self, entries: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         calls = [
@@ -143,7 +143,7 @@ class Doctor:
                 if self._repair:
                     self._server.command("ZREM", key, name)
                 what = "a due time for a name that no agent can have"
-                yield unneeded(shown(name), what, self._repair)
+                yield leftover(shown(name), what, self._repair)
             suspects = given.keys() - self._index.with_data(list(given))
             if suspects:
                 time.sleep(PATIENCE)  # a writer may be about to create the agent
@@ -151,7 +151,7 @@ class Doctor:
                 is_removed = self._repair and self._store.unschedule({agent_id: given[agent_id]}, on)
                 if is_removed and self._index.with_data([agent_id]):
                     self._store.schedule(agent_id, 0, on)
-                yield moment_for_nobody(agent_id, on, self._repair)
+                yield scheduled_without_agent(agent_id, on, self._repair)
 
 
 def _paged(items: Iterable[T]) -> Iterator[list[T]]:

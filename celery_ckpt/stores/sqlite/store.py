@@ -20,7 +20,7 @@ from celery_ckpt.errors import AlreadyExists, ConfigurationError
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
 from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
-from celery_ckpt.stores.findings import moment_for_nobody, overlooked
+from celery_ckpt.stores.findings import not_scheduled, scheduled_without_agent
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
@@ -249,10 +249,10 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
                 for agent_id, due_at in orphans if repair else ():
                     self._database.run(f"unschedule_{on.value}", agent_id, due_at)
             for agent_id, _ in orphans:
-                yield moment_for_nobody(agent_id, on, repair)
+                yield scheduled_without_agent(agent_id, on, repair)
             with self._database.transaction():
                 unscheduled = self._database.all(f"unscheduled_{on.value}")
                 for (agent_id,) in unscheduled if repair else ():
                     schedule(self._database, self._clock, agent_id, 0, on)
             for (agent_id,) in unscheduled:
-                yield overlooked(agent_id, on, repair)
+                yield not_scheduled(agent_id, on, repair)
