@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from celery_ckpt import Agents
 from celery_ckpt.errors import CheckpointError, StoreError
-from celery_ckpt.runtime.broker.unacked import envelope, send
+from celery_ckpt.runtime.broker.envelope import envelope
+from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.testing import make_run
 from tests.fuzz.audit import nothing_executed
 from tests.fuzz.checks import CHECKS, run_case
@@ -85,7 +86,7 @@ def test_a_message_that_was_forged_in_a_store_is_sent_or_refused(number: int) ->
     with Celery("hostile", broker="memory://", set_as_current=False) as app:
         forged = json.loads(mangled_json(Random(number), ENVELOPE))
         with suppress(StoreError):
-            send(app, forged, has_begun=False)
+            publish(app, forged, has_begun=False)
 
 
 @settings(max_examples=100, database=None)
@@ -118,7 +119,7 @@ def test_a_message_whose_address_is_no_text_is_refused_before_a_broker_is_asked(
         Celery("hostile", broker="redis://nowhere.invalid/0", set_as_current=False) as app,
         pytest.raises(StoreError, match="its exchange or routing key is no text"),
     ):
-        send(app, {**ENVELOPE, field: forged}, has_begun=False)
+        publish(app, {**ENVELOPE, field: forged}, has_begun=False)
 
 
 def test_the_error_about_a_message_that_was_forged_does_not_show_its_arguments() -> None:
@@ -127,7 +128,7 @@ def test_the_error_about_a_message_that_was_forged_does_not_show_its_arguments()
         Celery("hostile", broker="memory://", set_as_current=False) as app,
         pytest.raises(StoreError, match="is damaged: UnicodeEncodeError") as refused,
     ):
-        send(app, forged, has_begun=False)
+        publish(app, forged, has_begun=False)
     assert "swordfish" not in "".join(format_exception(refused.value))
 
 

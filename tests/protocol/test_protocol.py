@@ -22,7 +22,7 @@ DEPTH = int(os.environ.get("CKPT_MODEL_DEPTH", "1"))
 @pytest.fixture(autouse=True)
 def stepping_broker() -> Iterator[None]:
     with (
-        patch("celery_ckpt.runtime.broker.unacked.Unacked", SteppingUnacked),
+        patch("celery_ckpt.runtime.broker.publisher.Unacked", SteppingUnacked),
         # Nobody reads how the tracer tells of exceptions.
         patch(
             "celery.app.trace.ExceptionInfo",

@@ -13,9 +13,8 @@ from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.agents.cancellation import _settle as settle_cancelled
 from celery_ckpt.runtime.attempt.backend import tell_cancelled
 from celery_ckpt.runtime.attempt.execution import _finished as finished
-from celery_ckpt.runtime.attempt.settlement import send_next, settle
-from celery_ckpt.runtime.broker.publisher import sending
-from celery_ckpt.runtime.broker.unacked import send
+from celery_ckpt.runtime.attempt.settlement import publish_next, settle
+from celery_ckpt.runtime.broker.publisher import before_publish, publish
 from celery_ckpt.runtime.process.context import AppContext
 from tests.protocol.scenarios import OPERATOR, Given
 from tests.protocol.schedules import CRASH, JUMP, REDELIVER
@@ -23,7 +22,7 @@ from tests.protocol.schedules import CRASH, JUMP, REDELIVER
 
 def _send_before_it_is_released(attempt: Any, run: Any, reason: str) -> BaseException:
     released = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
-    send(attempt.context.app, released.envelope, has_begun=True, instead_of=attempt.hold.tag)
+    publish(attempt.context.app, released.envelope, has_begun=True, instead_of=attempt.hold.tag)
     attempt.release(released, 5.0)
     return Ignore("handed off")
 
@@ -39,7 +38,7 @@ def _publish_before_it_is_sealed(
     task_name: str, serializer: str, sealed: Callable[[dict[str, Any]], None]
 ) -> Iterator[None]:
     envelopes: list[dict[str, Any]] = []
-    with sending(task_name, serializer, envelopes.append):
+    with before_publish(task_name, serializer, envelopes.append):
         yield
     sealed(envelopes[0])
 
@@ -54,7 +53,7 @@ def _settle_and_watch_no_more(attempt: Any) -> None:
     following = context.store.settle_run(record, attempt.hold.lease)
     if following is None:
         context.keeper.unschedule(record.agent_id, attempt.due_at)
-    send_next(context, following)
+    publish_next(context, following)
 
 
 def _tell_before_it_is_on_record(context: AppContext, run: RunRecord) -> bool:
@@ -70,7 +69,7 @@ def _tell_before_it_is_on_record(context: AppContext, run: RunRecord) -> bool:
 def _settle_before_it_is_told(context: AppContext, run: RunRecord, lease: Any) -> None:
     cancelled = context.store.run(run.agent_id, run.run_id)
     if cancelled is not None:
-        send_next(context, context.store.settle_run(cancelled, lease))
+        publish_next(context, context.store.settle_run(cancelled, lease))
     tell_cancelled(context.app, run)
 
 
@@ -78,7 +77,7 @@ def _settle_before_it_is_told(context: AppContext, run: RunRecord, lease: Any) -
 #: and what comes of it.
 BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
     "a message is published before its run is on record": (
-        ("celery_ckpt.runtime.task.admission.sending", _publish_before_it_is_sealed),
+        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_sealed),
         "one run",
         # The caller dies between both. A worker that takes the message may die with it, too.
         (("add_run", CRASH),),
@@ -127,7 +126,7 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "not settled",
     ),
     "a retry is published before the lease is free": (
-        ("celery_ckpt.runtime.task.admission.sending", _publish_before_it_is_sealed),
+        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_sealed),
         "tried again at once",
         (),
         "waits: ",

@@ -6,6 +6,6 @@ store and the broker; no worker has to be alive.
 
 from __future__ import annotations
 
-from celery_ckpt.runtime.agents.agents import Agents, AgentStatus
+from celery_ckpt.runtime.agents.agents import Agents, AgentStatus, RekeyedAgent
 
-__all__ = ["AgentStatus", "Agents"]
+__all__ = ["AgentStatus", "Agents", "RekeyedAgent"]

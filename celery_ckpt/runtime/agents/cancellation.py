@@ -12,7 +12,7 @@ from celery_ckpt.run.position import metadata_of_run
 from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.backend import CANCELLED, tell_cancelled
-from celery_ckpt.runtime.attempt.settlement import send_next
+from celery_ckpt.runtime.attempt.settlement import publish_next
 from celery_ckpt.runtime.process.context import AppContext
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
     cancelled = context.store.run(run.agent_id, run.run_id)
     if cancelled is not None:
         ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
-        send_next(context, context.store.settle_run(ended, lease))
+        publish_next(context, context.store.settle_run(ended, lease))
 
 
 def _tidy(context: AppContext, run: RunRecord, lease: Lease) -> None:

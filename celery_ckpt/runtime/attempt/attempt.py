@@ -22,9 +22,9 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control import Fenced, HandOff
-from celery_ckpt.run.current import working_for
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.events import send_event
+from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.drain import drain
 from celery_ckpt.runtime.process.lease_renewer import HeldLease

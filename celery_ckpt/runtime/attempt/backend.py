@@ -16,7 +16,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.results import failure_of, from_record
-from celery_ckpt.runtime.broker.unacked import DAMAGED, content
+from celery_ckpt.runtime.broker.envelope import DAMAGED, content_of
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _request(app: Celery, run: RunRecord) -> Context | None:
     if not run.envelope:
         return None
     try:
-        args, kwargs, embedded = content(app, run.envelope)
+        args, kwargs, embedded = content_of(app, run.envelope)
     except ContentDisallowed:
         return None
     return Context(run.envelope["headers"], args=args, kwargs=kwargs, **embedded)

@@ -35,11 +35,9 @@ from celery_ckpt.errors import (
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control import Fenced, HandOff, Unrecorded, found
-from celery_ckpt.run.current import working_for
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.backend import keeps_result, tell_cancelled, tell_started
-from celery_ckpt.runtime.attempt.opening import opened_run
 from celery_ckpt.runtime.attempt.results import (
     as_record,
     failure_of,
@@ -47,10 +45,16 @@ from celery_ckpt.runtime.attempt.results import (
     refuse_what_celery_cannot_keep,
 )
 from celery_ckpt.runtime.attempt.settlement import tell_outcome_again
-from celery_ckpt.runtime.attempt.start import LATER_SECONDS, UNREADABLE_HERE, refusal_of, start
+from celery_ckpt.runtime.attempt.start import (
+    LATER_SECONDS,
+    UNREADABLE_HERE,
+    load_run,
+    refusal_of,
+    start,
+)
 from celery_ckpt.runtime.attempt.time_limit import soft_time_limit
-from celery_ckpt.runtime.broker.envelope import send_later
-from celery_ckpt.runtime.broker.unacked import send
+from celery_ckpt.runtime.broker.publisher import publish, publish_later
+from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.process.drain import drain
 from celery_ckpt.strategies import Never
 
@@ -105,7 +109,7 @@ def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
     """Execute a body, and put on record how that ends. Returns or raises what Celery is to know."""
     run: AgentRun | None = None
     try:
-        run = opened_run(attempt)
+        run = load_run(attempt)
         attempt.emit_signal(signals.agent_resumed if run.resumed else signals.agent_started, run)
         with working_for(run, attempt), soft_time_limit.interrupting():
             attempt.has_begun = True
@@ -256,7 +260,7 @@ def _handed_off(
     attempt.emit_signal(signals.agent_handed_off, run, reason=reason)
     try:
         app, tag = attempt.context.app, attempt.hold.tag
-        send(app, released.envelope, has_begun=True, instead_of=tag)
+        publish(app, released.envelope, has_begun=True, instead_of=tag)
     except Exception as error:
         logger.warning(phrases.NOT_SENT, *phrases.identity(released), error)
     return Ignore(f"handed off: {reason}")
@@ -280,7 +284,7 @@ def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
     who = phrases.identity(attempt.run_record)
     logger.error(phrases.NOT_RECORDED, *who, refusal)
     try:
-        send_later(attempt.task, LATER_SECONDS)
+        publish_later(attempt.task, LATER_SECONDS)
     except Exception as error:
         logger.warning(phrases.NOT_SENT, *who, error)
     return Ignore("how it ended could not be recorded")

@@ -20,7 +20,7 @@ from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
 from celery_ckpt.runtime.attempt.backend import keeps_result, tell_unless_told
-from celery_ckpt.runtime.broker.unacked import send
+from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.retry import retry_while_unavailable
 
@@ -82,7 +82,7 @@ def settle(attempt: Attempt) -> None:
     except StoreError as error:
         logger.error(phrases.NOT_SETTLED, *phrases.identity(record), error)
     else:
-        send_next(attempt.context, following)
+        publish_next(attempt.context, following)
 
 
 def tell_outcome_again(attempt: Attempt) -> None:
@@ -100,14 +100,14 @@ def tell_outcome_again(attempt: Attempt) -> None:
         logger.warning(phrases.STATE_NOT_STORED, *who, phrases.UNKNOWN, error)
 
 
-def send_next(context: AppContext, following: RunRecord | None) -> None:
+def publish_next(context: AppContext, following: RunRecord | None) -> None:
     """Send a run whose turn has come; a watchdog does it if this fails."""
     if following is None:
         return
     try:
         context.store.schedule(following.agent_id, context.settings.lease_ttl)
         has_begun, waited = following.attempts > 0, following.delivery
-        send(context.app, following.envelope, has_begun=has_begun, instead_of=waited)
+        publish(context.app, following.envelope, has_begun=has_begun, instead_of=waited)
     except Exception as error:
         logger.warning(phrases.NOT_SENT, *phrases.identity(following), error)
 

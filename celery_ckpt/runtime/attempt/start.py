@@ -22,6 +22,9 @@ from celery_ckpt.errors import (
 )
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, RunStatus, StartResult
+from celery_ckpt.run.agent_run import AgentRun
+from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.backend import tell_if_missed, told_outcome
@@ -31,11 +34,12 @@ from celery_ckpt.runtime.broker.envelope import (
     agent_id_of,
     delivery_tag,
     envelope_of_request,
-    send_later,
 )
+from celery_ckpt.runtime.broker.publisher import publish_later
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.lease_renewer import RENEWALS, HeldLease
 from celery_ckpt.runtime.process.owner import is_known_dead, is_process
+from celery_ckpt.runtime.process.retry import retry_while_unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +80,7 @@ def start(task: Any) -> Attempt:
 def _put_off(task: Any, seconds: float, reason: str) -> Ignore | Reject:
     """Send it later; if the broker is away too, let Celery give the message back to it."""
     try:
-        send_later(task, seconds)
+        publish_later(task, seconds)
     except OperationalError as error:
         logger.warning(phrases.NOT_PUT_OFF, *phrases.identity_of_request(task), error)
         return Reject(reason, requeue=True)
@@ -213,6 +217,36 @@ def _seal(attempt: Attempt) -> None:
     record = attempt.run_record.model_copy(update={"envelope": sealed})
     attempt.write(lambda: attempt.context.store.update_run(record, attempt.hold.lease))
     attempt.run_record = record
+
+
+def load_run(attempt: Attempt) -> AgentRun:
+    """The run as its body will see it: with the latest checkpoint and the recorded steps."""
+    record, store = attempt.run_record, attempt.context.store
+    agent_id, run_id, patience = record.agent_id, record.run_id, attempt.context.settings.lease_ttl
+    has_nothing = record.attempts == 1 and record.progress.startswith("0.")
+    latest = (
+        None if has_nothing else retry_while_unavailable(lambda: store.load_latest(agent_id), patience)
+    )
+    is_first = record.attempts == 1
+    steps = [] if is_first else retry_while_unavailable(lambda: store.steps(agent_id, run_id), patience)
+    attempt.resumes_from(latest)
+    bridge = AsyncBridge() if attempt.task.is_async else SyncBridge()
+    who, redaction = (agent_id, run_id, record.attempts), attempt.context.redaction
+    run = AgentRun(
+        *who,
+        attempt,
+        bridge,
+        latest,
+        steps,
+        task=attempt.task,
+        redaction=redaction,
+        cost=attempt.context.settings.cost,
+    )
+    run.conversation = repaired(run.conversation, attempt.task.pending_calls)
+    if run.resumed:
+        how_far = record.attempts, run.iteration, len(steps)
+        logger.info(phrases.RESUMED, *phrases.identity(record), *how_far)
+    return run
 
 
 def refusal_of(task: Any) -> Exception | None:

@@ -1,11 +1,12 @@
-"""A run's record is written just before its message is published.
+"""Publishing the messages of runs, and doing something with a message just before it is published.
 
-Celery makes the message deep inside ``apply_async`` and tells of it with ``before_task_publish``. The
-task says, in a context variable, what is to be done then: ``admit`` a new run, or ``release`` the one
-that is retried. The message's own content becomes the record's envelope. Celery's signals swallow
-exceptions; a failure here must reach the caller, so it travels as a ``BaseException``.
+The record of a run must be written before its message is published, and the record contains the
+message. Celery makes the message deep inside ``apply_async`` and sends ``before_task_publish`` with
+its parts. ``before_publish`` names, in a context variable, what is done at that point: add a new run,
+or release one that is retried. Celery's signals swallow exceptions. A failure here must reach the caller,
+so it is raised as a ``BaseException``.
 
-By the same signal, whatever an async body sends learns whose child it is.
+The same signal gives the messages that an async body sends their parent.
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from celery import Celery
+from celery.app.task import Task
 from celery.signals import before_task_publish
 
-from celery_ckpt.run.current import current_attempt
-from celery_ckpt.runtime.broker.unacked import envelope
+from celery_ckpt.runtime.broker.envelope import address_of, envelope, payload_of, reading_envelope
+from celery_ckpt.runtime.broker.unacked import Unacked
+from celery_ckpt.runtime.current import current_attempt
 
-#: What to do with the envelope of the message that is about to be published.
-Sealed = Callable[[dict[str, Any]], None]
+#: Headers that do not apply to a run any more once it has begun.
+_ONLY_BEFORE_THE_START = ("eta", "expires")
+#: Called with the envelope of the message that is about to be published.
+Action = Callable[[dict[str, Any]], None]
 
-_sending: ContextVar[tuple[str, str, Sealed] | None] = ContextVar("celery_ckpt_sending", default=None)
+_expected: ContextVar[tuple[str, str, Action] | None] = ContextVar("celery_ckpt_publish", default=None)
 
 
-class _NotSent(BaseException):
+class _NotPublished(BaseException):
     """Carries a failure through Celery's signal."""
 
     def __init__(self, reason: BaseException) -> None:
@@ -34,36 +40,76 @@ class _NotSent(BaseException):
         self.reason = reason
 
 
-@contextmanager
-def sending(task_name: str, serializer: str, sealed: Sealed) -> Iterator[None]:
-    """Have ``sealed`` called with the envelope of the next message of that task, before it goes out.
+def publish(app: Celery, envelope: Mapping[str, Any], *, has_begun: bool, instead_of: str = "") -> None:
+    """Publish a run's message again, under its own task id.
 
-    What ``sealed`` raises is raised here, and the message is not sent.
+    ``instead_of`` is the delivery tag of a message that the new one replaces.
+
+    Raises:
+        StoreError: the stored envelope is damaged.
     """
-    token = _sending.set((task_name, serializer, sealed))
+    with reading_envelope():
+        headers = dict(envelope["headers"])
+        if has_begun:
+            headers.update(dict.fromkeys(_ONLY_BEFORE_THE_START))
+        properties = dict(envelope["properties"])
+        exchange, routing_key = address_of(envelope)
+        with app.producer_or_acquire() as producer:
+            producer.publish(
+                payload_of(envelope),
+                headers=headers,
+                exchange=exchange,
+                routing_key=routing_key,
+                content_type=envelope["content_type"],
+                content_encoding=envelope["content_encoding"],
+                retry=True,
+                retry_policy=app.conf.task_publish_retry_policy,
+                **properties,
+            )
+            if instead_of:
+                # The worker that received it may die before it acknowledges it.
+                Unacked(producer.connection).drop(instead_of)
+
+
+def publish_later(task: Any, seconds: float) -> None:
+    """Publish the request that a task is executing again, with a delay. This does not use the store."""
+    request = task.request
+    copy = task.signature_from_request(request, retries=request.retries, countdown=seconds)
+    Task.apply_async(task, copy.args, copy.kwargs, **copy.options)
+
+
+@contextmanager
+def before_publish(task_name: str, serializer: str, action: Action) -> Iterator[None]:
+    """Call ``action`` with the envelope of the next message of this task, before it is published.
+
+    If ``action`` raises, the message is not published, and the exception is raised here.
+    """
+    token = _expected.set((task_name, serializer, action))
     try:
         yield
-    except _NotSent as failure:
+    except _NotPublished as failure:
         raise failure.reason from None
     finally:
-        _sending.reset(token)
+        _expected.reset(token)
 
 
 def _on_publish(sender: str, **message: Any) -> None:
-    _name_parent(message["headers"])
-    expected = _sending.get()
+    _set_parent(message["headers"])
+    expected = _expected.get()
     if expected is None or expected[0] != sender:
         return
-    # Only the next message: others, such as the callbacks of an eager task, are not meant.
-    _sending.set(None)
+    # Only the next message: not those of the callbacks of an eager task, for instance.
+    _expected.set(None)
+    _, serializer, action = expected
+    names = ("body", "headers", "properties", "exchange", "routing_key")
     try:
-        expected[2](_envelope_of(message, expected[1]))
+        action(envelope(serializer=serializer, **{name: message[name] for name in names}))
     except BaseException as error:
-        raise _NotSent(error) from error
+        raise _NotPublished(error) from error
 
 
-def _name_parent(headers: dict[str, Any]) -> None:
-    """Celery looks for the task that sends another one in the thread; async bodies have another one."""
+def _set_parent(headers: dict[str, Any]) -> None:
+    """Celery finds the parent of a message by thread, and an async body runs in another thread."""
     attempt, is_orphan = current_attempt(), headers.get("parent_id", "") is None
     if attempt is not None and is_orphan and headers["id"] != attempt.request.id:
         parent, app = attempt.request, attempt.context.app
@@ -72,11 +118,6 @@ def _name_parent(headers: dict[str, Any]) -> None:
             parent.children.append(app.AsyncResult(headers["id"]))
 
 
-def _envelope_of(message: Mapping[str, Any], serializer: str) -> dict[str, Any]:
-    names = ("body", "headers", "properties", "exchange", "routing_key")
-    return envelope(serializer=serializer, **{name: message[name] for name in names})
-
-
 def connect() -> None:
-    """Listen to Celery."""
-    before_task_publish.connect(_on_publish, weak=False, dispatch_uid="celery_ckpt.sending")
+    """Connect to Celery's signals."""
+    before_task_publish.connect(_on_publish, weak=False, dispatch_uid="celery_ckpt.publisher")

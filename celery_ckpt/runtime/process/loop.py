@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from celery_ckpt.errors import ConfigurationError, RunMisused
-from celery_ckpt.run.current import current_attempt, run_if_any
+from celery_ckpt.run.current import run_if_any
+from celery_ckpt.runtime.current import current_attempt
 
 R = TypeVar("R")
 #: How long a cancelled body may take to clean up.

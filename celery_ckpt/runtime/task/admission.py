@@ -11,7 +11,7 @@ from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.run.control import Unrecorded
 from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
-from celery_ckpt.runtime.broker.publisher import sending
+from celery_ckpt.runtime.broker.publisher import before_publish
 from celery_ckpt.runtime.process.context import AppContext
 
 #: A run that was sent and that nobody has begun so much later is sent again.
@@ -35,7 +35,7 @@ def admitting(
         else:
             _admit(task, agent_id, task_id, envelope, delay)
 
-    return sending(task.name, serializer, sealed)
+    return before_publish(task.name, serializer, sealed)
 
 
 def _admit(task: Any, agent_id: str, task_id: str, envelope: dict[str, Any], delay: float) -> None:

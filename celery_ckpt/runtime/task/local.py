@@ -18,11 +18,12 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Step
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.run.current import current_run, working_for
+from celery_ckpt.run.current import current_run
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.broker.envelope import agent_id_of
+from celery_ckpt.runtime.current import working_for
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.usage import Usage
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar
 
 from celery.app.task import Task
+from celery.canvas import _chain, chord
 from celery.exceptions import Ignore, Reject
 from celery.result import AsyncResult
 from celery.utils import uuid
@@ -16,12 +17,12 @@ from pydantic import BaseModel
 
 from celery_ckpt.errors import CheckpointTooLarge, ConfigurationError, NotJson, RunMisused, StepChanged
 from celery_ckpt.names import checked_name
-from celery_ckpt.run.current import current_request
 from celery_ckpt.run.tool_results import PendingCalls
 from celery_ckpt.runtime.attempt.attempt import attempt_of
 from celery_ckpt.runtime.attempt.execution import execute
 from celery_ckpt.runtime.attempt.time_limit import soft_time_limit
 from celery_ckpt.runtime.broker.envelope import AGENT_HEADER, RECORDED_HEADER
+from celery_ckpt.runtime.current import current_request
 from celery_ckpt.runtime.install import connect
 from celery_ckpt.runtime.process.loop import run_coroutine
 from celery_ckpt.runtime.settings import Settings, seconds
@@ -35,7 +36,6 @@ from celery_ckpt.runtime.task.options import (
     parsed_strategy,
     says_how_long_to_wait,
 )
-from celery_ckpt.runtime.task.replacing import name_apart
 from celery_ckpt.strategies import CheckpointStrategy
 
 P = ParamSpec("P")
@@ -179,9 +179,13 @@ class AgentTask(Task, Generic[P, R]):
             raise Ignore("the retry could not be sent yet") from rejected
 
     def replace(self, sig: Any) -> Any:
-        """Celery's ``replace``. The run ends here; an agent in its place has a name of its own."""
+        """Celery's ``replace``: another task gets this one's task id, and the run ends here.
+
+        Two agents need two histories. The one that takes over is named after the task id and the number
+        of replacements, unless it has a name: the task id alone would find the run that has just ended.
+        """
         if not self.request.is_eager:
-            name_apart(sig, self.request)
+            _name_replacement(sig, self.request)
         return super().replace(sig)
 
 
@@ -199,6 +203,24 @@ def _waiting(body: Callable[..., Any]) -> Callable[..., Any]:
         return value.model_dump(mode="json") if is_wrapped and isinstance(value, BaseModel) else value
 
     return wait
+
+
+def _name_replacement(signature: Any, request: Any) -> None:
+    """Name the agent that is to have the request's task id."""
+    heir = _heir(signature)
+    if not heir.options.get("agent_id"):
+        times = (request.replaced_task_nesting or 0) + 1
+        headers = heir.options.get("headers") or {}
+        heir.options["headers"] = {AGENT_HEADER: f"{request.id}/{times}", **headers}
+
+
+def _heir(signature: Any) -> Any:
+    """The part of a signature whose result is the result of all."""
+    if isinstance(signature, _chain) and signature.tasks:
+        return _heir(signature.tasks[-1])
+    if isinstance(signature, chord) and signature.body is not None:
+        return _heir(signature.body)
+    return signature
 
 
 connect()

@@ -20,7 +20,7 @@ from celery_ckpt.errors import RunNotFound, RunOver, StoreError
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.attempt import attempt_of
-from celery_ckpt.runtime.attempt.settlement import send_next
+from celery_ckpt.runtime.attempt.settlement import publish_next
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.process.context import AppContext
 
@@ -83,7 +83,7 @@ def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) 
         assert run is not None
         how = {"status": status, "error": reason[:10_000], "ended_at": system_clock.now()}
         ended = run.model_copy(update=how)
-        send_next(context, context.store.settle_run(ended, lease))
+        publish_next(context, context.store.settle_run(ended, lease))
     except (RunNotFound, RunOver):
         return
     except StoreError as error:

@@ -13,8 +13,8 @@ import time
 from celery import Celery
 
 from celery_ckpt.runtime import phrases
-from celery_ckpt.runtime.broker.envelope import AGENT_HEADER, RECORDED_HEADER
-from celery_ckpt.runtime.broker.unacked import DAMAGED, Unacked
+from celery_ckpt.runtime.broker.envelope import AGENT_HEADER, DAMAGED, RECORDED_HEADER
+from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.process.lease_renewer import RENEWALS
 from celery_ckpt.runtime.worker.parent import unacknowledged
 

@@ -29,7 +29,8 @@ from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
 from celery_ckpt.records import AgentActivity, Lease, RunRecord, RunStatus, Schedule
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker.envelope import agent_id_of
-from celery_ckpt.runtime.broker.unacked import Unacked, send
+from celery_ckpt.runtime.broker.publisher import publish
+from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.owner import is_dead, is_known_dead
 from celery_ckpt.runtime.worker.prefetched import Fetched
@@ -163,7 +164,7 @@ class Watchdog:
         if not unacked.restore(run.delivery):
             if not run.envelope:
                 return
-            send(self._app, run.envelope, has_begun=run.attempts > 0)
+            publish(self._app, run.envelope, has_begun=run.attempts > 0)
         who = phrases.identity(run)
         if run.status is RunStatus.RUNNING:
             logger.warning(phrases.WORKER_LOST, *who, run.attempts)

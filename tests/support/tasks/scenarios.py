@@ -17,7 +17,7 @@ from typing import Any
 from celery import shared_task
 
 from celery_ckpt import AgentRun, CheckpointEvent, Conversation, EveryN, Message, agent_task, signals
-from celery_ckpt.run.current import current_attempt
+from celery_ckpt.runtime.current import current_attempt
 from tests.support.ledger import here
 from tests.support.tasks.agents import model
 

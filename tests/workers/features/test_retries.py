@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt import Agents, CheckpointStore
-from celery_ckpt.runtime.broker.unacked import send
+from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.process.context import AppContext
 from tests.support.ledger import names
 from tests.support.tasks.retries import (
@@ -88,7 +88,7 @@ def test_an_old_copy_of_the_message_does_not_give_back_a_retry(site: Site) -> No
     store = AppContext.of(site.app).store
     again = much_later.delay(9)
     until(lambda: outcome(again) == "RETRY", 10, "it was tried once, and is to be tried again")
-    send(site.app, copy_of(store, again.id, retries=0, eta=None), has_begun=True)
+    publish(site.app, copy_of(store, again.id, retries=0, eta=None), has_begun=True)
 
     site.ledger.wait_for_call("attempt", 10, again.id, count=2)
     attempts = site.ledger.calls("attempt", again.id)

@@ -85,7 +85,7 @@ def test_the_old_result_of_a_run_is_forgotten_before_it_can_have_a_new_one(
     store = Watched()
     context = AppContext(app, store=store)
     monkeypatch.setattr(AppContext, "of", lambda app: context)
-    monkeypatch.setattr(agents_module, "send", lambda *_, **__: None)
+    monkeypatch.setattr(agents_module, "publish", lambda *_, **__: None)
     envelope = {"headers": {}, "text": "[]"}
     failed = {"status": RunStatus.FAILED, "delivered": True, "envelope": envelope}
     store.add_run(make_run("agent", "run", **failed))

@@ -68,7 +68,7 @@ def test_an_attempt_whose_lease_was_taken_meanwhile_does_not_begin(clock: FakeCl
 def sent_later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """After how many seconds a message is sent again."""
     seconds: list[float] = []
-    monkeypatch.setattr(start, "send_later", lambda task, after: seconds.append(after))
+    monkeypatch.setattr(start, "publish_later", lambda task, after: seconds.append(after))
     return seconds
 
 
@@ -162,8 +162,8 @@ def test_a_delivery_that_can_neither_begin_nor_be_sent_again_goes_back_to_its_qu
         def start_run(self, *args: Any, **kwargs: Any) -> StartResult:
             raise StoreUnavailable(where="there", reason="gone")
 
-    def send_later(task: Any, seconds: float) -> None:
+    def publish_later(task: Any, seconds: float) -> None:
         raise OperationalError("the broker is away too")
 
-    monkeypatch.setattr(start, "send_later", send_later)
+    monkeypatch.setattr(start, "publish_later", publish_later)
     delivered(Away(), monkeypatch, Reject)
