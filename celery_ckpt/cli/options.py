@@ -103,12 +103,12 @@ def agents_of(ctx: click.Context, *, may_make_store: bool = False) -> Agents:
     working directory, must not look like a store without agents.
     """
     from celery_ckpt.runtime.agents.agents import Agents
-    from celery_ckpt.runtime.settings import Settings, is_nobodys
+    from celery_ckpt.runtime.settings import Settings, is_default_app
     from celery_ckpt.stores.registry import missing_path
 
     app = ctx.obj.app
     url = Settings.of(app).store_url
-    if is_nobodys(app) and url is None:
+    if is_default_app(app) and url is None:
         raise Failure(_NO_APP, Code.CONFIGURATION)
     if not may_make_store and (path := missing_path(url or "")):
         raise Failure(_NO_STORE.format(path=path.absolute()), Code.NOT_FOUND)

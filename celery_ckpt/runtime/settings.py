@@ -126,14 +126,14 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise _wrong(error) from None  # what it was given may be a key
 
-    def needed_store_url(self, app: Celery) -> str:
+    def required_store_url(self, app: Celery) -> str:
         """The store's URL. Raises ``ConfigurationError`` if it was not set in that app."""
         if self.store_url is None:
-            raise ConfigurationError(reason=_NO_CURRENT_APP if is_nobodys(app) else _NO_STORE_URL)
+            raise ConfigurationError(reason=_NO_CURRENT_APP if is_default_app(app) else _NO_STORE_URL)
         return self.store_url
 
 
-def is_nobodys(app: Celery) -> bool:
+def is_default_app(app: Celery) -> bool:
     """Is it the app that Celery makes where nobody has named one?"""
     return app.main == _CELERYS_OWN_APP
 

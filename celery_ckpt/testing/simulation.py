@@ -129,10 +129,10 @@ class _Attempt(Attempt):
             self._simulated.where = "after every iteration"
             raise self._stopped("crash_everywhere")
 
-    def release(self, record: RunRecord, due_in: float, *, patience: float | None = None) -> None:
+    def release(self, record: RunRecord, due_in: float, *, retry_seconds: float | None = None) -> None:
         """Release the lease. No message is published: the simulated run makes the next attempt."""
         if not self._store.is_dead:
-            super().release(record, due_in, patience=patience)
+            super().release(record, due_in, retry_seconds=retry_seconds)
             raise _HandedOff
 
 

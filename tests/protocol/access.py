@@ -124,23 +124,23 @@ class SteppingBackend(BaseBackend):
         self._of.world.results.pop(task_id, None)
 
 
-class NoKeeper:
+class NoRenewer:
     """Renews nothing: time only passes where the scheduler says so."""
 
     def __init__(self, store: SteppingStore) -> None:
         self._store = store
 
-    def keep(self, hold: Any) -> None: ...
-    def let_go(self, hold: Any) -> None: ...
-    def is_keeping(self, agent_id: str) -> bool:
+    def add(self, held: Any) -> None: ...
+    def discard(self, held: Any) -> None: ...
+    def is_renewing(self, agent_id: str) -> bool:
         return False
 
-    def unschedule(self, agent_id: str, moment: int) -> None:
-        self._store.unschedule({agent_id: moment})
+    def unschedule(self, agent_id: str, due_at: int) -> None:
+        self._store.unschedule({agent_id: due_at})
 
 
 class AtOnce:
-    """Does at once what is to be done aside: with a thread of its own there would be no schedule."""
+    """Does background work at once: with a thread of its own there would be no schedule."""
 
     def do(self, action: Callable[[], object]) -> None:
         action()

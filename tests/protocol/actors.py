@@ -15,7 +15,7 @@ from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.worker.watchdog import Watchdog
 from tests.protocol.access import (
     AtOnce,
-    NoKeeper,
+    NoRenewer,
     SteppingBackend,
     SteppingBroker,
     SteppingStore,
@@ -42,8 +42,8 @@ class Process:
         self.app._backend = SteppingBackend(self.app, self.store)
         self.context = AppContext(self.app, store=self.store)  # type: ignore[arg-type]
         self.context.owner = f"{name}/-/-/-/-"  # as a process is named that nobody can see
-        self.context.keeper = NoKeeper(self.store)  # type: ignore[assignment]
-        self.context.aside = AtOnce()  # type: ignore[assignment]
+        self.context.lease_renewer = NoRenewer(self.store)  # type: ignore[assignment]
+        self.context.background = AtOnce()  # type: ignore[assignment]
         contexts._contexts[self.app] = self.context
         declare = agent_task(app=self.app, shared=False, name="agent", strategy=EveryN(1), **options)
         self.task = declare(self._body)

@@ -11,7 +11,7 @@ from celery.exceptions import Ignore
 from celery_ckpt.errors import RunOver
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime.agents.cancellation import _settle as settle_cancelled
-from celery_ckpt.runtime.attempt.backend import tell_cancelled
+from celery_ckpt.runtime.attempt.backend import store_cancelled
 from celery_ckpt.runtime.attempt.execution import _finished as finished
 from celery_ckpt.runtime.attempt.settlement import publish_next, settle
 from celery_ckpt.runtime.broker.publisher import before_publish, publish
@@ -22,7 +22,7 @@ from tests.protocol.schedules import CRASH, JUMP, REDELIVER
 
 def _send_before_it_is_released(attempt: Any, run: Any, reason: str) -> BaseException:
     released = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
-    publish(attempt.context.app, released.envelope, has_begun=True, instead_of=attempt.hold.tag)
+    publish(attempt.context.app, released.envelope, has_begun=True, instead_of=attempt.held.tag)
     attempt.release(released, 5.0)
     return Ignore("handed off")
 
@@ -50,14 +50,14 @@ def _count_in_the_message_alone(attempt: Any, envelope: Any, retries: int, delay
 
 def _settle_and_watch_no_more(attempt: Any) -> None:
     context, record = attempt.context, attempt.run_record
-    following = context.store.settle_run(record, attempt.hold.lease)
+    following = context.store.settle_run(record, attempt.held.lease)
     if following is None:
-        context.keeper.unschedule(record.agent_id, attempt.due_at)
+        context.lease_renewer.unschedule(record.agent_id, attempt.due_at)
     publish_next(context, following)
 
 
 def _tell_before_it_is_on_record(context: AppContext, run: RunRecord) -> bool:
-    tell_cancelled(context.app, run)
+    store_cancelled(context.app, run)
     try:
         lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, 10.0)
     except RunOver:
@@ -70,7 +70,7 @@ def _settle_before_it_is_told(context: AppContext, run: RunRecord, lease: Any) -
     cancelled = context.store.run(run.agent_id, run.run_id)
     if cancelled is not None:
         publish_next(context, context.store.settle_run(cancelled, lease))
-    tell_cancelled(context.app, run)
+    store_cancelled(context.app, run)
 
 
 #: What is wrong: what is done instead of what, in which plan, with what before the one thing between,
@@ -138,7 +138,7 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "was tried too often",
     ),
     "a retry is told when the run was cancelled, and nobody looks again": (
-        ("celery_ckpt.runtime.attempt.settlement.tell_outcome_again", lambda attempt: None),
+        ("celery_ckpt.runtime.attempt.settlement.store_outcome_again", lambda attempt: None),
         "cancelled while it is tried again",
         (),
         "cancelled, RETRY, retries 1. is told otherwise",

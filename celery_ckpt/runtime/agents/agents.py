@@ -141,8 +141,8 @@ class Agents:
         Raises:
             AgentNotFound: there is none of that name.
         """
-        standing = self.store.activity(agent_id)
-        run = _present(self.runs(agent_id), standing.active)
+        activity = self.store.activity(agent_id)
+        run = _present(self.runs(agent_id), activity.active)
         history = self.history(agent_id)
         if run is None and not history:
             raise self._no_agent(agent_id)
@@ -152,8 +152,8 @@ class Agents:
         return AgentStatus(
             agent_id=agent_id,
             **run_record,
-            blocked=sum(other.status is RunStatus.BLOCKED for other in standing.open),
-            owner=standing.holder.owner if standing.holder else None,
+            blocked=sum(other.status is RunStatus.BLOCKED for other in activity.open),
+            owner=activity.holder.owner if activity.holder else None,
             iteration=latest.iteration if latest else None,
             checkpointed_at=latest.created_at if latest else None,
             checkpoints=len(history),
@@ -396,7 +396,7 @@ class Agents:
 
     @property
     def _where(self) -> str:
-        return without_password(self._context.settings.needed_store_url(self._app))
+        return without_password(self._context.settings.required_store_url(self._app))
 
 
 def _present(runs: builtins.list[RunRecord], active: str | None) -> RunRecord | None:

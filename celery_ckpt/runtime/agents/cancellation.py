@@ -11,7 +11,7 @@ from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.run.position import metadata_of_run
 from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import phrases
-from celery_ckpt.runtime.attempt.backend import CANCELLED, tell_cancelled
+from celery_ckpt.runtime.attempt.backend import CANCELLED, store_cancelled
 from celery_ckpt.runtime.attempt.settlement import publish_next
 from celery_ckpt.runtime.process.context import AppContext
 
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
     """End all runs of an agent that have not ended; returns their ids."""
-    standing = context.store.activity(agent_id)
-    if standing.open:
+    activity = context.store.activity(agent_id)
+    if activity.open:
         # Whoever dies in the midst of it leaves the rest to a watchdog.
         context.store.schedule(agent_id, context.settings.lease_ttl)
     # The active one last: until it is settled, none of the others can begin.
-    runs = sorted(standing.open, key=lambda run: run.run_id == standing.active)
+    runs = sorted(activity.open, key=lambda run: run.run_id == activity.active)
     return [run.run_id for run in runs if _is_cancelled(context, run)]
 
 
@@ -46,7 +46,7 @@ def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
 def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
     if lease is not None:
         _tidy(context, run, lease)
-    tell_cancelled(context.app, run)
+    store_cancelled(context.app, run)
     cancelled = context.store.run(run.agent_id, run.run_id)
     if cancelled is not None:
         ended = cancelled.model_copy(update={"ended_at": system_clock.now()})

@@ -45,9 +45,9 @@ class Attempt:
     queue_errors: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, TaskPredicate)
 
     def __init__(
-        self, context: AppContext, task: Any, run_record: RunRecord, hold: HeldLease, due_at: int
+        self, context: AppContext, task: Any, run_record: RunRecord, held: HeldLease, due_at: int
     ) -> None:
-        self.context, self.task, self.hold = context, task, hold
+        self.context, self.task, self.held = context, task, held
         #: What was delivered: a body's own threads do not see it.
         self.request = task.request
         #: The run's record as this attempt knows it.
@@ -90,7 +90,7 @@ class Attempt:
 
     def record(self, step: Step, paid: Usage) -> None:
         """Keep a step, and raise what the run was paid for."""
-        store, lease = self.context.store, self.hold.lease
+        store, lease = self.context.store, self.held.lease
         self.write(lambda: store.record_step(step, lease, paid=paid or None))
         self._has_recorded = True
 
@@ -132,7 +132,7 @@ class Attempt:
             self.save(run, now)
 
     def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
-        self.fenced(lambda: self.context.store.save(checkpoint, self.hold.lease))
+        self.fenced(lambda: self.context.store.save(checkpoint, self.held.lease))
         self._saved = self._latest = checkpoint
         self.emit_signal(signals.checkpoint_saved, run, checkpoint=checkpoint)
         needless = run.resumes_beyond(checkpoint)
@@ -140,7 +140,7 @@ class Attempt:
             self._drop_steps(run, needless)
 
     def _drop_steps(self, run: AgentRun, last: int) -> None:
-        store, lease = self.context.store, self.hold.lease
+        store, lease = self.context.store, self.held.lease
         try:
             self.fenced(
                 lambda: store.drop_steps(run.agent_id, run.run_id, first=1, last=last, lease=lease)
@@ -151,7 +151,7 @@ class Attempt:
 
     def check(self, run: AgentRun) -> None:
         """Raise if the run must stop now."""
-        if self.hold.is_lost:
+        if self.held.is_lost:
             raise Fenced
         if drain.is_on and self.context.settings.hand_off:
             raise self._stopped("the worker is shutting down")
@@ -183,11 +183,11 @@ class Attempt:
         who = phrases.identity(self.run_record)
         logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
 
-    def is_to_go(self, error: BaseException) -> bool:
+    def should_hand_off(self, error: BaseException) -> bool:
         """Is the run to be handed off instead of being retried after that?"""
-        return self.stop is not None or self.is_time_to_go(error)
+        return self.stop is not None or self.should_hand_off_at_limit(error)
 
-    def is_time_to_go(self, error: BaseException) -> bool:
+    def should_hand_off_at_limit(self, error: BaseException) -> bool:
         """Is that a soft time limit, at which the run is to be handed off?"""
         is_wanted = self.context.settings.hand_off_on_time_limit
         return is_wanted and isinstance(error, SoftTimeLimitExceeded)
@@ -204,15 +204,15 @@ class Attempt:
         """Do a write, waiting for a store that is away. Raises ``Fenced`` if the lease is lost."""
         return self.fenced(lambda: retry_while_unavailable(action, 2 * self.context.settings.lease_ttl))
 
-    def release(self, record: RunRecord, due_in: float, *, patience: float | None = None) -> None:
+    def release(self, record: RunRecord, due_in: float, *, retry_seconds: float | None = None) -> None:
         """Give up the lease, with the run as it is now; a watchdog sends it if nobody begins it.
 
         Raises:
             Fenced: the lease was lost before.
         """
-        self.context.keeper.let_go(self.hold)
-        store, lease = self.context.store, self.hold.lease
-        seconds = 2 * self.context.settings.lease_ttl if patience is None else patience
+        self.context.lease_renewer.discard(self.held)
+        store, lease = self.context.store, self.held.lease
+        seconds = 2 * self.context.settings.lease_ttl if retry_seconds is None else retry_seconds
         if not retry_while_unavailable(
             lambda: store.release(lease, run=record, due_in=due_in), seconds
         ):
@@ -224,7 +224,7 @@ class Attempt:
         try:
             return action()
         except LeaseError as error:
-            self.hold.lose()
+            self.held.lose()
             raise Fenced from error
 
 

@@ -1,4 +1,4 @@
-"""Task states that Celery does not keep by itself, or would keep at the wrong time."""
+"""Task states that Celery does not store in the result backend, or stores at the wrong time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from celery_ckpt.runtime.broker.envelope import DAMAGED, content_of
 
 logger = logging.getLogger(__name__)
 
-#: What a cancelled run's result says.
+#: The text of a cancelled run's result.
 CANCELLED = "cancelled"
-_UNDER_WAY = (states.STARTED, states.RETRY)
+_UNFINISHED = (states.STARTED, states.RETRY)
 _OUTCOMES = {
     states.SUCCESS: RunStatus.SUCCEEDED,
     states.FAILURE: RunStatus.FAILED,
@@ -30,45 +30,45 @@ _OUTCOMES = {
 }
 
 
-def tells_started(task: Any) -> bool:
-    """Is STARTED to be kept?"""
-    tracks = task.app.conf.task_track_started if task.tracks_start is None else task.tracks_start
-    return bool(tracks) and keeps_result(task)
-
-
 def keeps_result(task: Any) -> bool:
-    """Does somebody want to know how the task ends?"""
+    """True unless the result of the task is ignored."""
     return not (task.ignore_result or task.request.ignore_result)
 
 
-def tell_started(task: Any) -> None:
-    """STARTED, if that is to be kept: by Celery's own means it would replace the outcome of a run that
-    has ended, whenever a late copy of its message is delivered.
+def store_started(task: Any) -> None:
+    """Store STARTED, if the task tracks it.
+
+    Celery itself would store it for every delivery, and so replace the outcome of a run that has ended
+    when a late copy of its message is delivered.
     """
     request = task.request
-    if not tells_started(task):
+    tracks = task.app.conf.task_track_started if task.tracks_start is None else task.tracks_start
+    if not (tracks and keeps_result(task)):
         return
     where = {"pid": os.getpid(), "hostname": request.hostname}
     try:
         task.backend.store_result(request.id, where, states.STARTED, request=request)
     except Exception as error:
-        # Nobody's work depends on being watched.
-        who = phrases.identity_of_request(task)
-        logger.warning(phrases.STATE_NOT_STORED, *who, states.STARTED, error)
+        # The run does not depend on it.
+        identity = phrases.identity_of_request(task)
+        logger.warning(phrases.STATE_NOT_STORED, *identity, states.STARTED, error)
 
 
-def tell_cancelled(app: Celery, run: RunRecord) -> None:
-    """REVOKED; a chord that waits for the task hears of it, unless nobody can read the message."""
-    tell = partial(app.backend.mark_as_revoked, run.run_id, CANCELLED, store_result=True)
+def store_cancelled(app: Celery, run: RunRecord) -> None:
+    """Store REVOKED. A chord that waits for the task gets it too, unless the message is unreadable."""
+    mark = partial(app.backend.mark_as_revoked, run.run_id, CANCELLED, store_result=True)
     try:
-        tell(request=_request(app, run))
+        mark(request=_request(app, run))
     except (*DAMAGED, DecodeError) as error:
         logger.warning(phrases.MESSAGE_DAMAGED, *phrases.identity(run), type(error).__name__)
-        tell()
+        mark()
 
 
-def tell_again(app: Celery, run: RunRecord) -> None:
-    """How a run has ended, if it has. Nobody is called back: that is done by whoever ended it."""
+def store_outcome(app: Celery, run: RunRecord) -> None:
+    """Store the recorded outcome of a run, if it has ended.
+
+    This does not call callbacks: the process that ended the run does.
+    """
     if run.status is RunStatus.SUCCEEDED:
         app.backend.store_result(run.run_id, from_record(run), states.SUCCESS)
     elif run.status is RunStatus.CANCELLED:
@@ -77,25 +77,25 @@ def tell_again(app: Celery, run: RunRecord) -> None:
         app.backend.store_result(run.run_id, failure_of(run), states.FAILURE)
 
 
-def tell_unless_told(app: Celery, run: RunRecord) -> None:
-    """The same, unless the result says so: an exception says more than what is on record of it."""
+def store_outcome_if_missing(app: Celery, run: RunRecord) -> None:
+    """Store the recorded outcome, unless there is one: an exception says more than its record."""
     if isinstance(app.backend, DisabledBackend):
         return
     if app.backend.get_state(run.run_id) not in states.READY_STATES:
-        tell_again(app, run)
+        store_outcome(app, run)
 
 
-def tell_if_missed(task: Any, run: RunRecord) -> None:
-    """Of a run that has ended the result may still say otherwise: whoever told that, too late, died."""
+def store_outcome_if_stale(task: Any, run: RunRecord) -> None:
+    """Replace a stale STARTED or RETRY of a run that has ended."""
     try:
-        if keeps_result(task) and task.backend.get_state(run.run_id) in _UNDER_WAY:
-            tell_again(task.app, run)
+        if keeps_result(task) and task.backend.get_state(run.run_id) in _UNFINISHED:
+            store_outcome(task.app, run)
     except Exception as error:
         logger.info(phrases.RESULT_NOT_READ, *phrases.identity(run), error)
 
 
-def told_outcome(task: Any) -> RunStatus | None:
-    """How its run has ended, if the result says so; ``None`` if there are no results."""
+def stored_outcome(task: Any) -> RunStatus | None:
+    """Return how the run has ended by its result; ``None`` if it has not, or has no result."""
     try:
         return _OUTCOMES.get(task.backend.get_state(task.request.id))
     except Exception as error:

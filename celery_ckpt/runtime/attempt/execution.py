@@ -1,15 +1,15 @@
-"""What becomes of a delivery: from the message to the outcome that Celery is given.
+"""How a delivery becomes an outcome for Celery.
 
 RESUME  delivery -> start (lease, attempt) -> load latest, steps -> body(run) -> outcome -> settle
 
-    a duplicate, a settled run, one that waits     dropped: Celery acknowledges, nothing is stored
-    finished, but Celery never got the outcome     the recorded outcome, through Celery
+    a duplicate, a settled or blocked run          dropped: Celery acknowledges and stores nothing
+    ended, but Celery never got the outcome        the recorded outcome, through Celery
     the body returns or fails                      one write (checkpoint, result, status), then Celery
     hand-off                                       save, release, publish, acknowledge
-    fenced                                         dropped: somebody else works on it
-    the process is being ended                     released; the broker or the watchdog brings it back
-    the store is away at the end of it             sent again: what is not on record has not happened
-    a soft time limit outside the body             before it: handed off; after it: without effect
+    the lease is lost                              dropped: another attempt has the run
+    the process is being terminated                released; the broker or the watchdog requeues the run
+    the store is unavailable at the end            published again: only what is on record has happened
+    a soft time limit outside the body             before it: handed off; after it: no effect
 
 Why the writes are in this order: docs/explanation/decisions.md.
 """
@@ -37,14 +37,14 @@ from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
-from celery_ckpt.runtime.attempt.backend import keeps_result, tell_cancelled, tell_started
+from celery_ckpt.runtime.attempt.backend import keeps_result, store_cancelled, store_started
 from celery_ckpt.runtime.attempt.results import (
     as_record,
     failure_of,
     from_record,
     refuse_what_celery_cannot_keep,
 )
-from celery_ckpt.runtime.attempt.settlement import tell_outcome_again
+from celery_ckpt.runtime.attempt.settlement import store_outcome_again
 from celery_ckpt.runtime.attempt.start import (
     LATER_SECONDS,
     UNREADABLE_HERE,
@@ -60,21 +60,21 @@ from celery_ckpt.strategies import Never
 
 logger = logging.getLogger(__name__)
 
-#: A run that was handed back and that nobody has begun so much later is sent again.
-_UNCLAIMED_SECONDS = 5.0
-#: One whose process was ended: the broker brings most of them back by itself.
-_INTERRUPTED_SECONDS = 2.0
+#: After how many seconds the watchdog requeues a run that was handed off, if no worker has begun it.
+_REQUEUE_AFTER = 5.0
+#: The same for a run whose process was terminated: the broker redelivers most of them by itself.
+_REQUEUE_INTERRUPTED_AFTER = 2.0
 
-#: With what a pool ends a body: the code with which the child of a prefork pool exits at SIGTERM, and
-#: the exception of a greenlet, which cannot be imported where there are none.
+#: How a pool terminates a body: the exit code of a prefork child at SIGTERM, and the exception of a
+#: greenlet, by name, because it cannot be imported without greenlets.
 _TERMINATED, _KILLED_GREENLET = -(256 - signal.SIGTERM), "GreenletExit"
 
-#: How much is kept of the text of an error.
+#: How many characters of an error's text are recorded.
 _LONGEST_ERROR = 10_000
 
 
 def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Work on what was delivered. Returns or raises what Celery is to know."""
+    """Execute what was delivered. Return or raise the outcome for Celery."""
     attempt = start(task)
     if attempt.run_record.status.is_final:
         return _delivered_again(attempt)
@@ -83,21 +83,21 @@ def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     refusal = refusal_of(task)
     if refusal is not None:
         raise _outcome(attempt, None, refusal)
-    tell_started(task)
+    store_started(task)
     return work(attempt, lambda: task.run(*args, **kwargs))
 
 
 def _delivered_again(attempt: Attempt) -> Any:
-    """Give Celery what it did not get, or did not keep."""
+    """Give Celery the recorded outcome, which it did not get or could not store."""
     record = attempt.run_record
     if record.status is RunStatus.SUCCEEDED:
         return from_record(record)
     if record.status is RunStatus.CANCELLED:
-        tell_cancelled(attempt.context.app, record)
-        # Whoever cancelled it did not live to say when.
+        store_cancelled(attempt.context.app, record)
+        # The process that cancelled it died before it recorded the time.
         attempt.run_record = record.model_copy(update={"ended_at": system_clock.now()})
         attempt.is_announced = True
-        raise Ignore("it was cancelled")
+        raise Ignore("the run was cancelled")
     raise failure_of(record)
 
 
@@ -106,32 +106,32 @@ def _stalled(record: RunRecord) -> RunStalled:
 
 
 def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
-    """Execute a body, and put on record how that ends. Returns or raises what Celery is to know."""
+    """Execute a body and record how it ends. Return or raise the outcome for Celery."""
     run: AgentRun | None = None
     try:
         run = load_run(attempt)
         attempt.emit_signal(signals.agent_resumed if run.resumed else signals.agent_started, run)
-        with working_for(run, attempt), soft_time_limit.interrupting():
+        with working_for(run, attempt), soft_time_limit.enabled():
             attempt.has_begun = True
             value = body()
         if attempt.stop is not None:
-            raise attempt.stop  # something in the body has caught it
+            raise attempt.stop  # the body has caught it
         return _finished(attempt, run, value)
     except BaseException as error:
         if run is not None:
             run.explain(error)
         outcome = _outcome(attempt, run, error)
         if outcome is error:
-            raise  # as it was raised: "from" would hide the error that was being handled
+            raise  # unchanged: "from" would hide the error that was being handled
         raise outcome from error.__cause__
 
 
 def _outcome(attempt: Attempt, run: AgentRun | None, error: BaseException) -> BaseException:
-    """What Celery is to know of an exception, if it can be put on record."""
+    """Return the outcome for Celery of an exception, after recording it."""
     try:
         return _translated(attempt, run, error)
     except (CheckpointError, Unrecorded) as refusal:
-        # Whether the store is away, or refuses: nobody hears of what is not on record.
+        # The store is unavailable or refuses: no outcome is reported that is not on record.
         return _unrecorded(attempt, refusal)
 
 
@@ -139,11 +139,11 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
     control = found(error)
     if isinstance(control, Unrecorded) or (run is None and isinstance(error, StoreUnavailable)):
         raise control or error
-    if isinstance(control, Fenced) or attempt.hold.is_lost:
+    if isinstance(control, Fenced) or attempt.held.is_lost:
         return _fenced(attempt, run)
     if isinstance(control, HandOff):
         return _handed_off(attempt, run, str(control))
-    if attempt.is_time_to_go(error):
+    if attempt.should_hand_off_at_limit(error):
         return _out_of_time(attempt, run)
     if isinstance(error, Retry):
         return error  # released by AgentTask.retry, just before its message was published
@@ -152,7 +152,7 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
     if isinstance(error, Ignore | Reject):
         return _left(attempt, run, error)
     if attempt.stop is not None and isinstance(error, Exception):
-        return _handed_off(attempt, run, str(attempt.stop))  # it came of catching that
+        return _handed_off(attempt, run, str(attempt.stop))  # the body caught it, and then failed
     if isinstance(error, UNREADABLE_HERE):
         return _put_back(attempt, error)
     if isinstance(error, Exception):
@@ -165,7 +165,7 @@ def _translated(attempt: Attempt, run: AgentRun | None, error: BaseException) ->
 
 def _finished(attempt: Attempt, run: AgentRun, value: Any) -> Any:
     run.flush_tool_results()
-    # Celery gets what is on record, as whoever asks later does.
+    # Celery gets the redacted value, like every later reader of the record.
     value = attempt.context.redaction.value(value, "result")
     refuse_what_celery_cannot_keep(attempt.task, value)
     _end(attempt, run, RunStatus.SUCCEEDED, result=as_record(value))
@@ -186,8 +186,9 @@ def _failed(attempt: Attempt, run: AgentRun | None, error: Exception) -> BaseExc
 
 
 def _left(attempt: Attempt, run: AgentRun | None, error: Ignore | Reject) -> BaseException:
-    """The body wants Celery to forget the task (``Ignore``, ``replace``): the run is over too. To
-    Celery a message that was rejected for good is a failure.
+    """End the run of a body that has Celery forget its task (``Ignore``, ``replace``).
+
+    A message that was rejected without requeueing is a failure, as it is to Celery.
     """
     try:
         if isinstance(error, Reject):
@@ -202,11 +203,11 @@ def _left(attempt: Attempt, run: AgentRun | None, error: Ignore | Reject) -> Bas
 
 
 def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: Any) -> None:
-    """One write: the last checkpoint, the result, the status. The lease is kept until it is settled."""
+    """Write checkpoint, result and status at once. The lease is kept until the run is settled."""
     ended = {"status": status, "ended_at": system_clock.now(), **outcome}
     record = attempt.run_record.model_copy(update=ended)
-    store, lease = attempt.context.store, attempt.hold.lease
-    # A failure is resumed from the last checkpoint: what came after it may be what is wrong.
+    store, lease = attempt.context.store, attempt.held.lease
+    # A failed run is resumed from its last checkpoint: what came after it may be the cause.
     is_kept = status is RunStatus.SUCCEEDED and not isinstance(attempt.strategy, Never)
     try:
         last = run.snapshot() if run is not None and is_kept else None
@@ -215,15 +216,17 @@ def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: A
         else:
             attempt.write(lambda: store.save(last, lease, run=record))
             attempt.emit_signal(signals.checkpoint_saved, run, checkpoint=last)
-    except StoreUnavailable as away:
-        raise Unrecorded(str(away)) from away
+    except StoreUnavailable as unavailable:
+        raise Unrecorded(str(unavailable)) from unavailable
     attempt.run_record = record
     attempt.emit_signal(signals.agent_finished, run, record=record)
 
 
 def _out_of_time(attempt: Attempt, run: AgentRun | None) -> BaseException:
-    """In the midst of something: a body that works by its own hand has its last checkpoint. One that
-    got nowhere counts as one that died: a call that is too long for the limit must not go on for ever.
+    """Hand off at the soft time limit, which may have interrupted anything.
+
+    A body with manual checkpoints keeps its last one. An attempt without progress counts as one that
+    died: a call that takes longer than the limit must not be repeated forever.
     """
     status = RunStatus.QUEUED if attempt.has_progressed else RunStatus.RUNNING
     is_saved = attempt.has_progressed and run is not None and not run.is_manual
@@ -250,76 +253,79 @@ def _handed_off(
         ):
             attempt.save_as_it_is(run)
         released = attempt.run_record.model_copy(update={"status": status})
-        attempt.release(released, _UNCLAIMED_SECONDS)
+        attempt.release(released, _REQUEUE_AFTER)
     except Fenced:
         return _fenced(attempt, run)
     except (CheckpointTooLarge, RedactionFailed, ValueError) as error:
-        return _failed(attempt, run, error)  # its state is nothing that could be saved
+        return _failed(attempt, run, error)  # the state of the run cannot be saved
     iteration = phrases.UNKNOWN if run is None else run.iteration
     logger.info(phrases.HANDED_OFF, *phrases.identity(released), iteration, reason)
     attempt.emit_signal(signals.agent_handed_off, run, reason=reason)
     try:
-        app, tag = attempt.context.app, attempt.hold.tag
+        app, tag = attempt.context.app, attempt.held.tag
         publish(app, released.envelope, has_begun=True, instead_of=tag)
     except Exception as error:
-        logger.warning(phrases.NOT_SENT, *phrases.identity(released), error)
+        logger.warning(phrases.NOT_PUBLISHED, *phrases.identity(released), error)
     return Ignore(f"handed off: {reason}")
 
 
 def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
-    attempt.context.keeper.let_go(attempt.hold)
+    attempt.context.lease_renewer.discard(attempt.held)
     run_record = attempt.run_record
     logger.warning(phrases.LEASE_LOST, *phrases.identity(run_record), run_record.attempts)
     attempt.emit_signal(signals.lease_lost, run)
     if keeps_result(attempt.task):
-        tell_outcome_again(attempt)  # STARTED, or a state that the body told, may have come after it
+        store_outcome_again(attempt)  # the outcome may have been overwritten by STARTED or the body
     return Ignore("another attempt has taken over")
 
 
 def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
-    """To the store this attempt has died. It is made good by the message or, if that gets lost or comes
-    before the lease has ended, by a watchdog.
+    """Publish the run again: to the store, this attempt has died.
+
+    If the message is lost, or is delivered before the lease has expired, the watchdog requeues the run.
     """
-    attempt.context.keeper.let_go(attempt.hold)
+    attempt.context.lease_renewer.discard(attempt.held)
     who = phrases.identity(attempt.run_record)
     logger.error(phrases.NOT_RECORDED, *who, refusal)
     try:
         publish_later(attempt.task, LATER_SECONDS)
     except Exception as error:
-        logger.warning(phrases.NOT_SENT, *who, error)
-    return Ignore("how it ended could not be recorded")
+        logger.warning(phrases.NOT_PUBLISHED, *who, error)
+    return Ignore("the outcome could not be recorded")
 
 
 def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:
-    """Another worker may be able to read it, and this one after a deploy: a watchdog sends it."""
+    """Release a run that this worker cannot read; the watchdog requeues it for others."""
     logger.error(phrases.CANNOT_CONTINUE, *phrases.identity(attempt.run_record), error)
     try:
         queued = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
-        attempt.release(queued, _UNCLAIMED_SECONDS)
+        attempt.release(queued, _REQUEUE_AFTER)
     except Fenced:
         return _fenced(attempt, None)
-    return Ignore("it cannot be read here")
+    return Ignore("the run cannot be read here")
 
 
 def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
-    """The process is being ended, by a cold shutdown, a revocation or a hard time limit: only the
-    parent knows which. It may have a tenth of a second left. Or the body itself wants to end it: unless
-    somebody shuts down that is an attempt that died, or it would go on so for ever.
+    """Release the run of a process that is being terminated.
+
+    The cause is a cold shutdown, a revocation or a hard time limit: only the parent knows which. The
+    process may have a tenth of a second left. Or the body itself exits: outside a shutdown that counts
+    as an attempt that died, otherwise the run would be repeated forever.
     """
     is_wanted = drain.is_on or isinstance(error, Reject) or _is_cancelled(attempt, error)
     status = RunStatus.QUEUED if is_wanted else RunStatus.RUNNING
     released = attempt.run_record.model_copy(update={"status": status})
     try:
-        attempt.release(released, _INTERRUPTED_SECONDS, patience=0)
+        attempt.release(released, _REQUEUE_INTERRUPTED_AFTER, retry_seconds=0)
     except BaseException as failure:
         logger.warning(phrases.LEASE_NOT_RELEASED, *phrases.identity(released), failure)
     return error
 
 
 def _is_cancelled(attempt: Attempt, error: BaseException) -> bool:
-    """Does Celery end it because the worker has lost its connection to the broker?
+    """True if Celery may have cancelled the task because the worker lost its broker connection.
 
-    Its pool then ends the attempt as at a revocation, of which the parent makes a record of its own.
+    The pool then terminates the attempt as at a revocation, which the parent records itself.
     """
     is_possible = attempt.context.app.conf.worker_cancel_long_running_tasks_on_connection_loss
     return bool(is_possible) and (

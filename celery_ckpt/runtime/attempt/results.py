@@ -1,4 +1,4 @@
-"""A run's result, as its record keeps it: JSON as it is, and what kombu's JSON adds to it marked."""
+"""A run's result in its record: plain JSON as it is, and other values in kombu's JSON, marked."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from celery_ckpt.errors import NotJson, RunFailed
 from celery_ckpt.json_values import plain
 from celery_ckpt.records import RunRecord
 
-#: Stands for a value that is not plain JSON (a date, a UUID): its text in kombu's JSON.
+#: Marks a value that is not plain JSON (a date, a UUID); it is stored as text in kombu's JSON.
 _KOMBU = "ckpt:kombu-json"
-#: Stands for a value that not even that can hold: another result serializer may.
+#: Marks a value that is not stored: kombu's JSON cannot hold it, another serializer may.
 _UNKNOWN = "ckpt:not-json"
 
 
 def as_record(value: Any) -> Any:
-    """What the record keeps of a result."""
+    """Return what the record stores for a result."""
     try:
         kept = plain(value, "result")
         return kept if not _is_marked(kept) else {_KOMBU: json.dumps(kept)}
@@ -30,39 +30,37 @@ def as_record(value: Any) -> Any:
 
 
 def refuse_what_celery_cannot_keep(task: Any, value: Any) -> None:
-    """Raise now what Celery would raise once the run counts as a success.
+    """Raise now what Celery would raise after the run was recorded as a success.
 
     Raises:
-        EncodeError: the serializer of results cannot write it.
+        EncodeError: the result serializer cannot write the value.
     """
     is_wanted = not (task.ignore_result or task.request.ignore_result)
-    if is_wanted and _is_unknown(as_record(value)) and not isinstance(task.backend, DisabledBackend):
+    kept = as_record(value)
+    is_unknown = isinstance(kept, dict) and kept.keys() == {_UNKNOWN}
+    if is_wanted and is_unknown and not isinstance(task.backend, DisabledBackend):
         task.backend.encode(value)
 
 
 def from_record(record: RunRecord) -> Any:
-    """The result that a record keeps.
+    """Return the result that a record stores.
 
     Raises:
-        RunFailed: it could not be kept.
+        RunFailed: the record could not store it.
     """
     kept = record.result
     if not _is_marked(kept):
         return kept
     if _KOMBU in kept:
         return json.loads(kept[_KOMBU])
-    reason = f"it succeeded, but its result, of type {kept[_UNKNOWN]}, is not JSON and was not kept"
+    reason = f"it succeeded, but its result of type {kept[_UNKNOWN]} is not JSON and was not stored"
     raise RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
 
 
 def failure_of(record: RunRecord) -> RunFailed:
-    """The failure that a record keeps: of the exception, only its text."""
+    """Return the failure that a record stores: the text of the exception."""
     reason = record.error or "for a reason that was not recorded"
     return RunFailed(agent_id=record.agent_id, run_id=record.run_id, reason=reason)
-
-
-def _is_unknown(kept: Any) -> bool:
-    return isinstance(kept, dict) and kept.keys() == {_UNKNOWN}
 
 
 def _is_marked(value: Any) -> bool:

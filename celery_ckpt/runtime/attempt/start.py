@@ -1,4 +1,9 @@
-"""From a delivery to an attempt: is it this run's turn, and may this worker work on it?"""
+"""From a delivery to an attempt with its run: the lease, the latest checkpoint, the recorded steps.
+
+A delivery starts an attempt only if it is the turn of its run and no live process has the lease of the
+agent. Otherwise it is dropped, if the run can be published again from its record; or it is published
+later, because this message is the only copy.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +26,13 @@ from celery_ckpt.errors import (
     StoreError,
 )
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, RunStatus, StartResult
+from celery_ckpt.records import Lease, RunRecord, StartResult
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.attempt.attempt import Attempt
-from celery_ckpt.runtime.attempt.backend import tell_if_missed, told_outcome
+from celery_ckpt.runtime.attempt.backend import store_outcome_if_stale, stored_outcome
 from celery_ckpt.runtime.attempt.settlement import settle
 from celery_ckpt.runtime.broker.envelope import (
     RECORDED_HEADER,
@@ -43,42 +48,45 @@ from celery_ckpt.runtime.process.retry import retry_while_unavailable
 
 logger = logging.getLogger(__name__)
 
-#: A delivery that finds the store away, or cannot even be recorded, comes back after so long.
+#: After how many seconds a delivery returns whose store is unavailable or that cannot be recorded yet.
 LATER_SECONDS = 5.0
-#: One that finds its agent in the hands of a tool.
+#: After how many seconds a delivery returns whose agent is locked by a tool.
 _SOON_SECONDS = 1.0
-#: What another worker may be able to read, and this one after a deploy or a ``rekey``.
+#: Another worker may be able to read it, and so may this one after a deploy or a ``rekey``.
 UNREADABLE_HERE = (EncryptionKeyMissing, NotEncrypted, SchemaTooNew)
 
 
 class _Busy(Exception):
-    """Somebody works for the agent now."""
+    """Another process has the lease of the agent."""
 
 
 class _InRepair(_Busy):
-    """Somebody has the agent who works on none of its runs: an import, a ``rekey``."""
+    """A tool has the lease of the agent: an import or a ``rekey``."""
 
 
 def start(task: Any) -> Attempt:
-    """Begin an attempt at what was delivered.
+    """Begin an attempt at the run that was delivered.
 
     Raises:
         Ignore: there is nothing to do; Celery acknowledges the message and stores nothing.
-        Reject: nor can it be done later, as yet; Celery gives the message back.
+        Reject: it cannot be published again either; Celery gives the message back to the broker.
     """
     context = AppContext.of(task.app)
     try:
-        return _started_unless_busy(context, task)
+        try:
+            return _started(context, task)
+        except _Busy as busy:
+            raise _duplicate(context, task, busy) from busy
     except CheckpointTooLarge:
-        raise  # a message that was sent past the store, and that no store can hold
+        raise  # the message was not sent by AgentTask.apply_async, and no store can hold it
     except (StoreError, ConfigurationError) as error:
         logger.error(phrases.CANNOT_START, *phrases.identity_of_request(task), error)
-        reason = "the store is away, refuses, or cannot be read here"
+        reason = "the store is unavailable, refuses the run, or cannot be read here"
         raise _put_off(task, LATER_SECONDS, reason) from error
 
 
 def _put_off(task: Any, seconds: float, reason: str) -> Ignore | Reject:
-    """Send it later; if the broker is away too, let Celery give the message back to it."""
+    """Publish the message again with a delay; without a broker, let Celery give it back."""
     try:
         publish_later(task, seconds)
     except OperationalError as error:
@@ -87,16 +95,11 @@ def _put_off(task: Any, seconds: float, reason: str) -> Ignore | Reject:
     return Ignore(reason)
 
 
-def _started_unless_busy(context: AppContext, task: Any) -> Attempt:
-    try:
-        return _started(context, task)
-    except _Busy as busy:
-        raise _duplicate(context, task, busy) from busy
-
-
 def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore | Reject:
-    """Drop what a watchdog could send again: that is on record, envelope and all. Else it is only in
-    this message: of one whose record was deleted, whoever began it may not live to keep its envelope.
+    """Drop the delivery if the watchdog can publish the run again, from an envelope on record.
+
+    Otherwise this message may be the only copy. If the record was deleted, the process that has begun
+    the run may die before it has stored the envelope again.
     """
     reason = f"{busy} works for the agent"
     if isinstance(busy, _InRepair):
@@ -108,56 +111,10 @@ def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore | Reject:
 
 
 def _started(context: AppContext, task: Any) -> Attempt:
-    run = _delivered(task)
-    begun = _begun(context, run)
-    if begun.lease is None:
-        raise _nothing_to_do(task, begun.run)
-    hold = HeldLease(begun.lease, run.delivery, phrases.identity(begun.run))
-    attempt = Attempt(context, task, begun.run, hold, begun.due_at)
-    context.keeper.keep(hold)
-    task.request.ckpt_attempt = attempt
-    # What the message says is old if it was delivered more than once.
-    task.request.retries = max(task.request.retries, begun.run.retries)
-    if not begun.run.has_envelope:
-        _seal_or_end(attempt)
-    return attempt
-
-
-def _nothing_to_do(task: Any, run: RunRecord) -> Ignore | Reject:
-    """Not now: it is settled, or it waits and is sent when its turn comes, if that is possible."""
-    if run.is_settled:
-        tell_if_missed(task, run)
-        return Ignore("it is settled")
-    if not run.has_envelope:
-        return _put_off(task, LATER_SECONDS, "it waits for its turn, and only in this message")
-    return Ignore("it waits for its turn")
-
-
-def _seal_or_end(attempt: Attempt) -> None:
-    try:
-        outcome = told_outcome(attempt.task)
-        if outcome is not None:
-            raise _over(attempt, outcome)
-        _seal(attempt)
-    except BaseException:
-        # Nobody works on it: a lease that is kept all the same would never end.
-        attempt.context.keeper.let_go(attempt.hold)
-        raise
-
-
-def _over(attempt: Attempt, outcome: RunStatus) -> Ignore:
-    """The agent was deleted while this message, or a copy of it, was on its way."""
-    ended = {"status": outcome, "ended_at": system_clock.now()}
-    attempt.run_record = attempt.run_record.model_copy(update=ended)
-    settle(attempt)
-    return Ignore(f"it has {outcome}" if outcome is not RunStatus.CANCELLED else "it was cancelled")
-
-
-def _delivered(task: Any) -> RunRecord:
     request = task.request
-    # One that was sent past AgentTask.apply_async is recorded by whoever gets it first.
+    # A message that was not sent by AgentTask.apply_async is recorded by the worker that gets it first.
     is_recorded = getattr(request, RECORDED_HEADER, False)
-    return RunRecord(
+    run = RunRecord(
         agent_id=checked_name(agent_id_of(request)),
         run_id=checked_name(request.id, "A run_id"),
         task=task.name,
@@ -166,17 +123,46 @@ def _delivered(task: Any) -> RunRecord:
         created_at=system_clock.now(),
         **task.retention_limits,
     )
+    begun = _begun(context, run)
+    if begun.lease is None:
+        raise _nothing_to_do(task, begun.run)
+    held = HeldLease(begun.lease, run.delivery, phrases.identity(begun.run))
+    attempt = Attempt(context, task, begun.run, held, begun.due_at)
+    context.lease_renewer.add(held)
+    request.ckpt_attempt = attempt
+    # If the message was delivered more than once, its own count is out of date.
+    request.retries = max(request.retries, begun.run.retries)
+    if not begun.run.has_envelope:
+        _restore_record(attempt)
+    return attempt
+
+
+def _nothing_to_do(task: Any, run: RunRecord) -> Ignore | Reject:
+    """The run is settled; or it is blocked, and is published when its turn comes if it can be."""
+    if run.is_settled:
+        store_outcome_if_stale(task, run)
+        return Ignore("the run is settled")
+    if not run.has_envelope:
+        return _put_off(task, LATER_SECONDS, "the run is blocked, and only this message has it")
+    return Ignore("the run is blocked")
 
 
 def _begun(context: AppContext, run: RunRecord) -> StartResult:
+    """Start the run in the store; take over a lease whose process is known to be dead."""
     try:
         return _leased(context, run, None)
     except LeaseHeld as held:
         if not is_known_dead(held.owner):
             raise _busy(held) from held
-        over = held
+        dead = Lease(
+            agent_id=held.agent_id,
+            token=held.token,
+            nonce=held.nonce,
+            owner=held.owner,
+            expires_at=system_clock.now(),
+        )
     try:
-        return _leased(context, run, _lease(over))
+        return _leased(context, run, dead)
     except LeaseHeld as held:
         raise _busy(held) from held
 
@@ -186,10 +172,10 @@ def _busy(held: LeaseHeld) -> _Busy:
 
 
 def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> StartResult:
-    """Begin an attempt with a lease that lasts until the keeper comes round to it.
+    """Start the run with a lease that lasts until the renewer's next round.
 
-    Its time began in the store. A reply that came late, after a failover for instance, may have left
-    so little of it that it would end before.
+    The time of a lease begins in the store. After a late reply, caused by a failover for instance, the
+    lease could expire before the first renewal.
     """
     store, ttl, began = context.store, context.settings.lease_ttl, time.monotonic()
     start = store.start_run(run, context.owner, ttl, over=over)
@@ -201,46 +187,53 @@ def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> StartRes
     return start
 
 
-def _lease(held: LeaseHeld) -> Lease:
-    return Lease(
-        agent_id=held.agent_id,
-        token=held.token,
-        nonce=held.nonce,
-        owner=held.owner,
-        expires_at=system_clock.now(),
-    )
+def _restore_record(attempt: Attempt) -> None:
+    """Complete a record that was deleted while its message, or a copy of it, was on its way.
 
+    If Celery has an outcome, the run ends with it. Otherwise the envelope is stored again, so that the
+    run can be published from its record.
 
-def _seal(attempt: Attempt) -> None:
-    """The record was deleted while the message was on its way: keep what it takes to send it again."""
-    sealed = envelope_of_request(attempt.task)
-    record = attempt.run_record.model_copy(update={"envelope": sealed})
-    attempt.write(lambda: attempt.context.store.update_run(record, attempt.hold.lease))
-    attempt.run_record = record
+    Raises:
+        Ignore: the run has ended.
+    """
+    try:
+        outcome = stored_outcome(attempt.task)
+        if outcome is not None:
+            ended = {"status": outcome, "ended_at": system_clock.now()}
+            attempt.run_record = attempt.run_record.model_copy(update=ended)
+            settle(attempt)
+            raise Ignore(f"the run has ended: {outcome}")
+        envelope = envelope_of_request(attempt.task)
+        record = attempt.run_record.model_copy(update={"envelope": envelope})
+        attempt.write(lambda: attempt.context.store.update_run(record, attempt.held.lease))
+        attempt.run_record = record
+    except BaseException:
+        # The attempt does not begin. A lease that is renewed all the same would never expire.
+        attempt.context.lease_renewer.discard(attempt.held)
+        raise
 
 
 def load_run(attempt: Attempt) -> AgentRun:
-    """The run as its body will see it: with the latest checkpoint and the recorded steps."""
-    record, store = attempt.run_record, attempt.context.store
-    agent_id, run_id, patience = record.agent_id, record.run_id, attempt.context.settings.lease_ttl
-    has_nothing = record.attempts == 1 and record.progress.startswith("0.")
-    latest = (
-        None if has_nothing else retry_while_unavailable(lambda: store.load_latest(agent_id), patience)
-    )
-    is_first = record.attempts == 1
-    steps = [] if is_first else retry_while_unavailable(lambda: store.steps(agent_id, run_id), patience)
+    """Return the run for its body, with the latest checkpoint and the recorded steps."""
+    record, store, settings = attempt.run_record, attempt.context.store, attempt.context.settings
+    agent_id, run_id, is_first = record.agent_id, record.run_id, record.attempts == 1
+    latest, steps = None, []
+    if not (is_first and record.progress.startswith("0.")):
+        latest = retry_while_unavailable(lambda: store.load_latest(agent_id), settings.lease_ttl)
+    if not is_first:
+        steps = retry_while_unavailable(lambda: store.steps(agent_id, run_id), settings.lease_ttl)
     attempt.resumes_from(latest)
-    bridge = AsyncBridge() if attempt.task.is_async else SyncBridge()
-    who, redaction = (agent_id, run_id, record.attempts), attempt.context.redaction
     run = AgentRun(
-        *who,
+        agent_id,
+        run_id,
+        record.attempts,
         attempt,
-        bridge,
+        AsyncBridge() if attempt.task.is_async else SyncBridge(),
         latest,
         steps,
         task=attempt.task,
-        redaction=redaction,
-        cost=attempt.context.settings.cost,
+        redaction=attempt.context.redaction,
+        cost=settings.cost,
     )
     run.conversation = repaired(run.conversation, attempt.task.pending_calls)
     if run.resumed:
@@ -250,6 +243,6 @@ def load_run(attempt: Attempt) -> AgentRun:
 
 
 def refusal_of(task: Any) -> Exception | None:
-    """Why a body must not start, if its ``before_start`` has raised."""
+    """Return what ``before_start`` has raised, or ``None``. With it, the body must not start."""
     refusal: Exception | None = getattr(task.request, "ckpt_refusal", None)
     return refusal

@@ -1,12 +1,12 @@
-"""Where a soft time limit interrupts: in the body of an agent, and nowhere else.
+"""The soft time limit of an agent task: it interrupts the body, and nothing else.
 
 A prefork pool sends its child a signal, and the handler raises ``SoftTimeLimitExceeded`` wherever the
-child is just then. While an attempt begins, records how it ended or hands off, and while Celery stores
-the outcome, that exception would make Celery report a failure that the store knows nothing of. So the
-handler raises it in the body only. A limit that comes before the body hands the run off, as soon as
-that can be recorded; one that comes after the body is too late to matter.
+child is at that time. While an attempt begins, records its outcome or hands off, and while Celery
+stores the outcome, that exception would make Celery report a failure that the store does not have. So
+our handler raises it in the body only. A limit that passes before the body hands the run off, as soon as
+that can be recorded. A limit that passes after the body has no effect.
 
-Other pools have no soft time limits, and there is nothing to do in them.
+Other pools do not have soft time limits.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ class SoftTimeLimit:
     """The soft time limit of the task that a child of a prefork pool executes."""
 
     def __init__(self) -> None:
-        #: May it interrupt what is being done now?
+        #: True while the exception may be raised.
         self._interrupts = True
         self._has_passed = False
         self._is_agents = False
 
     def listen(self) -> None:
-        """Take the place of the pool's own handler, if it has one in this process."""
+        """Replace the pool's own signal handler, if it has one in this process."""
         from billiard.pool import SIG_SOFT_TIMEOUT, soft_timeout_sighandler
 
-        # The pool installs its handler after all signals that a child could hear at its start.
+        # Not at the start of the child: the pool installs its handler after all of Celery's signals.
         if SIG_SOFT_TIMEOUT and signal.getsignal(SIG_SOFT_TIMEOUT) is soft_timeout_sighandler:
             signal.signal(SIG_SOFT_TIMEOUT, self._on_signal)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         is_repeated, self._has_passed = self._has_passed, True
-        # A pool that is told to stop may send it again. By then an agent's body is cleaning up.
+        # A pool that stops may send the signal again. By then the body of an agent is cleaning up.
         if self._interrupts and not (self._is_agents and is_repeated):
             raise SoftTimeLimitExceeded
 
     def begin(self, *, of_agent: bool) -> None:
-        """A task begins. That of an agent is not interrupted until its body is at work."""
+        """Begin a task. An agent task is not interrupted until its body is executed."""
         self._is_agents, self._interrupts, self._has_passed = of_agent, not of_agent, False
 
     @contextmanager
-    def interrupting(self) -> Iterator[None]:
-        """The body is at work.
+    def enabled(self) -> Iterator[None]:
+        """Let the limit interrupt the ``with`` block: it executes the body.
 
         Raises:
-            HandOff: the limit has passed before.
+            HandOff: the limit passed before the body.
         """
         try:
             self._interrupts = True
@@ -66,8 +66,8 @@ class SoftTimeLimit:
             self._interrupts = False
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """The body does what must not be left half done."""
+    def disabled(self) -> Iterator[None]:
+        """Keep the limit from interrupting the ``with`` block, which must not be left half done."""
         before, self._interrupts = self._interrupts, False
         try:
             yield
@@ -75,17 +75,17 @@ class SoftTimeLimit:
             self._interrupts = before
 
 
-#: Of this process.
+#: The soft time limit of this process.
 soft_time_limit = SoftTimeLimit()
 
 
 def _on_prerun(sender: Any, **_: Any) -> None:
-    # A task that another one calls eagerly is a part of that.
+    # A task that another one calls eagerly is part of that one.
     if not sender.request.is_eager:
         soft_time_limit.listen()
         soft_time_limit.begin(of_agent=getattr(sender, "is_agent", False))
 
 
 def connect() -> None:
-    """Listen to Celery."""
+    """Connect to Celery's signals."""
     task_prerun.connect(_on_prerun, weak=False, dispatch_uid="celery_ckpt.timelimit")

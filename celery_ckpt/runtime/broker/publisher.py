@@ -3,8 +3,8 @@
 The record of a run must be written before its message is published, and the record contains the
 message. Celery makes the message deep inside ``apply_async`` and sends ``before_task_publish`` with
 its parts. ``before_publish`` names, in a context variable, what is done at that point: add a new run,
-or release one that is retried. Celery's signals swallow exceptions. A failure here must reach the caller,
-so it is raised as a ``BaseException``.
+or release one that is retried. Celery's signals swallow exceptions. A failure here must reach the
+caller, so it is raised as a ``BaseException``.
 
 The same signal gives the messages that an async body sends their parent.
 """

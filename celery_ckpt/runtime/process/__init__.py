@@ -1,7 +1,8 @@
 """What one process has once: stores, lease renewer, background thread, event loop, drain flag.
 
-Everything here survives a fork: a child builds its own threads and connections when it first needs
-them. It imports ``broker``, settings and signals, and knows no attempt.
+Everything here survives a fork: a child process makes its own threads and connections when it first
+needs them. This package imports ``broker``, ``current``, settings and signals. It does not know how an
+attempt works.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work that no worker slot waits for: one thread a process does it, in the order it was asked for."""
+"""Work that no worker slot waits for: one thread for each process does it, in order."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from queue import SimpleQueue
 
 logger = logging.getLogger(__name__)
 
-#: Seconds. The next task begins just now, and should not have to share the interpreter for that.
-_MANNERS = 0.003
+#: Seconds before each action. The slot is just starting its next task, which gets the interpreter.
+_DELAY = 0.003
 
 
 class BackgroundThread:
-    """Does things one after the other, beside the tasks of this process."""
+    """Executes actions one after the other, beside the tasks of this process."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -23,16 +23,16 @@ class BackgroundThread:
         self._thread: threading.Thread | None = None
 
     def do(self, action: Callable[[], object]) -> None:
-        """Do it soon."""
+        """Execute an action soon."""
         self._queue.put(action)
         with self._lock:
             if self._thread is None:
-                name = "celery_ckpt-aside"
+                name = "celery_ckpt-background"
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._thread.start()
 
     def finish(self, seconds: float) -> bool:
-        """Wait until all that was asked for is done, at most so long. Says whether it is."""
+        """Wait until all actions are done. False if that takes longer than these seconds."""
         done = threading.Event()
         if self._thread is None:
             return True
@@ -42,7 +42,7 @@ class BackgroundThread:
     def _work(self) -> None:
         while True:
             action = self._queue.get()
-            time.sleep(_MANNERS)
+            time.sleep(_DELAY)
             try:
                 action()
             except Exception:

@@ -1,4 +1,4 @@
-"""What an app has in this process: settings, store, its threads. Opened when first used."""
+"""What an app has in this process: settings, store, threads. Made when it is first used."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encrypted import EncryptedStore, UnsealedStore
 from celery_ckpt.stores.registry import open_store
 
+#: The environment variable by which a worker's children know whether to send events.
 _EVENTS = "CELERY_CKPT_SENDS_EVENTS"
 
 
@@ -28,24 +29,24 @@ class AppContext:
     def __init__(self, app: Celery, store: CheckpointStore | None = None) -> None:
         self.app = app
         self.settings = Settings.of(app)
-        self.store = store or _store(app, self.settings)
+        self.store = store or _connect_store(app, self.settings)
         self.redaction = Redaction(self.settings.redact)
         self.owner = this_process()
-        self.keeper = LeaseRenewer(app, self.store, self.settings.lease_ttl)
-        self.aside = BackgroundThread()
+        self.lease_renewer = LeaseRenewer(app, self.store, self.settings.lease_ttl)
+        self.background = BackgroundThread()
 
     @property
     def sends_events(self) -> bool:
-        """Does this worker send events (``-E``)?"""
+        """True if this worker sends events (``-E``)."""
         return bool(os.environ.get(_EVENTS))
 
     def announce_events(self, enabled: bool) -> None:
-        """In the parent: let the children know whether to send events."""
+        """In the parent: set whether its children send events."""
         os.environ[_EVENTS] = "1" if enabled else ""
 
     @classmethod
     def of(cls, app: Celery) -> AppContext:
-        """The context of an app in this process."""
+        """Return the context of an app in this process."""
         app = app._get_current_object() if hasattr(app, "_get_current_object") else app
         with _lock:
             found = _contexts.get(app)
@@ -55,17 +56,17 @@ class AppContext:
 
     @classmethod
     def all(cls) -> list[AppContext]:
-        """The contexts of this process."""
+        """Return the contexts of this process."""
         with _lock:
             return list(_contexts.values())
 
 
-def _store(app: Celery, settings: Settings) -> CheckpointStore:
+def _connect_store(app: Celery, settings: Settings) -> CheckpointStore:
     options: dict[str, Any] = {"max_checkpoint_bytes": settings.max_checkpoint_bytes}
     options["durability"] = settings.durability
-    if "key_prefix" in settings.model_fields_set:  # only stores with keys know it
+    if "key_prefix" in settings.model_fields_set:  # only stores with keys have the option
         options["key_prefix"] = settings.key_prefix
-    url = settings.needed_store_url(app)
+    url = settings.required_store_url(app)
     try:
         store = open_store(url, **options)
     except ConfigurationError as error:
@@ -78,11 +79,11 @@ _lock = threading.Lock()
 _contexts: WeakKeyDictionary[Celery, AppContext] = WeakKeyDictionary()
 
 
-def _start_anew() -> None:
-    # A child has threads and connections of its own.
+def _reset_after_fork() -> None:
+    # A child must not use its parent's threads and connections.
     global _lock
     _lock = threading.Lock()
     _contexts.clear()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)

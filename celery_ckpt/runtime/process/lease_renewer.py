@@ -1,8 +1,8 @@
-"""Keeping leases: one thread a process renews all of them, so that a long model call is not death.
+"""Renewing leases: one thread for each process renews all of them, also during a long model call.
 
-On a Redis broker the messages' visibility deadlines are moved along, by another thread: a broker that
-does not answer must not keep leases from being renewed. A lease that turns out to be lost is marked;
-its attempt stops at its next event.
+On a Redis broker a second thread extends the visibility timeouts of the messages. It is another thread
+because a broker that does not answer must not keep leases from being renewed. A lease that turns out to
+be lost is marked; its attempt stops at its next event.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from celery_ckpt.store import CheckpointStore
 
 logger = logging.getLogger(__name__)
 
-#: How often a lease is renewed, and the messages that a worker has are touched, within its time.
+#: How often, within the duration of a lease, it is renewed and the messages of a worker are touched.
 RENEWALS = 3
 
 
 @dataclass(eq=False)
 class HeldLease:
-    """A lease that is being kept, and the message that goes with it."""
+    """A lease of this process, and the message that was delivered for it."""
 
     lease: Lease
     tag: str = ""
-    #: Whom a log line about it is about.
+    #: Agent, task and run for log lines.
     identity: phrases.Identity = (phrases.UNKNOWN,) * 3
-    #: Called once, from the keeper's thread, if the lease is lost.
+    #: Called once, in the renewer's thread, if the lease is lost.
     on_loss: Callable[[], object] | None = None
-    #: Does somebody else hold the lease by now?
+    #: True once another process has the lease.
     is_lost: bool = False
 
     def lose(self) -> None:
-        """Somebody else holds it."""
+        """Mark the lease as lost."""
         if not self.is_lost:
             self.is_lost = True
             if self.on_loss is not None:
@@ -53,84 +53,79 @@ class LeaseRenewer:
 
     def __init__(self, app: Celery, store: CheckpointStore, ttl: float) -> None:
         self._app, self._store, self._ttl = app, store, ttl
-        #: By agent. One that lost its lease may be at work still when the next one begins.
-        self._holds: dict[str, set[HeldLease]] = {}
-        self._over: dict[str, int] = {}
+        #: By agent. An attempt that lost its lease may still be working when the next one begins.
+        self._leases: dict[str, set[HeldLease]] = {}
+        self._to_unschedule: dict[str, int] = {}
         self._lock = threading.Lock()
         self._is_working = False
 
-    def keep(self, hold: HeldLease) -> None:
+    def add(self, held: HeldLease) -> None:
         """Renew a lease from now on."""
         with self._lock:
-            self._holds.setdefault(hold.lease.agent_id, set()).add(hold)
+            self._leases.setdefault(held.lease.agent_id, set()).add(held)
             is_working, self._is_working = self._is_working, True
         if not is_working:
-            for name, target in ("keeper", self._work), ("toucher", self._move_deadlines):
+            for name, target in ("renewer", self._renew_leases), ("toucher", self._touch_messages):
                 threading.Thread(target=target, name=f"celery_ckpt-{name}", daemon=True).start()
 
-    def let_go(self, hold: HeldLease) -> None:
-        """Do not renew it any more."""
+    def discard(self, held: HeldLease) -> None:
+        """Stop renewing a lease."""
         with self._lock:
-            own = self._holds.get(hold.lease.agent_id, set())
-            own.discard(hold)
-            if not own:
-                self._holds.pop(hold.lease.agent_id, None)
+            of_agent = self._leases.get(held.lease.agent_id, set())
+            of_agent.discard(held)
+            if not of_agent:
+                self._leases.pop(held.lease.agent_id, None)
 
     def unschedule(self, agent_id: str, due_at: int) -> None:
-        """Nothing is left to be watched of an agent. Done for many at once, and soon enough."""
+        """Take an agent off the watchdog's schedule, together with others, at the next renewal."""
         with self._lock:
-            self._over[agent_id] = due_at
+            self._to_unschedule[agent_id] = due_at
 
-    def is_keeping(self, agent_id: str) -> bool:
-        """Does this very process hold the agent's lease?"""
+    def is_renewing(self, agent_id: str) -> bool:
+        """True if this process has the lease of the agent."""
         with self._lock:
-            return agent_id in self._holds
+            return agent_id in self._leases
 
     def _all(self) -> list[HeldLease]:
-        return [hold for own in self._holds.values() for hold in own]
+        return [held for of_agent in self._leases.values() for held in of_agent]
 
-    def _work(self) -> None:
+    def _renew_leases(self) -> None:
         pause, took = threading.Event(), 0.0
-        # With hundreds of agents a round takes its time, which is not to be added to the pause.
+        # With hundreds of agents a round takes a while, which must not be added to the pause.
         while not pause.wait(max(0.0, self._ttl / RENEWALS - took)):
             began = time.monotonic()
             with self._lock:
-                holds = self._all()
-                over, self._over = self._over, {}
-            for hold in holds:
-                self._renew(hold)
-            self._unwatch(over)
+                leases = self._all()
+                finished, self._to_unschedule = self._to_unschedule, {}
+            for held in leases:
+                self._renew(held)
+            try:
+                self._store.unschedule(finished)
+            except CheckpointError as error:
+                count = len(finished)
+                logger.info("Could not unschedule %d finished agents (harmless): %s", count, error)
             took = time.monotonic() - began
 
-    def _move_deadlines(self) -> None:
+    def _renew(self, held: HeldLease) -> None:
+        try:
+            self._store.renew(held.lease, self._ttl)
+        except LeaseLost:
+            with self._lock:
+                is_current = held in self._leases.get(held.lease.agent_id, ())
+            if is_current:  # otherwise its attempt released it during the renewal
+                self.discard(held)
+                held.lose()
+        except CheckpointError as error:  # of any kind, also missing rights: the others are renewed
+            # Expiry alone does not fence: unless another process took the lease, the next one succeeds.
+            logger.warning(phrases.LEASE_NOT_RENEWED, *held.identity, error)
+
+    def _touch_messages(self) -> None:
         unacked, pause = Unacked(self._app.connection_for_write()), threading.Event()
         while not pause.wait(self._ttl / RENEWALS):
             with self._lock:
-                tags = [hold.tag for hold in self._all() if hold.tag and not hold.is_lost]
-            self._touch(unacked, tags)
-
-    def _renew(self, hold: HeldLease) -> None:
-        try:
-            self._store.renew(hold.lease, self._ttl)
-        except LeaseLost:
-            with self._lock:
-                is_kept = hold in self._holds.get(hold.lease.agent_id, ())
-            if is_kept:  # else it was given up meanwhile
-                self.let_go(hold)
-                hold.lose()
-        except CheckpointError as error:  # also of a right that was taken away: the others are renewed
-            # Expiry alone does not fence: if nobody else takes it, the next renewal makes it good.
-            logger.warning(phrases.LEASE_NOT_RENEWED, *hold.identity, error)
-
-    def _unwatch(self, over: dict[str, int]) -> None:
-        try:
-            self._store.unschedule(over)
-        except CheckpointError as error:
-            logger.info("The watchdog will look at %d idle agents for nothing: %s", len(over), error)
-
-    def _touch(self, unacked: Unacked, tags: list[str]) -> None:
-        try:
-            unacked.touch(tags)
-        except Exception as error:
-            # The broker may be away for a while; what it delivers twice is dropped.
-            logger.warning("Visibility deadlines could not be extended on the broker: %s", error)
+                tags = [held.tag for held in self._all() if held.tag and not held.is_lost]
+            try:
+                unacked.touch(tags)
+            except Exception as error:
+                # The broker may be unavailable for a while. What it delivers twice is dropped.
+                logger.warning("Could not extend the visibility timeout of messages: %s", error)

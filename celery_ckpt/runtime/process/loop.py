@@ -1,8 +1,8 @@
-"""The event loop of this process, for async bodies: one, as old as the process.
+"""The event loop of this process, for async bodies.
 
-Never one for each task: pooled HTTP clients die with the loop in which they were made. It runs in a
-thread of its own; a worker's thread waits for its body's end, so that a hundred agents of a threads
-pool share the loop.
+There is one loop for the whole life of the process, not one for each task: pooled HTTP clients do not
+survive the loop in which they were made. It runs in a thread of its own, and a worker's thread waits
+for its body, so that a hundred agents of a threads pool share the loop.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ from celery_ckpt.runtime.current import current_attempt
 R = TypeVar("R")
 #: How long a cancelled body may take to clean up.
 _CLEAN_UP_SECONDS = 5.0
+_NEEDS_THREADS = (
+    "Async bodies need threads, which the gevent and eventlet pools replace. Use the prefork, threads "
+    "or solo pool for this task, or write its body without async."
+)
+_CALLED_ON_THE_LOOP = (
+    "An async agent task was called directly from the body of another one, which would block the event "
+    "loop that both need. Use `await asyncio.to_thread(task, ...)`."
+)
 
 
 class _Loop:
@@ -42,7 +50,7 @@ class _Loop:
 
 def _forever(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        # Its body hears of it, too; the others are not to end with it.
+        # The body that raised it gets it as well. The other bodies continue.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 
@@ -51,7 +59,7 @@ _loop = _Loop()
 
 
 class _Body:
-    """A coroutine on the loop. It is over when it has cleaned up, also if it was cancelled."""
+    """A coroutine on the loop. It has ended when it has cleaned up, also after a cancellation."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -64,7 +72,7 @@ class _Body:
         self._task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[Any]) -> None:
-        # Not asyncio's, which is no Exception: to Celery a task that was cancelled has failed.
+        # asyncio's CancelledError is not an Exception, and to Celery a cancelled task has failed.
         error = CancelledError() if task.cancelled() else task.exception()
         if error is None:
             self._over.set_result(task.result())
@@ -72,39 +80,49 @@ class _Body:
             self._over.set_exception(error)
 
     def result(self, seconds: float | None = None) -> Any:
-        """Wait for its end."""
+        """Wait until it ends, and return its result."""
         return self._over.result(seconds)
 
     def cancel(self) -> None:
-        """Have it cancelled, soon."""
+        """Cancel it soon."""
         self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
     """Run a body on the loop and wait for it.
 
-    Whatever interrupts the wait (a soft time limit, a revocation, a cold shutdown) cancels the body.
+    An interruption of the wait (a soft time limit, a revocation, a cold shutdown) cancels the body.
+
+    Raises:
+        ConfigurationError: the pool has greenlets instead of threads.
+        RunMisused: the loop itself would have to wait.
     """
-    _refuse_greenlets(coroutine)
+    from kombu.utils.compat import detect_environment
+
+    if detect_environment() != "default":
+        coroutine.close()
+        raise ConfigurationError(reason=_NEEDS_THREADS)
     loop = _loop.get()
-    _refuse_the_loop_itself(coroutine, loop)
+    if asyncio._get_running_loop() is loop:
+        coroutine.close()
+        raise RunMisused(reason=_CALLED_ON_THE_LOOP)
     body, attempt = _Body(_whole(coroutine), loop), current_attempt()
     if attempt is not None:
-        # Whoever lost the lease may not write any more: there is no use in going on.
-        attempt.hold.on_loss = body.cancel
+        # An attempt that lost its lease cannot write any more, so its body is cancelled.
+        attempt.held.on_loss = body.cancel
     try:
         value: R = body.result()
         return value
     except BaseException:
         body.cancel()
-        # Nobody may begin where it was as long as it is still at it.
+        # No other attempt may begin while this body is still cleaning up.
         with suppress(FutureTimeout, Exception):
             body.result(_CLEAN_UP_SECONDS)
         raise
 
 
 async def _whole(coroutine: Coroutine[Any, Any, R]) -> R:
-    """A body, with the calls that it leaves under way."""
+    """Run a body, and end the calls that it leaves unfinished."""
     run, is_cancelled = run_if_any(), False
     if run is not None:
         run.begin_body()
@@ -116,25 +134,3 @@ async def _whole(coroutine: Coroutine[Any, Any, R]) -> R:
     finally:
         if run is not None:
             await run.finish(cancel=is_cancelled)
-
-
-def _refuse_the_loop_itself(
-    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
-) -> None:
-    if asyncio._get_running_loop() is loop:
-        coroutine.close()
-        raise RunMisused(
-            reason="An async agent task was called directly from the body of another one: nobody would "
-            "be left to run it. Use `await asyncio.to_thread(task, ...)`."
-        )
-
-
-def _refuse_greenlets(coroutine: Coroutine[Any, Any, Any]) -> None:
-    from kombu.utils.compat import detect_environment
-
-    if detect_environment() != "default":
-        coroutine.close()
-        raise ConfigurationError(
-            reason="Async bodies need threads, which the gevent and eventlet pools replace. Use the "
-            "prefork, threads or solo pool for this task, or write its body without async."
-        )

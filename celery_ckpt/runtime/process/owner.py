@@ -1,9 +1,9 @@
-"""Who holds a lease: which process, on which boot of which machine; and whether it is known to be dead.
+"""The owner of a lease: a process on a boot of a machine, and whether it is known to be dead.
 
     hostname/boot id/pid namespace/pid/start time of the process
 
-Only a process that would be seen from here can be known to be dead: the same boot and the same pid
-namespace. The start time tells a process from a later one with the same pid.
+Only a process that would be visible from here can be known to be dead: one of the same boot and the
+same pid namespace. The start time distinguishes a process from a later one with the same pid.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _UNKNOWN = "-"
 
 
 def this_process() -> str:
-    """The name of this process as the owner of leases."""
+    """Return the name of this process as the owner of leases."""
     pid = os.getpid()
     return "/".join((_hostname(), *_place(), str(pid), _start_time(pid)))
 
 
 def is_process(owner: str) -> bool:
-    """Is that the name of a process, and not that of a tool?"""
+    """True if the owner is a process; False if it is a tool."""
     return len(owner.rsplit("/", 4)) == 5
 
 
 def host_and_pid(owner: str) -> str:
-    """An owner as people know it; a tool is shown by the name it gave itself."""
+    """Return an owner for people: host and pid, or the name that a tool gave itself."""
     if not is_process(owner):
         return owner
     host, _, _, pid, _ = owner.rsplit("/", 4)
@@ -36,7 +36,7 @@ def host_and_pid(owner: str) -> str:
 
 
 def is_known_dead(owner: str) -> bool:
-    """Was that owner a process that would be here, and is not?"""
+    """True if the owner was a process that would be visible from here, and is not."""
     if not is_process(owner):
         return False
     host, boot, namespace, pid, started = owner.rsplit("/", 4)
@@ -48,7 +48,7 @@ def is_known_dead(owner: str) -> bool:
 
 
 def is_dead(pid: int) -> bool:
-    """Is there no such process any more, or only its remains?"""
+    """True if the process does not exist any more, or is a zombie."""
     return _start_time(pid) == _UNKNOWN
 
 
@@ -66,9 +66,9 @@ def _place() -> tuple[str, str]:
 
 
 def _start_time(pid: int) -> str:
-    """When a process began, in ticks since the boot; unknown if it is gone, or dead and not buried."""
+    """Return the start of a process in ticks since the boot; unknown if it is dead or a zombie."""
     with suppress(OSError, IndexError):
-        # The name in parentheses may hold anything, so count from its end.
+        # The name in parentheses may contain anything, so count from its end.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[19] if fields[0] not in "ZX" else _UNKNOWN
     return _UNKNOWN

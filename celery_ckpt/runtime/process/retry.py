@@ -1,4 +1,4 @@
-"""Waiting for a store that is away: some seconds of it must not cost an agent its work."""
+"""Retrying while the store is unavailable: a short outage must not cost an agent its work."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ R = TypeVar("R")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
-def retry_while_unavailable(write: Callable[[], R], seconds: float) -> R:
-    """Do a write, again and again while the store is away, for so many seconds. It may be repeated:
-    every write of a store may.
+def retry_while_unavailable(action: Callable[[], R], seconds: float) -> R:
+    """Call ``action``, and again while the store is unavailable, for up to these seconds.
+
+    A repetition does no harm: every write of a store can be repeated.
 
     Raises:
-        StoreUnavailable: it was away all the time.
+        StoreUnavailable: the store was unavailable all the time.
     """
     end, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while True:
         try:
-            return write()
+            return action()
         except StoreUnavailable as error:
             if time.monotonic() + pause > end:
                 raise
-            logger.warning("The checkpoint store does not answer and is tried again: %s", error)
-        # Not all at once: the store is just coming back.
+            logger.warning("The checkpoint store does not answer; retrying: %s", error)
+        # Random, so that the processes do not all return at once to a store that is just starting.
         time.sleep(pause * random.uniform(0.5, 1))
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -18,7 +18,7 @@ from celery_ckpt.runtime.process.context import AppContext
 UNCLAIMED_SECONDS = 30.0
 
 
-def admitting(
+def recorded_before_publishing(
     task: Any, agent_id: str, task_id: str, options: dict[str, Any]
 ) -> AbstractContextManager[None]:
     """Have the run recorded before its message is published."""

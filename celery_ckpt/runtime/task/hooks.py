@@ -22,7 +22,7 @@ Hook = Callable[..., Any]
 _MARK = "ckpt_hook"
 
 
-def care_for_hooks(cls: Any) -> None:
+def wrap_hooks(cls: Any) -> None:
     """Put ours around those that a class of tasks has."""
     for name, around in _AROUND.items():
         hook = inspect.getattr_static(cls, name)

@@ -41,7 +41,7 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise ConfigurationError(reason=f"{name} is {told}, not {options[name]!r}.")
 
 
-def says_how_long_to_wait(options: Mapping[str, Any]) -> bool:
+def sets_retry_delay(options: Mapping[str, Any]) -> bool:
     """Is there a pause before retries, and no word of pauses that grow? Celery would let those win."""
     has_pause = "default_retry_delay" in options or "countdown" in (options.get("retry_kwargs") or {})
     return has_pause and "retry_backoff" not in options

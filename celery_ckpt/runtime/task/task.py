@@ -26,15 +26,15 @@ from celery_ckpt.runtime.current import current_request
 from celery_ckpt.runtime.install import connect
 from celery_ckpt.runtime.process.loop import run_coroutine
 from celery_ckpt.runtime.settings import Settings, seconds
-from celery_ckpt.runtime.task.admission import admitting
-from celery_ckpt.runtime.task.hooks import care_for_hooks
+from celery_ckpt.runtime.task.admission import recorded_before_publishing
+from celery_ckpt.runtime.task.hooks import wrap_hooks
 from celery_ckpt.runtime.task.local import call_directly, run_locally
 from celery_ckpt.runtime.task.options import (
     OPTIONS,
     check_body,
     check_options,
     parsed_strategy,
-    says_how_long_to_wait,
+    sets_retry_delay,
 )
 from celery_ckpt.strategies import CheckpointStrategy
 
@@ -88,9 +88,9 @@ class AgentTask(Task, Generic[P, R]):
         cls.strategy = parsed_strategy(cls.strategy)
         cls.tracks_start = cls.__dict__.get("track_started", cls.tracks_start)
         cls.track_started = False
-        if says_how_long_to_wait(cls.__dict__):
+        if sets_retry_delay(cls.__dict__):
             cls.retry_backoff = False
-        care_for_hooks(cls)
+        wrap_hooks(cls)
         body = cls.__dict__.get("run")
         function = body.__func__ if isinstance(body, staticmethod) else body
         if function is not None:
@@ -156,19 +156,21 @@ class AgentTask(Task, Generic[P, R]):
         if self.app.conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id, *positional, **options)
         task_id = checked_name(task_id or uuid(), "A run_id")
-        with admitting(self, checked_name(headers.get(AGENT_HEADER) or task_id), task_id, options):
+        with recorded_before_publishing(
+            self, checked_name(headers.get(AGENT_HEADER) or task_id), task_id, options
+        ):
             return super().apply_async(args, kwargs, task_id, *positional, **options)
 
     def retry(self, *args: Any, **options: Any) -> Any:
         """Celery's ``retry``. The lease is given up and the retry counted before the message goes."""
         attempt = attempt_of(self)
         error = options.get("exc")
-        if attempt is not None and error is not None and attempt.is_to_go(error):
+        if attempt is not None and error is not None and attempt.should_hand_off(error):
             raise error  # to be handed off, and not to be counted
         if isinstance(error, PERMANENT):
             raise error  # whoever says what else is not to be retried has not said these
         try:
-            with soft_time_limit.waiting():
+            with soft_time_limit.disabled():
                 return super().retry(*args, **options)
         except Reject as rejected:
             if attempt is None:

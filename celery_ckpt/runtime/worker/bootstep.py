@@ -17,7 +17,7 @@ from celery.worker import state as worker_state
 from click import ClickException
 
 from celery_ckpt.errors import ConfigurationError, StoreUnavailable
-from celery_ckpt.runtime.attempt.settlement import finish
+from celery_ckpt.runtime.attempt.settlement import finish_settling
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.drain import drain
 from celery_ckpt.runtime.worker.watchdog import Watchdog
@@ -61,7 +61,7 @@ class AgentsStep(bootsteps.StartStopStep):
 
     def stop(self, worker: Any) -> None:
         """The worker has stopped."""
-        finish()
+        finish_settling()
         self.obj.stop()
         drain.unshare()
 

@@ -26,7 +26,7 @@ _LATER = 1.0
 _SPAN = 60.0
 
 
-class Fetched:
+class PrefetchedMessages:
     """The messages of all workers of a broker, as one of them sees them."""
 
     def __init__(self, app: Celery, ttl: float) -> None:
@@ -64,7 +64,7 @@ class Fetched:
         elif unacked.restore(tag):
             run_id = headers.get("id")
             names = headers.get(AGENT_HEADER) or run_id, headers.get("task"), run_id
-            logger.warning(phrases.FETCHED_LOST, *map(phrases.shown, names))
+            logger.warning(phrases.PREFETCHED_LOST, *map(phrases.shown, names))
 
     def _is_agents(self, headers: dict[str, object]) -> bool:
         if headers.get(RECORDED_HEADER) or headers.get(AGENT_HEADER):

@@ -33,7 +33,7 @@ from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.owner import is_dead, is_known_dead
-from celery_ckpt.runtime.worker.prefetched import Fetched
+from celery_ckpt.runtime.worker.prefetched import PrefetchedMessages
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Watchdog:
         self._tend_pool = tend_pool
         #: The children whose death was seen.
         self._dead_children: set[int] = set()
-        self._fetched = Fetched(app, AppContext.of(app).settings.lease_ttl)
+        self._fetched = PrefetchedMessages(app, AppContext.of(app).settings.lease_ttl)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="celery_ckpt-watchdog", daemon=True)
         #: How long to wait until a run is sent once more, by agent.
@@ -115,26 +115,26 @@ class Watchdog:
         try:
             pause = self._looked_at(context, unacked, agent_id)
         except StoreError as error:
-            logger.warning(phrases.AGENT_NOT_WATCHED, *phrases.identity_of_agent(agent_id), error)
+            logger.warning(phrases.AGENT_NOT_CHECKED, *phrases.identity_of_agent(agent_id), error)
             return
         if pause is not None:
             context.store.schedule(agent_id, pause)
         elif due_at is not None:
             self._pauses.pop(agent_id, None)
-            _tell_a_sweep(context, agent_id)
+            _schedule_sweep(context, agent_id)
             context.store.unschedule({agent_id: due_at})
 
     def _looked_at(self, context: AppContext, unacked: Unacked, agent_id: str) -> float | None:
         """Do what is to be done; returns when to look again, ``None``: not at all."""
-        if context.keeper.is_keeping(agent_id):
+        if context.lease_renewer.is_renewing(agent_id):
             # This process is alive, however late it is with its renewals.
             return context.settings.lease_ttl
-        standing = context.store.activity(agent_id)
-        holder = standing.holder
+        activity = context.store.activity(agent_id)
+        holder = activity.holder
         if holder is not None and not is_known_dead(holder.owner):
             self._pauses.pop(agent_id, None)
-            return max(standing.seconds_left, _SOONEST)
-        runs = _to_be_sent(standing)
+            return max(activity.seconds_left, _SOONEST)
+        runs = _runs_to_requeue(activity)
         if not runs:
             return None
         if self._may_be_queued(unacked, agent_id, runs):
@@ -142,7 +142,7 @@ class Watchdog:
         if not self._is_claimed(context, agent_id, holder):
             return _FIRST_PAUSE
         for run in runs:
-            self._bring_back(unacked, run)
+            self._requeue(unacked, run)
         return self._longer_pause(agent_id)
 
     def _may_be_queued(self, unacked: Unacked, agent_id: str, runs: list[RunRecord]) -> bool:
@@ -159,7 +159,7 @@ class Watchdog:
             return False
         return context.store.release(lease)
 
-    def _bring_back(self, unacked: Unacked, run: RunRecord) -> None:
+    def _requeue(self, unacked: Unacked, run: RunRecord) -> None:
         # Also the message of a run that went back to the queue, or has ended: nobody acknowledged it.
         if not unacked.restore(run.delivery):
             if not run.envelope:
@@ -169,7 +169,7 @@ class Watchdog:
         if run.status is RunStatus.RUNNING:
             logger.warning(phrases.WORKER_LOST, *who, run.attempts)
         else:
-            logger.warning(phrases.SENT_AGAIN, *who, run.attempts, run.status)
+            logger.warning(phrases.REQUEUED, *who, run.attempts, run.status)
 
     def _longer_pause(self, agent_id: str) -> float:
         if len(self._pauses) >= _REMEMBERED:
@@ -179,7 +179,7 @@ class Watchdog:
         return pause
 
 
-def _tell_a_sweep(context: AppContext, agent_id: str) -> None:
+def _schedule_sweep(context: AppContext, agent_id: str) -> None:
     """Whoever settled its last run may have died before he did.
 
     Not of an agent that was deleted: its name would stay there, for ever if nobody prunes.
@@ -189,8 +189,8 @@ def _tell_a_sweep(context: AppContext, agent_id: str) -> None:
         context.store.schedule(agent_id, 0, Schedule.SWEEP)
 
 
-def _to_be_sent(standing: AgentActivity) -> list[RunRecord]:
+def _runs_to_requeue(activity: AgentActivity) -> list[RunRecord]:
     """The active run or, if it is nobody's turn, whatever was never begun; and outcomes to deliver."""
-    if standing.active is None:
-        return standing.open
-    return [run for run in standing.open if run.run_id == standing.active or run.status.is_final]
+    if activity.active is None:
+        return activity.open
+    return [run for run in activity.open if run.run_id == activity.active or run.status.is_final]

@@ -44,7 +44,7 @@ def _count(run: AgentRun, n: int, seconds: float = 0.1) -> list[Any]:
 
 def _token() -> int:
     attempt = current_attempt()
-    return attempt.hold.lease.token if attempt else 0
+    return attempt.held.lease.token if attempt else 0
 
 
 #: ``n`` turns, each with a call of the model and of a tool; the result tells all of it.

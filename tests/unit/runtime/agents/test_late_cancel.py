@@ -42,7 +42,7 @@ def test_a_cancellation_that_takes_longer_than_its_lease_is_a_cancellation(
         clock.advance(TTL + 1)
         store.acquire("agent", "watchdog", TTL)
 
-    monkeypatch.setattr(cancellation, "tell_cancelled", tell_late)
+    monkeypatch.setattr(cancellation, "store_cancelled", tell_late)
     assert cancellation.cancel_runs(context_of(store), "agent") == ["run"]
 
 
@@ -58,7 +58,7 @@ def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdo
         raise KeyboardInterrupt
 
     clock.advance(1)
-    monkeypatch.setattr(cancellation, "tell_cancelled", die)
+    monkeypatch.setattr(cancellation, "store_cancelled", die)
     with pytest.raises(KeyboardInterrupt):
         cancellation.cancel_runs(context_of(store), "agent")
     ended = active.run.model_copy(update={"status": RunStatus.SUCCEEDED})

@@ -41,8 +41,8 @@ def attempt() -> Attempt:
     store, settings = MemoryCheckpointStore(), SimpleNamespace(hand_off=True, lease_ttl=30)
     start = store.start_run(make_run("agent", "run"), "me", 30)
     context: Any = SimpleNamespace(store=store, settings=settings, sends_events=False)
-    hold: Any = SimpleNamespace(lease=start.lease, is_lost=False)
-    return Attempt(context, Task(), start.run, hold, start.due_at)
+    held: Any = SimpleNamespace(lease=start.lease, is_lost=False)
+    return Attempt(context, Task(), start.run, held, start.due_at)
 
 
 @pytest.fixture

@@ -136,10 +136,10 @@ def test_a_copy_of_a_message_whose_run_has_ended_and_was_deleted_is_not_executed
     monkeypatch.setattr(start, "settle", lambda attempt: settled.append(attempt.run_record.status))
     backend = SimpleNamespace(get_state=lambda task_id: state)
     task = SimpleNamespace(backend=backend, request=SimpleNamespace(id="r"))
-    context = SimpleNamespace(keeper=SimpleNamespace(let_go=lambda hold: None))
-    attempt: Any = SimpleNamespace(task=task, context=context, hold=None, run_record=make_run("a", "r"))
+    context = SimpleNamespace(lease_renewer=SimpleNamespace(discard=lambda held: None))
+    attempt: Any = SimpleNamespace(task=task, context=context, held=None, run_record=make_run("a", "r"))
     with pytest.raises(Ignore):
-        start._seal_or_end(attempt)
+        start._restore_record(attempt)
     assert settled == [status]
 
 

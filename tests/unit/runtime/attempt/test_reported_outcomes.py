@@ -13,7 +13,7 @@ from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.errors import RunFailed
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.attempt import execution
-from celery_ckpt.runtime.attempt.backend import tell_if_missed
+from celery_ckpt.runtime.attempt.backend import store_outcome_if_stale
 from celery_ckpt.runtime.attempt.settlement import _on_retried
 from celery_ckpt.testing import make_run
 
@@ -31,12 +31,12 @@ def an_attempt(app: Celery, status: RunStatus, **fields: Any) -> Any:
     store.add_run(make_run("agent", "run", status=status, **fields))
     request = SimpleNamespace(ignore_result=False)
     task = SimpleNamespace(app=app, request=request, ignore_result=False, tracks_start=True)
-    keeper = SimpleNamespace(let_go=lambda hold: None)
-    context = SimpleNamespace(app=app, store=store, keeper=keeper, sends_events=False)
+    lease_renewer = SimpleNamespace(discard=lambda held: None)
+    context = SimpleNamespace(app=app, store=store, lease_renewer=lease_renewer, sends_events=False)
     return SimpleNamespace(
         context=context,
         task=task,
-        hold=None,
+        held=None,
         run_record=make_run("agent", "run"),
         emit_signal=lambda *_, **__: None,
     )
@@ -109,6 +109,6 @@ def test_a_late_delivery_of_a_cancelled_run_tells_what_its_last_worker_did_not_l
     request = SimpleNamespace(ignore_result=False)
     task = SimpleNamespace(app=app, backend=app.backend, request=request, ignore_result=False)
 
-    tell_if_missed(task, cancelled)
+    store_outcome_if_stale(task, cancelled)
 
     assert app.AsyncResult("run").state == after

@@ -29,11 +29,11 @@ def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
     """An attempt whose run has just ended."""
     start = store.start_run(make_run(agent_id, run_id, envelope={"text": "[]"}), "me", TTL)
     record = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
-    keeper = SimpleNamespace(unschedule=lambda agent, moment: store.unschedule({agent: moment}))
+    lease_renewer = SimpleNamespace(unschedule=lambda agent, moment: store.unschedule({agent: moment}))
     settings = SimpleNamespace(lease_ttl=TTL)
-    context = SimpleNamespace(store=store, keeper=keeper, settings=settings)
-    hold = SimpleNamespace(lease=start.lease)
-    return SimpleNamespace(context=context, run_record=record, hold=hold, due_at=start.due_at)
+    context = SimpleNamespace(store=store, lease_renewer=lease_renewer, settings=settings)
+    held = SimpleNamespace(lease=start.lease)
+    return SimpleNamespace(context=context, run_record=record, held=held, due_at=start.due_at)
 
 
 def test_a_run_that_was_recorded_and_never_sent_is_watched_when_another_one_ends(

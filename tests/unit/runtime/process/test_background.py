@@ -1,4 +1,4 @@
-"""What is done aside: in order, whatever fails, and waited for at the end."""
+"""What is done background: in order, whatever fails, and waited for at the end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from celery_ckpt.runtime.process.context import AppContext
 
 
 def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() -> None:
-    aside, done = BackgroundThread(), list[tuple[int, int]]()
+    background, done = BackgroundThread(), list[tuple[int, int]]()
     for number in range(5):
-        aside.do(lambda number=number: done.append((number, threading.get_ident())))
+        background.do(lambda number=number: done.append((number, threading.get_ident())))
 
-    assert aside.finish(60)
+    assert background.finish(60)
 
     assert [number for number, _ in done] == [0, 1, 2, 3, 4]
     (thread,) = {ident for _, ident in done}
@@ -26,23 +26,23 @@ def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() ->
 
 
 def test_what_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptureFixture) -> None:
-    aside, done = BackgroundThread(), threading.Event()
-    aside.do(lambda: 1 / 0)
-    aside.do(done.set)
+    background, done = BackgroundThread(), threading.Event()
+    background.do(lambda: 1 / 0)
+    background.do(done.set)
 
-    assert aside.finish(60)
+    assert background.finish(60)
     assert done.is_set()
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_the_end_is_not_waited_for_longer_than_told() -> None:
-    aside, hold = BackgroundThread(), threading.Event()
-    aside.do(hold.wait)
+    background, hold = BackgroundThread(), threading.Event()
+    background.do(hold.wait)
 
-    assert not aside.finish(0.01)
+    assert not background.finish(0.01)
 
     hold.set()
-    assert aside.finish(60)
+    assert background.finish(60)
 
 
 def test_nothing_asked_for_is_done_at_once() -> None:
@@ -53,8 +53,11 @@ def test_a_process_that_shuts_down_waits_for_what_is_done_aside() -> None:
     settlement.connect()
     app = Celery(set_as_current=False)
     app.conf.ckpt_store_url = "memory://"
-    aside, begun, hold, done = AppContext.of(app).aside, *(threading.Event() for _ in range(3))
-    aside.do(lambda: (begun.set(), hold.wait(60), done.set()))
+    background, begun, hold, done = (
+        AppContext.of(app).background,
+        *(threading.Event() for _ in range(3)),
+    )
+    background.do(lambda: (begun.set(), hold.wait(60), done.set()))
     assert begun.wait(60)
     ending = threading.Thread(target=worker_process_shutdown.send, kwargs={"sender": None})
     ending.start()

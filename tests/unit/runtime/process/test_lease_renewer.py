@@ -26,11 +26,11 @@ class CountedLease:
 
 
 @pytest.fixture
-def keeper(monkeypatch: pytest.MonkeyPatch) -> LeaseRenewer:
+def lease_renewer(monkeypatch: pytest.MonkeyPatch) -> LeaseRenewer:
     app = Celery("keeping", broker="memory://", set_as_current=False)
-    keeper = LeaseRenewer(app, MemoryCheckpointStore(), 30)
-    monkeypatch.setattr(keeper, "_is_working", True)  # its threads are not needed
-    return keeper
+    lease_renewer = LeaseRenewer(app, MemoryCheckpointStore(), 30)
+    monkeypatch.setattr(lease_renewer, "_is_working", True)  # its threads are not needed
+    return lease_renewer
 
 
 def hold_of(agent_id: str) -> Any:
@@ -38,25 +38,27 @@ def hold_of(agent_id: str) -> Any:
     return HeldLease(lease)
 
 
-def test_whether_an_agent_is_kept_is_known_without_looking_at_the_others(keeper: LeaseRenewer) -> None:
+def test_whether_an_agent_is_kept_is_known_without_looking_at_the_others(
+    lease_renewer: LeaseRenewer,
+) -> None:
     for number in range(100):
-        keeper.keep(hold_of(f"agent {number}"))
+        lease_renewer.add(hold_of(f"agent {number}"))
     CountedLease.reads = 0
 
-    assert keeper.is_keeping("agent 99")
-    assert not keeper.is_keeping("agent 100")
+    assert lease_renewer.is_renewing("agent 99")
+    assert not lease_renewer.is_renewing("agent 100")
     assert CountedLease.reads == 0
 
 
-def test_an_agent_is_kept_until_the_last_of_its_leases_is_let_go(keeper: LeaseRenewer) -> None:
+def test_an_agent_is_kept_until_the_last_of_its_leases_is_let_go(lease_renewer: LeaseRenewer) -> None:
     """An attempt that lost its lease may still be at work when the next one begins."""
     lost, new = hold_of("agent"), hold_of("agent")
-    keeper.keep(lost)
-    keeper.keep(new)
+    lease_renewer.add(lost)
+    lease_renewer.add(new)
 
-    keeper.let_go(lost)
-    keeper.let_go(lost)
-    assert keeper.is_keeping("agent")
+    lease_renewer.discard(lost)
+    lease_renewer.discard(lost)
+    assert lease_renewer.is_renewing("agent")
 
-    keeper.let_go(new)
-    assert not keeper.is_keeping("agent")
+    lease_renewer.discard(new)
+    assert not lease_renewer.is_renewing("agent")

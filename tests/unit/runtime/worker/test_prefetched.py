@@ -13,7 +13,7 @@ from kombu import Connection
 
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.worker import parent
-from celery_ckpt.runtime.worker.prefetched import Fetched
+from celery_ckpt.runtime.worker.prefetched import PrefetchedMessages
 from tests.support.tasks.scenarios import MODULE
 from tests.support.workers.broker import RedisBroker
 
@@ -58,7 +58,7 @@ def test_what_is_no_message_does_not_keep_those_of_agents_from_coming_back(
         client.zadd("unacked_index", dict.fromkeys(found, time.time() - ttl - 2))
 
     with celery_app.connection_for_write() as connection:
-        fetched = Fetched(celery_app, ttl)
+        fetched = PrefetchedMessages(celery_app, ttl)
         fetched.look(Unacked(connection))
         fetched.look(Unacked(connection))
 

@@ -134,7 +134,7 @@ def test_an_agent_that_this_process_works_for_is_not_read(
     run = RunRecord(agent_id="mine", run_id="mine", created_at=system_clock.now())
     lease = context.store.start_run(run, "me", 30).lease
     assert lease is not None
-    context.keeper.keep(HeldLease(lease))
+    context.lease_renewer.add(HeldLease(lease))
     context.store.schedule("mine", 0)
     for name in ("activity", "schedule", "acquire", "release", "snapshots", "unschedule"):
         counted(monkeypatch, context.store, name, calls)
