@@ -1,8 +1,9 @@
-"""What the runtime logs: one fixed phrase for each event, and whom it is about in a fixed place.
+"""What the runtime logs: one fixed phrase for each event, with agent, task and run in a fixed place.
 
     Run handed off: agent=user-7 task=tasks.research run=5e1c0b2e iteration=3 reason=the worker ...
 
-What is not known at a place is ``-``. An error or a reason comes last, since it may hold spaces.
+An unknown value is ``-``. An error or a reason comes last, because it may contain spaces. The table in
+docs/howto/monitor.md lists every phrase; a test compares them.
 """
 
 from __future__ import annotations
@@ -12,58 +13,58 @@ from typing import Any
 from celery_ckpt.records import RunRecord
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 
-#: Agent, task and run, as they stand in a line.
+#: Agent, task and run, as a line shows them.
 Identity = tuple[str, str, str]
 UNKNOWN = "-"
-_OF = "agent=%s task=%s run=%s"
+_RUN = "agent=%s task=%s run=%s"
 
-RESUMED = f"Run resumed: {_OF} attempt=%d iteration=%d steps=%d"
-HANDED_OFF = f"Run handed off: {_OF} iteration=%s reason=%s"
-CANNOT_START = f"Run cannot start yet and is tried again: {_OF} error=%s"
-CANNOT_CONTINUE = f"Run cannot continue on this worker and was requeued: {_OF} error=%s"
-LEASE_LOST = f"Run lost its lease, and this attempt stops: {_OF} attempt=%d"
-LEASE_NOT_RELEASED = f"Run could not release its lease, which expires by itself: {_OF} error=%s"
-LEASE_NOT_RENEWED = f"Run could not renew its lease: {_OF} error=%s"
-NOT_RECORDED = f"Run outcome could not be recorded, and the run is sent again: {_OF} error=%s"
-ENDED_NOT_RECORDED = f"Run was ended, but this could not be recorded: {_OF} status=%s error=%s"
-NOT_PUBLISHED = f"Run could not be sent, and the watchdog will send it: {_OF} error=%s"
-NOT_PUT_OFF = f"Run could not be sent, and the broker keeps its message: {_OF} error=%s"
-NOT_SETTLED = f"Run could not be settled, and the watchdog will settle it: {_OF} error=%s"
-SETTLED_ELSEWHERE = f"Run was settled by another process: {_OF}"
-STATE_NOT_STORED = f"Run state could not be stored in the result backend: {_OF} state=%s error=%s"
-RESULT_NOT_READ = f"Run result could not be read from the result backend: {_OF} error=%s"
+RESUMED = f"Run resumed: {_RUN} attempt=%d iteration=%d steps=%d"
+HANDED_OFF = f"Run handed off: {_RUN} iteration=%s reason=%s"
+CANNOT_START = f"Run cannot start yet and will be retried: {_RUN} error=%s"
+CANNOT_CONTINUE = f"Run cannot continue on this worker and was requeued: {_RUN} error=%s"
+LEASE_LOST = f"Run lost its lease and this attempt stops: {_RUN} attempt=%d"
+LEASE_NOT_RELEASED = f"Could not release the lease, which will expire: {_RUN} error=%s"
+LEASE_NOT_RENEWED = f"Could not renew the lease: {_RUN} error=%s"
+NOT_RECORDED = f"Could not record the outcome; the run is published again: {_RUN} error=%s"
+ENDED_NOT_RECORDED = f"Could not record the end of the run: {_RUN} status=%s error=%s"
+NOT_PUBLISHED = f"Could not publish the run; the watchdog will requeue it: {_RUN} error=%s"
+NOT_PUT_OFF = f"Could not publish the run; the broker keeps its message: {_RUN} error=%s"
+NOT_SETTLED = f"Could not settle the run; the watchdog will retry: {_RUN} error=%s"
+SETTLED_ELSEWHERE = f"Run was settled by another process: {_RUN}"
+STATE_NOT_STORED = f"Could not store the state in the result backend: {_RUN} state=%s error=%s"
+RESULT_NOT_READ = f"Could not read the state from the result backend: {_RUN} error=%s"
 MESSAGE_DAMAGED = (
-    f"Run was cancelled, but its chord is not told, as its message is damaged: {_OF} error=%s"
+    f"Could not notify the chord of the cancelled run because its message is damaged: {_RUN} error=%s"
 )
-WORKER_LOST = f"Run lost its worker and was requeued: {_OF} attempt=%d"
-REQUEUED = f"Run was sent again: {_OF} attempt=%d status=%s"
-PREFETCHED_LOST = f"Run was fetched by a worker that is lost, and was requeued: {_OF}"
-CHECKPOINT_NOT_SAVED = f"Checkpoint could not be saved: {_OF} iteration=%d error=%s"
-STEP_CHANGED = f"Step changed since it was recorded, and is called again: {_OF} iteration=%d step=%s"
-COST_NOT_COMPUTED = f"Cost of a call could not be computed by ckpt_cost: {_OF} error=%s"
-EVENT_NOT_SENT = f"Event could not be sent: {_OF} event=%s error=%s"
-AGENT_NOT_CHECKED = f"Agent could not be looked after by the watchdog: {_OF} error=%s"
-AGENT_NOT_PRUNED = f"Agent could not be pruned: {_OF} error=%s"
-AGENT_HALF_DELETED = f"Agent was deleted, but some of its runs could not be ended: {_OF} error=%s"
+WORKER_LOST = f"Run lost its worker and was requeued: {_RUN} attempt=%d"
+REQUEUED = f"Run was requeued: {_RUN} attempt=%d status=%s"
+PREFETCHED_LOST = f"Run was prefetched by a lost worker and was requeued: {_RUN}"
+CHECKPOINT_NOT_SAVED = f"Could not save a checkpoint: {_RUN} iteration=%d error=%s"
+STEP_CHANGED = f"Step changed since it was recorded and is called again: {_RUN} iteration=%d step=%s"
+COST_NOT_COMPUTED = f"Could not compute the cost of a call with ckpt_cost: {_RUN} error=%s"
+EVENT_NOT_SENT = f"Could not send an event: {_RUN} event=%s error=%s"
+AGENT_NOT_CHECKED = f"Watchdog could not check the agent: {_RUN} error=%s"
+AGENT_NOT_PRUNED = f"Could not prune the agent: {_RUN} error=%s"
+AGENT_HALF_DELETED = f"Agent was deleted, but some of its runs could not be cancelled: {_RUN} error=%s"
 
 
 def identity(run: RunRecord) -> Identity:
-    """Whom a line about a run is about."""
+    """Return agent, task and run of a record."""
     return shown(run.agent_id), shown(run.task), shown(run.run_id)
 
 
 def identity_of_request(task: Any) -> Identity:
-    """The same of what was delivered, when there is no record yet."""
+    """Return agent, task and run of a delivery that may not have a record yet."""
     return shown(agent_id_of(task.request)), shown(task.name), shown(task.request.id)
 
 
 def identity_of_agent(agent_id: str) -> Identity:
-    """The same of an agent as a whole."""
+    """Return the identity of an agent, without a run."""
     return shown(agent_id), UNKNOWN, UNKNOWN
 
 
 def shown(name: object) -> str:
-    """A name in a line. It may hold anything, and must not look like another field or line."""
+    """Return a name for a log line, quoted if it could be taken for another field or line."""
     text = str(name or UNKNOWN)
     is_plain = text.isprintable() and " " not in text and "=" not in text
     return text if is_plain else repr(text)

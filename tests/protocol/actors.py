@@ -91,7 +91,7 @@ class Process:
         dog = Watchdog(self.app, lambda: None)
         while True:
             pause("look", self._is_due)
-            dog.look(SteppingUnacked(self.broker))  # type: ignore[arg-type]
+            dog.check(SteppingUnacked(self.broker))  # type: ignore[arg-type]
 
     def _is_due(self) -> bool:
         now = self.world.clock.now().timestamp()

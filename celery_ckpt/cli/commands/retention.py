@@ -107,7 +107,7 @@ def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
             pruned.append(result)
 
     with bar("checking agents") as advance:
-        report = agents.prune_all(dry_run=dry_run, told=collect)
+        report = agents.prune_all(dry_run=dry_run, on_result=collect)
     if screen.as_json:
         screen.json({**asdict(report), "pruned_agents": [one._asdict() for one in pruned]})
         return

@@ -38,7 +38,7 @@ from celery_ckpt.runtime.attempt.start import UNREADABLE_HERE
 from celery_ckpt.runtime.broker.envelope import without_retries
 from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.process.context import AppContext
-from celery_ckpt.runtime.pruning.sweep import sweep_all, tell
+from celery_ckpt.runtime.pruning.sweep import emit_pruned, sweep_all
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encrypted import EncryptedStore
@@ -327,7 +327,7 @@ class Agents:
             [snapshot] = store.snapshots([checked_name(agent_id)])
             gone = policy.expired(snapshot.marks, system_clock.now(), live=snapshot.is_busy)
             [pruned] = store.apply([PrunePlan(snapshot, drop=[mark.id for mark in gone])])
-            tell(self._context, pruned)
+            emit_pruned(self._context, pruned)
             total += pruned.checkpoints
             # Less went: the agent has changed meanwhile, or it has more to lose than goes at once; or
             # somebody has spoilt it, so that nothing ever will.
@@ -337,12 +337,12 @@ class Agents:
             seen = snapshot.seen
 
     def prune_all(
-        self, *, dry_run: bool = False, told: Callable[[PruneResult], object] | None = None
+        self, *, dry_run: bool = False, on_result: Callable[[PruneResult], object] | None = None
     ) -> PruneReport:
         """Look at every agent, here and now, and drop what the limits say; in a dry run only say what
-        would go. ``told`` is called for each agent that was looked at.
+        would go. ``on_result`` is called for each agent that was looked at.
         """
-        return sweep_all(self._context, dry_run=dry_run, told=told)
+        return sweep_all(self._context, dry_run=dry_run, on_result=on_result)
 
     def rekey(
         self,

@@ -3,8 +3,8 @@
 A prefork pool sends its child a signal, and the handler raises ``SoftTimeLimitExceeded`` wherever the
 child is at that time. While an attempt begins, records its outcome or hands off, and while Celery
 stores the outcome, that exception would make Celery report a failure that the store does not have. So
-our handler raises it in the body only. A limit that passes before the body hands the run off, as soon as
-that can be recorded. A limit that passes after the body has no effect.
+our handler raises it in the body only. A limit that passes before the body hands the run off, as soon
+as that can be recorded. A limit that passes after the body has no effect.
 
 Other pools do not have soft time limits.
 """

@@ -1,8 +1,8 @@
-"""One part of a sweep: look at some agents, judge them, have that done, and tell of it.
+"""One part of a sweep: claim some agents, plan what to delete, have the store do it, emit signals.
 
 PRUNE   beat -> celery_ckpt.prune -> agents that changed since -> RetentionPolicy -> store -> signals
 
-Each agent is named to one sweep only, and for a minute to no other: two beats, or twenty workers, share
+Each agent is claimed by one sweep, and for a minute by no other: two beats, or twenty workers, share
 the work and do no harm.
 """
 
@@ -23,63 +23,57 @@ from celery_ckpt.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: How many agents are asked for at once, and for how long nobody else is told of them.
-_CLAIM, _HOLD = 500, 60.0
-#: How many of them are judged at a time.
+#: How many agents are claimed at once, and after how many seconds another sweep can claim them.
+_CLAIM, _CLAIM_LAPSES_AFTER = 500, 60.0
+#: How many of them are planned at a time.
 _PAGE = 100
-#: How often sweeps come, where beat does not say.
+#: The interval of sweeps where ``ckpt_prune_every`` is not set.
 _USUAL_SECONDS = 300.0
-
-#: An agent with its moment.
-Found = tuple[str, int]
 
 
 def rules_of(settings: Settings) -> Rules:
-    """The limits for agents that have none of their own."""
+    """Return the limits for agents that do not have their own."""
     return Rules(settings.keep, settings.max_age, settings.forget_finished_after)
 
 
 def sweep(context: AppContext, limit: int) -> PruneReport:
-    """Look at agents whose moments have come, until about so many are done, or no more are due."""
+    """Prune due agents, until about ``limit`` of them are done or no more are due."""
     report = PruneReport()
     while report.agents < limit:
-        found = context.store.claim_due(min(_CLAIM, limit - report.agents), _HOLD, Schedule.SWEEP)
-        if not found:
+        count = min(_CLAIM, limit - report.agents)
+        claimed = context.store.claim_due(count, _CLAIM_LAPSES_AFTER, Schedule.SWEEP)
+        if not claimed:
             break
-        for first in range(0, len(found), _PAGE):
-            for pruned in _swept(context, found[first : first + _PAGE]):
+        for first in range(0, len(claimed), _PAGE):
+            plans = list(_planned(context, claimed[first : first + _PAGE]))
+            for pruned in context.store.apply(plans):
+                emit_pruned(context, pruned)
                 report.add(pruned)
     return report
 
 
 def sweep_all(
-    context: AppContext, *, dry_run: bool, told: Callable[[PruneResult], object] | None
+    context: AppContext, *, dry_run: bool, on_result: Callable[[PruneResult], object] | None
 ) -> PruneReport:
-    """Look at every agent there is; in a dry run only say what would go."""
+    """Prune every agent; in a dry run only report what would be deleted."""
     report, agents = PruneReport(dry_run=dry_run), context.store.agents()
     while page := list(islice(agents, _PAGE)):
-        for one in _would_go(context, page) if dry_run else _swept_whole(context, page):
-            report.add(one)
-            if told is not None:
-                told(one)
+        for result in _dry_run(context, page) if dry_run else _prune_completely(context, page):
+            report.add(result)
+            if on_result is not None:
+                on_result(result)
     return report
 
 
-def _swept(context: AppContext, found: Sequence[Found]) -> Iterator[PruneResult]:
-    plans = list(_judged(context, found))
-    for pruned in context.store.apply(plans):
-        tell(context, pruned)
-        yield pruned
-
-
-def _swept_whole(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
-    """The same until nothing is left to go: a store may drop a long history in parts."""
+def _prune_completely(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
+    """Prune agents until nothing is left to delete: a store may remove a long history in parts."""
     total, left = {name: PruneResult(name) for name in page}, list(page)
     while left:
-        found = [(name, context.store.schedule(name, _HOLD, Schedule.SWEEP)) for name in left]
-        plans, left = list(_judged(context, found)), []
+        seconds = _CLAIM_LAPSES_AFTER
+        due = [(name, context.store.schedule(name, seconds, Schedule.SWEEP)) for name in left]
+        plans, left = list(_planned(context, due)), []
         for plan, pruned in zip(plans, context.store.apply(plans), strict=True):
-            tell(context, pruned)
+            emit_pruned(context, pruned)
             name = pruned.agent_id
             total[name] = total[name].and_then(pruned)
             if 0 < pruned.checkpoints < len(plan.drop):
@@ -87,28 +81,30 @@ def _swept_whole(context: AppContext, page: Sequence[str]) -> Iterator[PruneResu
     yield from total.values()
 
 
-def _judged(context: AppContext, found: Sequence[tuple[str, int | None]]) -> Iterator[PrunePlan]:
+def _planned(context: AppContext, due: Sequence[tuple[str, int | None]]) -> Iterator[PrunePlan]:
+    """Plan what to delete from agents, each with the time at which it is due."""
     rules, now = rules_of(context.settings), system_clock.now()
-    # Whatever changes meanwhile is looked at in the next sweep, not again and again in this one.
+    # An agent that changes during the sweep is checked in the next one, not repeatedly in this one.
     retry = (context.settings.prune_every or _USUAL_SECONDS) / 2
-    snapshots = context.store.snapshots([agent_id for agent_id, _ in found])
-    for snapshot, (_, due_at) in zip(snapshots, found, strict=True):
+    snapshots = context.store.snapshots([agent_id for agent_id, _ in due])
+    for snapshot, (_, due_at) in zip(snapshots, due, strict=True):
         if snapshot.damage:
-            who = phrases.identity_of_agent(snapshot.agent_id)
-            logger.error(phrases.AGENT_NOT_PRUNED, *who, snapshot.damage)
+            identity = phrases.identity_of_agent(snapshot.agent_id)
+            logger.error(phrases.AGENT_NOT_PRUNED, *identity, snapshot.damage)
         yield judge(snapshot, rules, now, due_at, retry)
 
 
-def _would_go(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
-    for plan in _judged(context, [(agent_id, None) for agent_id in page]):
+def _dry_run(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
+    """Yield what would be deleted."""
+    for plan in _planned(context, [(agent_id, None) for agent_id in page]):
         snapshot, gone = plan.snapshot, set(plan.drop)
         marks = [mark for mark in snapshot.marks if plan.forget or mark.id in gone]
         size, ids = sum(mark.size for mark in marks), tuple(mark.id for mark in marks)
-        runs = _runs_that_would_go(context, plan)
+        runs = _count_old_runs(context, plan)
         yield PruneResult(snapshot.agent_id, len(ids), size, plan.forget, ids, runs)
 
 
-def _runs_that_would_go(context: AppContext, plan: PrunePlan) -> int:
+def _count_old_runs(context: AppContext, plan: PrunePlan) -> int:
     agent_id, before = plan.snapshot.agent_id, plan.runs_before
     if before is None:
         return 0
@@ -121,8 +117,8 @@ def _runs_that_would_go(context: AppContext, plan: PrunePlan) -> int:
         return 0
 
 
-def tell(context: AppContext, pruned: PruneResult) -> None:
-    """Say what went of an agent, if anything did."""
+def emit_pruned(context: AppContext, pruned: PruneResult) -> None:
+    """Emit ``checkpoints_pruned``, if anything was deleted."""
     if pruned.is_any:
         signals.checkpoints_pruned.send(
             sender=context.app,

@@ -1,8 +1,8 @@
-"""The tasks of a sweep: one that beat sends, and parts of it that run side by side.
+"""The tasks of a sweep: the one that beat sends, and parts that run at the same time.
 
-``celery_ckpt.prune`` sees how much there is to do, does a part, and sends for others as needed. A part
-looks at a bounded number of agents; if there are more, it sends itself again. So no worker is busy for
-long, few messages wait, and a fleet of any size is done by as many workers as there are.
+``celery_ckpt.prune`` counts the agents that are due, does one part, and sends further parts as needed.
+A part checks a bounded number of agents; if there are more, it sends itself again. So no worker is
+busy for long, few messages are queued, and all workers share a sweep of any size.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 PRUNE = "celery_ckpt.prune"
 PART = "celery_ckpt.prune_part"
-#: How many agents a part looks at, and how many parts run side by side.
+#: How many agents a part checks, and how many parts run at the same time.
 _AGENTS_IN_A_PART, _PARTS_AT_ONCE = 500, 8
 
 
 def add_tasks(app: Celery) -> None:
-    """Give an app the tasks of a sweep; they are its own, not shared with other apps."""
+    """Add the tasks to an app; they are not shared with other apps."""
     options: dict[str, Any] = {"shared": False, "lazy": False, "ignore_result": True}
     app.task(_prune, name=PRUNE, bind=True, **options)
     app.task(_prune_part, name=PART, bind=True, **options)
@@ -37,9 +37,9 @@ def add_tasks(app: Celery) -> None:
 def _prune(self: Any) -> None:
     context = AppContext.of(self.app)
     if context.settings.prune_every is None:
-        return  # a scheduler that keeps its entries may go on sending what is switched off
-    waiting = context.store.count_due(Schedule.SWEEP)
-    parts = min(-(-waiting // _AGENTS_IN_A_PART), _PARTS_AT_ONCE)
+        return  # a scheduler that stores its entries may still send what was switched off
+    due = context.store.count_due(Schedule.SWEEP)
+    parts = min(-(-due // _AGENTS_IN_A_PART), _PARTS_AT_ONCE)
     for _ in range(parts - 1):
         _send_part(context, PruneReport())
     _do_part(context, PruneReport())
@@ -61,6 +61,6 @@ def _do_part(context: AppContext, total: PruneReport) -> None:
 
 
 def _send_part(context: AppContext, so_far: PruneReport) -> None:
-    # What is not begun by the next sweep is part of that one.
+    # A part that has not begun by the next sweep belongs to that one.
     expires = context.settings.prune_every
     context.app.send_task(PART, (asdict(so_far),), expires=expires, ignore_result=True)

@@ -1,4 +1,6 @@
-"""What every worker of an app with agents does: check its settings, watch, and notice its own end."""
+"""The bootstep of every worker with agents: it checks the settings, starts the watchdog, and sets the
+drain flag when the worker stops.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from celery import Celery, bootsteps
+from celery import bootsteps
 from celery.worker import state as worker_state
 from click import ClickException
 
@@ -24,43 +26,52 @@ from celery_ckpt.runtime.worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[int, FrameType | None], Any]
-#: Those with which Celery stops at once, unless it is told to wait a little.
+#: Signals with which Celery stops at once.
 _COLD = {"SIGQUIT"}
-#: How long such a signal waits for a task that is being handed to a child, and how often it looks.
+#: How long such a signal waits for a task that is being written to a child, and how often it checks.
 _HANDING_SECONDS, _LOOK_SECONDS = 2.0, 0.02
 
 
 class AgentsStep(bootsteps.StartStopStep):
-    """Starts the watchdog with the worker, and tells agents when the worker stops."""
+    """Starts the watchdog with the worker, and sets the drain flag when the worker stops."""
 
     requires = ("celery.worker.components:Pool",)
 
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
-        context = _context(worker.app)
+        try:
+            context = AppContext.of(worker.app)
+            _warn(context)
+        except ConfigurationError as error:
+            # Wrong settings end the worker before it takes a message, with one line on what is wrong.
+            raise ClickException(str(error)) from error
         drain.end()
-        # By a setting or by an option of the command; Celery 5.6 has neither.
+        # Set by a setting or a command-line option; Celery 5.6 has neither.
         if getattr(worker, "pool_start_method", "fork") == "spawn":
             drain.share()
         context.announce_events(bool(worker.task_events))
 
     def create(self, worker: Any) -> Any:
-        """See Celery's bootsteps."""
-        return Watchdog(worker.app, partial(_tend_pool, worker) if _has_children(worker) else None)
+        """Make the watchdog; see Celery's bootsteps."""
+        from celery.concurrency.prefork import TaskPool
+
+        # In other pools a worker_pid does not name a child process.
+        has_children = issubclass(worker.pool_cls, TaskPool)
+        return Watchdog(worker.app, partial(_maintain_pool, worker) if has_children else None)
 
     def start(self, worker: Any) -> None:
-        """The worker starts: watch, and put a handler before each of Celery's own."""
+        """Start the watchdog, and put a handler before each of Celery's own signal handlers."""
         self.obj.start()
         if threading.current_thread() is threading.main_thread():
             for name in ("SIGTERM", "SIGQUIT", "SIGINT", "SIGHUP"):
                 _chain(worker, getattr(signal, name), name)
 
     def close(self, worker: Any) -> None:
-        """The worker stops, for whatever reason: also ``control.shutdown()`` and a lost broker."""
+        """Set the drain flag. Celery calls this also at ``control.shutdown()`` and a lost broker."""
         drain.begin(warm=True)
 
     def stop(self, worker: Any) -> None:
-        """The worker has stopped."""
+        """Finish what the worker has begun; it has stopped."""
         finish_settling()
         self.obj.stop()
         drain.unshare()
@@ -77,28 +88,11 @@ def _warn(context: AppContext) -> None:
         logger.warning("The checkpoint store does not answer yet. Agents wait for it. store=%s", where)
 
 
-def _has_children(worker: Any) -> bool:
-    """Does the pool have processes of its own? What others give as a worker_pid is no child's."""
-    from celery.concurrency.prefork import TaskPool
-
-    return issubclass(worker.pool_cls, TaskPool)
-
-
-def _tend_pool(worker: Any) -> None:
-    """Let the pool look after its children, in the thread of its own loop."""
+def _maintain_pool(worker: Any) -> None:
+    """Have the pool replace dead children, in the thread of its own loop."""
     hub = getattr(worker, "hub", None)
     if hub is not None:
         hub.call_soon(worker.pool.maintain_pool)
-
-
-def _context(app: Celery) -> AppContext:
-    """Wrong settings end the worker here, before it takes a message, with one line on what is wrong."""
-    try:
-        context = AppContext.of(app)
-        _warn(context)
-        return context
-    except ConfigurationError as error:
-        raise ClickException(str(error)) from error
 
 
 def _chain(worker: Any, number: signal.Signals, name: str) -> None:
@@ -113,8 +107,10 @@ def _chain(worker: Any, number: signal.Signals, name: str) -> None:
         nonlocal until
         until = until or time.monotonic() + _HANDING_SECONDS
         drain.begin(warm=not _is_cold(name))
-        if _is_cold(name) and _is_handing_over(worker) and time.monotonic() < until:
-            # Celery would stop right here, and wait for ever for a child that waits for its task.
+        # True while the pool has written a part of a task to one of its processes.
+        is_writing = bool(getattr(getattr(worker.pool, "_pool", None), "_active_writers", None))
+        if _is_cold(name) and is_writing and time.monotonic() < until:
+            # Celery would stop right here, and wait forever for a child that waits for its task.
             threading.Timer(_LOOK_SECONDS, os.kill, (os.getpid(), signum)).start()
             return None
         if is_solo and _is_cold(name):
@@ -124,11 +120,6 @@ def _chain(worker: Any, number: signal.Signals, name: str) -> None:
         return celerys(signum, frame)
 
     signal.signal(number, handle)
-
-
-def _is_handing_over(worker: Any) -> bool:
-    """Has the pool written a part of a task to one of its processes?"""
-    return bool(getattr(getattr(worker.pool, "_pool", None), "_active_writers", None))
 
 
 def _is_cold(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""What only the worker's parent knows of a run's end: revoked, expired, killed at its hard time limit.
+"""Ends of runs that only the worker's parent knows: revoked, expired, killed at a hard time limit.
 
-The body saw the same ``SystemExit`` in all these cases, or nothing; its attempt is over either way. The
-parent puts it on record, so that no watchdog brings back what was ended on purpose.
+In all these cases the body got the same ``SystemExit``, or nothing, and its attempt is over. The parent
+records the end, so that the watchdog does not requeue a run that was ended on purpose.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from celery_ckpt.runtime.process.context import AppContext
 
 logger = logging.getLogger(__name__)
 
-#: Agents' messages that were delivered and are not done with. At a hard time limit Celery has forgotten
-#: its own.
+#: The requests of agent tasks that this worker has, by task id. At a hard time limit Celery has already
+#: removed its own entry.
 _requests: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
@@ -37,13 +37,13 @@ def _on_received(request: Any, **_: Any) -> None:
 
 
 def unacknowledged() -> list[str]:
-    """The tags of the agents' messages that this worker has."""
+    """Return the delivery tags of the agents' messages that this worker has."""
     own = [request for request in list(_requests.values()) if not request.acknowledged]
     return [str(request.message.delivery_tag) for request in own if _is_connected(request)]
 
 
 def _is_connected(request: Any) -> bool:
-    """What came over a connection that was lost cannot be acknowledged any more: it must come back."""
+    """False if the connection was lost: the message cannot be acknowledged, and is redelivered."""
     transport = getattr(request.message.channel, "connection", None)
     return getattr(transport, "client", None) is not None
 
@@ -56,23 +56,21 @@ def _on_revoked(sender: Any, request: Any, **_: Any) -> None:
 def _on_failure(sender: Any, task_id: str, exception: Any, **_: Any) -> None:
     is_parents = isinstance(exception, TimeLimitExceeded | WorkerLostError)
     if is_parents and getattr(sender, "is_agent", False) and attempt_of(sender) is None:
-        agent_id = _agent_id_by(task_id)
+        request = _requests.get(task_id)
+        agent_id = task_id if request is None else agent_id_of(request._context)
         _end(sender, agent_id, task_id, RunStatus.FAILED, f"{type(exception).__name__}: {exception}")
 
 
 def _on_internal_error(sender: Any, task_id: str, **_: Any) -> None:
-    """Celery could not keep an outcome. Without processes of its own, a pool then forgets the message
-    too: nobody acknowledges it, and it takes one of the worker's places for ever. It is on record.
+    """Acknowledge a message whose outcome Celery could not store. The outcome is on record.
+
+    A pool without child processes does not acknowledge it, and the message would occupy one of the
+    worker's slots forever.
     """
     request = _requests.get(task_id) if getattr(sender, "is_agent", False) else None
     if request is not None:
         request.acknowledge()
         worker_state.task_ready(request)
-
-
-def _agent_id_by(task_id: str) -> str:
-    request = _requests.get(task_id)
-    return task_id if request is None else agent_id_of(request._context)
 
 
 def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) -> None:
@@ -81,18 +79,19 @@ def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) 
         lease = context.store.cancel_run(agent_id, run_id, context.owner, context.settings.lease_ttl)
         run = context.store.run(agent_id, run_id)
         assert run is not None
-        how = {"status": status, "error": reason[:10_000], "ended_at": system_clock.now()}
-        ended = run.model_copy(update=how)
+        ended = run.model_copy(
+            update={"status": status, "error": reason[:10_000], "ended_at": system_clock.now()}
+        )
         publish_next(context, context.store.settle_run(ended, lease))
     except (RunNotFound, RunOver):
         return
     except StoreError as error:
-        who = map(phrases.shown, (agent_id, task.name, run_id))
-        logger.error(phrases.ENDED_NOT_RECORDED, *who, status, error)
+        identity = map(phrases.shown, (agent_id, task.name, run_id))
+        logger.error(phrases.ENDED_NOT_RECORDED, *identity, status, error)
 
 
 def connect() -> None:
-    """Listen to Celery."""
+    """Connect to Celery's signals."""
     task_received.connect(_on_received, weak=False, dispatch_uid="celery_ckpt.received")
     task_revoked.connect(_on_revoked, weak=False, dispatch_uid="celery_ckpt.revoked")
     task_failure.connect(_on_failure, weak=False, dispatch_uid="celery_ckpt.lost")

@@ -1,19 +1,19 @@
-"""The watchdog: brings back the runs of the dead. A thread in the parent of each worker.
+"""The watchdog: a thread in the parent of each worker that requeues the runs of dead workers.
 
 It claims due agents (``CheckpointStore.claim_due``; each is given to one watchdog):
 
-    somebody works on it                   look again when that lease ends
-    this very process works on it          look again later, even if the lease has ended
-    its process is known to be dead        take the lease over at once
-    its lease has ended                    claim it: fence the old holder off, then bring the run back
-    nobody has begun what was sent         send it again, more and more seldom; while messages wait in
-                                           its queue it is taken to be one of them, for some minutes
-    finished, but not delivered            send it: the delivery hands the recorded outcome to Celery
-    nothing is open                        stop watching
-    fetched by a worker that has died      put back on its queue (``fetched.py``)
+    a live process has the lease              check again when that lease expires
+    this process has the lease                check again later, even if the lease has expired
+    the lease's process is known to be dead   take the lease over at once
+    the lease has expired                     acquire it, which fences off the old holder; requeue
+    published, and no worker has begun it     requeue it at growing intervals; while its queue is not
+                                              empty, assume for some minutes that it is in there
+    ended, but Celery has no outcome          requeue it: the delivery gives Celery the outcome
+    no run is open                            unschedule the agent
+    prefetched by a worker that has died      put the message back on its queue (``prefetched.py``)
 
-Beside that it looks at the children of its own pool, so as not to wait for the lease of one that died,
-nor for the pool to notice, which can take it five seconds in which the slot stays taken.
+It also checks the children of its own pool, so as not to wait for the lease of a dead child, nor for
+the pool to notice: that can take five seconds, in which the slot stays occupied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from celery import Celery
 from celery.worker import state as worker_state
 
 from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
-from celery_ckpt.records import AgentActivity, Lease, RunRecord, RunStatus, Schedule
+from celery_ckpt.records import AgentActivity, RunRecord, RunStatus, Schedule
 from celery_ckpt.runtime import phrases
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.broker.publisher import publish
@@ -37,83 +37,85 @@ from celery_ckpt.runtime.worker.prefetched import PrefetchedMessages
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY = 0.5
-#: How many agents are taken at once, and for how long nobody else is told of them.
-_AT_ONCE, _HOLD = 50, 10.0
-#: A claim lasts only until the run is sent.
-_CLAIM_SECONDS = 5.0
+_CHECK_EVERY = 0.5
+#: How many agents are claimed at once, and after how many seconds another watchdog can claim them.
+_AT_ONCE, _CLAIM_LAPSES_AFTER = 50, 10.0
+#: The duration of the lease that fences off the old holder; it is released at once.
+_LEASE_SECONDS = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 3600.0
 _SOONEST = 0.05
-#: How many agents it remembers to have sent again.
+#: For how many agents it remembers the pause.
 _REMEMBERED = 10_000
-#: When the pauses have become so long, a run is sent again even if its queue is not empty.
-_PATIENCE_WITH_QUEUES = 300.0
+#: With longer pauses, a run is requeued even if its queue is not empty.
+_LONGEST_QUEUE_PAUSE = 300.0
 
 
 class Watchdog:
-    """Looks after the agents of an app, until it is told to stop."""
+    """Requeues the lost runs of an app, until it is stopped."""
 
-    def __init__(self, app: Celery, tend_pool: Callable[[], object] | None) -> None:
+    def __init__(self, app: Celery, maintain_pool: Callable[[], object] | None) -> None:
         self._app = app
-        #: Has the pool replace the children that died; ``None``: the pool has no children.
-        self._tend_pool = tend_pool
-        #: The children whose death was seen.
+        #: Has the pool replace dead children; ``None``: the pool does not have child processes.
+        self._maintain_pool = maintain_pool
+        #: The dead children that were seen.
         self._dead_children: set[int] = set()
-        self._fetched = PrefetchedMessages(app, AppContext.of(app).settings.lease_ttl)
+        self._prefetched = PrefetchedMessages(app, AppContext.of(app).settings.lease_ttl)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="celery_ckpt-watchdog", daemon=True)
-        #: How long to wait until a run is sent once more, by agent.
+        #: How many seconds to wait until a run is requeued again, by agent.
         self._pauses: dict[str, float] = {}
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, when what is under way is done."""
+        """Stop after the present check."""
         self._stop.set()
 
     def _work(self) -> None:
-        unacked, said = Unacked(self._app.connection_for_write()), ""
-        while not self._stop.wait(_LOOK_EVERY):
+        unacked, logged = Unacked(self._app.connection_for_write()), ""
+        while not self._stop.wait(_CHECK_EVERY):
             try:
-                self.look(unacked)
-                said = ""
+                self.check(unacked)
+                logged = ""
             except CheckpointError as error:
-                # The store may be away, or closed to us; another look comes soon. Said once is enough.
-                if str(error) != said:
-                    logger.error("The watchdog cannot look after agents: %s", error)
-                said = str(error)
+                # The store may be unavailable, or refuse access. The next check is soon: log it once.
+                if str(error) != logged:
+                    logger.error("The watchdog cannot check agents: %s", error)
+                logged = str(error)
             except Exception:
-                # The broker may be away.
-                logger.exception("The watchdog cannot look after agents")
+                # The broker may be unavailable.
+                logger.exception("The watchdog cannot check agents")
         unacked.close()
 
-    def look(self, unacked: Unacked) -> None:
-        """Look once at everything that is due."""
+    def check(self, unacked: Unacked) -> None:
+        """Check once every agent that is due."""
         context = AppContext.of(self._app)
         for agent_id in self._agents_of_dead_children():
-            self._attend(context, unacked, agent_id, None)
-        for agent_id, due_at in context.store.claim_due(_AT_ONCE, _HOLD):
-            self._attend(context, unacked, agent_id, due_at)
-        # Last: the message of a run that had begun is back by now, and must not come twice.
-        self._fetched.look(unacked)
+            self._check_agent(context, unacked, agent_id, None)
+        for agent_id, due_at in context.store.claim_due(_AT_ONCE, _CLAIM_LAPSES_AFTER):
+            self._check_agent(context, unacked, agent_id, due_at)
+        # Last: the message of a run that had begun is requeued by now, and must not be put back too.
+        self._prefetched.check(unacked)
 
     def _agents_of_dead_children(self) -> list[str]:
-        if self._tend_pool is None:
+        if self._maintain_pool is None:
             return []
-        # One look at each child, whatever it has.
+        # Each child once, even if it has several requests.
         children = {request.worker_pid: request for request in list(worker_state.active_requests)}
         dead = {pid for pid in children if pid and is_dead(pid)}
-        # Only once each: its request stays active until the pool has noticed.
+        # Each dead child once: its request stays active until the pool has noticed.
         new, self._dead_children = dead - self._dead_children, dead
         if new:
-            self._tend_pool()
+            self._maintain_pool()
         return [agent_id_of(children[pid]._context) for pid in new]
 
-    def _attend(self, context: AppContext, unacked: Unacked, agent_id: str, due_at: int | None) -> None:
+    def _check_agent(
+        self, context: AppContext, unacked: Unacked, agent_id: str, due_at: int | None
+    ) -> None:
         try:
-            pause = self._looked_at(context, unacked, agent_id)
+            pause = self._requeue_if_lost(context, unacked, agent_id)
         except StoreError as error:
             logger.warning(phrases.AGENT_NOT_CHECKED, *phrases.identity_of_agent(agent_id), error)
             return
@@ -121,13 +123,17 @@ class Watchdog:
             context.store.schedule(agent_id, pause)
         elif due_at is not None:
             self._pauses.pop(agent_id, None)
-            _schedule_sweep(context, agent_id)
+            # The process that settled the last run may have died before it scheduled the sweep.
+            # A deleted agent is not scheduled: without pruning its name would stay there forever.
+            [snapshot] = context.store.snapshots([agent_id])
+            if snapshot.seen:
+                context.store.schedule(agent_id, 0, Schedule.SWEEP)
             context.store.unschedule({agent_id: due_at})
 
-    def _looked_at(self, context: AppContext, unacked: Unacked, agent_id: str) -> float | None:
-        """Do what is to be done; returns when to look again, ``None``: not at all."""
+    def _requeue_if_lost(self, context: AppContext, unacked: Unacked, agent_id: str) -> float | None:
+        """Return the seconds until the next check; ``None`` if the agent has no open run."""
         if context.lease_renewer.is_renewing(agent_id):
-            # This process is alive, however late it is with its renewals.
+            # This process is alive, however late its renewals are.
             return context.settings.lease_ttl
         activity = context.store.activity(agent_id)
         holder = activity.holder
@@ -139,37 +145,34 @@ class Watchdog:
             return None
         if self._may_be_queued(unacked, agent_id, runs):
             return self._longer_pause(agent_id)
-        if not self._is_claimed(context, agent_id, holder):
+        # Fence off the old holder, and leave the lease free for the run that is requeued.
+        try:
+            lease = context.store.acquire(agent_id, context.owner, _LEASE_SECONDS, over=holder)
+        except LeaseHeld:
+            return _FIRST_PAUSE
+        if not context.store.release(lease):
             return _FIRST_PAUSE
         for run in runs:
             self._requeue(unacked, run)
         return self._longer_pause(agent_id)
 
     def _may_be_queued(self, unacked: Unacked, agent_id: str, runs: list[RunRecord]) -> bool:
-        # A copy of each at every look would make a long queue many times as long.
-        is_early = self._pauses.get(agent_id, 0) < _PATIENCE_WITH_QUEUES
+        # A copy of each message at every check would make a long queue many times as long.
+        is_early = self._pauses.get(agent_id, 0) < _LONGEST_QUEUE_PAUSE
         are_queued = all(run.status is RunStatus.QUEUED and run.envelope for run in runs)
         return is_early and are_queued and all(unacked.is_backlogged(run.envelope) for run in runs)
 
-    def _is_claimed(self, context: AppContext, agent_id: str, dead: Lease | None) -> bool:
-        """Fence off whoever held the lease, and leave it free for the run that is sent."""
-        try:
-            lease = context.store.acquire(agent_id, context.owner, _CLAIM_SECONDS, over=dead)
-        except LeaseHeld:
-            return False
-        return context.store.release(lease)
-
     def _requeue(self, unacked: Unacked, run: RunRecord) -> None:
-        # Also the message of a run that went back to the queue, or has ended: nobody acknowledged it.
+        # Also the message of a queued or ended run, if it was not acknowledged.
         if not unacked.restore(run.delivery):
             if not run.envelope:
                 return
             publish(self._app, run.envelope, has_begun=run.attempts > 0)
-        who = phrases.identity(run)
+        identity = phrases.identity(run)
         if run.status is RunStatus.RUNNING:
-            logger.warning(phrases.WORKER_LOST, *who, run.attempts)
+            logger.warning(phrases.WORKER_LOST, *identity, run.attempts)
         else:
-            logger.warning(phrases.REQUEUED, *who, run.attempts, run.status)
+            logger.warning(phrases.REQUEUED, *identity, run.attempts, run.status)
 
     def _longer_pause(self, agent_id: str) -> float:
         if len(self._pauses) >= _REMEMBERED:
@@ -179,18 +182,8 @@ class Watchdog:
         return pause
 
 
-def _schedule_sweep(context: AppContext, agent_id: str) -> None:
-    """Whoever settled its last run may have died before he did.
-
-    Not of an agent that was deleted: its name would stay there, for ever if nobody prunes.
-    """
-    [snapshot] = context.store.snapshots([agent_id])
-    if snapshot.seen:
-        context.store.schedule(agent_id, 0, Schedule.SWEEP)
-
-
 def _runs_to_requeue(activity: AgentActivity) -> list[RunRecord]:
-    """The active run or, if it is nobody's turn, whatever was never begun; and outcomes to deliver."""
+    """Return the active run, or all open ones if none is active; and ended runs that are open."""
     if activity.active is None:
         return activity.open
     return [run for run in activity.open if run.run_id == activity.active or run.status.is_final]

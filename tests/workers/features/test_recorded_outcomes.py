@@ -72,7 +72,7 @@ class TestAStoreThatRefuses:
 
         with without_rights(other_server):
             ledger.let_go()
-            until(lambda: "Run outcome could not be recorded" in worker.log(), 60, "it is refused")
+            until(lambda: "Could not record the outcome" in worker.log(), 60, "it is refused")
 
         assert result.get(timeout=120) == "done"
         assert ledger.calls("errback") == []

@@ -105,7 +105,7 @@ def test_an_agent_whose_worker_lacks_a_right_continues_when_it_is_granted(
     ledger.let_go()
 
     until(
-        lambda: "Run outcome could not be recorded" in worker.log(),
+        lambda: "Could not record the outcome" in worker.log(),
         30,
         "the end of the attempt is refused",
     )

@@ -50,7 +50,7 @@ def test_a_result_that_could_not_be_stored_is_delivered_when_the_backend_is_back
 
     assert_right_end(result, 3, ledger, broker)
     assert len(ledger.bodies(result.id)) == 1
-    sent_again = f"Run was sent again: agent={result.id} task=count run={result.id} attempt=1"
+    sent_again = f"Run was requeued: agent={result.id} task=count run={result.id} attempt=1"
     assert f"{sent_again} status=succeeded" in worker.log()
 
 

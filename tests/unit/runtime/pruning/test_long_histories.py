@@ -50,7 +50,7 @@ def test_pruning_all_drops_what_a_dry_run_said(app: Celery, store: CheckpointSto
     histories = {name: saved(store, name, count) for name, count in [("long", 25), ("short", 4)]}
     told: dict[str, int] = {}
     would = Agents(app).prune_all(dry_run=True)
-    report = Agents(app).prune_all(told=lambda one: told.update({one.agent_id: one.checkpoints}))
+    report = Agents(app).prune_all(on_result=lambda one: told.update({one.agent_id: one.checkpoints}))
 
     assert told == {"long": 22, "short": 1}
     assert (report.checkpoints, report.agents, report.pruned) == (23, 2, 2)

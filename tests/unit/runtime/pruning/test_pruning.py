@@ -301,7 +301,7 @@ def test_a_dry_run_says_what_would_go_and_nothing_goes(
     before = [store.list(agent_id) for agent_id in ("agent", "small", "old")]
     told = []
 
-    dry = agents.prune_all(dry_run=True, told=told.append)
+    dry = agents.prune_all(dry_run=True, on_result=told.append)
 
     assert (dry.agents, dry.pruned, dry.forgotten, dry.checkpoints, dry.dry_run) == (3, 2, 1, 3, True)
     assert {one.agent_id: set(one.ids) for one in told}["agent"] == set(ids[:2])

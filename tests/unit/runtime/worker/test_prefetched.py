@@ -59,8 +59,8 @@ def test_what_is_no_message_does_not_keep_those_of_agents_from_coming_back(
 
     with celery_app.connection_for_write() as connection:
         fetched = PrefetchedMessages(celery_app, ttl)
-        fetched.look(Unacked(connection))
-        fetched.look(Unacked(connection))
+        fetched.check(Unacked(connection))
+        fetched.check(Unacked(connection))
 
     assert "agent's" not in broker.unacked()
     assert broker.queue_length() == 1

@@ -40,7 +40,7 @@ def ended(store: CheckpointStore) -> None:
 
 def look(app: Celery) -> None:
     with app.connection_for_write() as connection:
-        Watchdog(app, lambda: None).look(Unacked(connection))
+        Watchdog(app, lambda: None).check(Unacked(connection))
 
 
 def test_a_sweep_is_told_of_an_agent_whose_last_run_was_settled_by_a_worker_that_then_died(
@@ -122,7 +122,7 @@ def test_nobody_is_looked_for_where_the_pool_has_no_children(
     asked = active(monkeypatch, 139_832_115_423_040, 11)
 
     with app.connection_for_write() as connection:
-        Watchdog(app, None).look(Unacked(connection))
+        Watchdog(app, None).check(Unacked(connection))
 
     assert asked == []
 
