@@ -1,9 +1,8 @@
-"""Connecting the library to Celery: to its signals once, to each app when it is finalized."""
+"""The connection to Celery: to its signals once, to each app when it is finalized."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from celery import Celery
 from celery._state import _get_active_apps, connect_on_app_finalize
@@ -18,7 +17,7 @@ from celery_ckpt.runtime.worker import parent
 
 
 def install(app: Celery) -> None:
-    """Let the workers of an app look after agents. Happens by itself; doing it again does no harm."""
+    """Give an app the worker step and the pruning tasks. This is automatic, and can be repeated."""
     from celery_ckpt.runtime.worker.bootstep import AgentsStep
 
     app.steps["worker"].add(AgentsStep)
@@ -27,24 +26,20 @@ def install(app: Celery) -> None:
 
 
 def connect() -> None:
-    """Listen to Celery, and install in every app there is and will be."""
+    """Connect to Celery's signals, and install in every present and future app."""
     for module in (publisher, settlement, parent, beat, drain, time_limit):
         module.connect()
     _hide_passwords()
-    connect_on_app_finalize(_on_finalize)
+    connect_on_app_finalize(install)
     for app in _get_active_apps():
         if app.finalized:
             install(app)
 
 
 def _hide_passwords() -> None:
-    """Where Celery shows settings (``celery report``, ``inspect conf``, Flower) it hides what it knows
-    to be secret: keys, and passwords in the URLs of its own. The store's is another one.
+    """Have Celery hide the store's URL where it shows settings: ``celery report``, ``inspect conf``,
+    Flower. By itself it hides keys, and the passwords in its own URLs.
     """
     hidden, name = utils.HIDDEN_SETTINGS, "CKPT_STORE_URL"
     if name not in hidden.pattern:
         utils.HIDDEN_SETTINGS = re.compile(f"{hidden.pattern}|{name}", hidden.flags)
-
-
-def _on_finalize(app: Any) -> None:
-    install(app)

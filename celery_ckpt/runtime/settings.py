@@ -1,7 +1,7 @@
 """The ``ckpt_*`` settings of an app, read and checked once.
 
-They are read with ``app.conf.get``: what is put in with ``app.add_defaults`` would beat the user's own
-configuration. Under a namespace they are ``CELERY_CKPT_*``.
+They are read with ``app.conf.get``. Defaults set with ``app.add_defaults`` would take precedence over
+the user's configuration. Under a namespace the settings are named ``CELERY_CKPT_*``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
 from celery_ckpt.usage import Usage
 
 PREFIX = "ckpt_"
-#: The settings that no message shows.
+#: Settings whose values are never shown in messages.
 _SECRETS = {"encryption_keys"}
+_NOT_SET = object()
 _WEEK = timedelta(days=7).total_seconds()
-#: The name of the app that shared tasks get where none is current, as in a thread of a web server.
+#: The name of the app that shared tasks get where no app is current, as in a web server's thread.
 _CELERYS_OWN_APP = "default"
 _NO_STORE_URL = (
-    "ckpt_store_url is not set: say where checkpoints are to be kept, for instance "
+    "ckpt_store_url is not set. Set where checkpoints are stored, for instance "
     "app.conf.ckpt_store_url = 'redis://localhost:6379/1'."
 )
 _NO_CURRENT_APP = (
-    "No app of yours is current in this thread, so the task went to Celery's own, and there "
+    "No app of yours is current in this thread, so the task uses Celery's default app, in which "
     "ckpt_store_url is not set. Name the app, @agent_task(app=app), or call app.set_default()."
 )
 
@@ -48,40 +49,39 @@ class Settings(BaseModel):
         allow_inf_nan=False,
     )
 
-    #: Where checkpoints are kept, see ``open_store``. There is no default: losing work is not one.
+    #: Where checkpoints are stored, see ``open_store``. A default would be a store that loses work.
     store_url: str | None = None
-    #: What every key in Redis begins with.
+    #: The prefix of every key in Redis.
     key_prefix: str = "ckpt:"
-    #: When to take a checkpoint, for tasks that do not say.
+    #: When to take a checkpoint, for tasks without a strategy.
     strategy: CheckpointStrategy = Field(default_factory=AfterToolCall)
     #: How many checkpoints of an agent are kept.
     keep: int | None = Field(default=20, ge=1)
-    #: Checkpoints older than this are dropped.
+    #: Older checkpoints are deleted.
     max_age: float | None = Field(default=None, gt=0)
-    #: Agents named by their task id are forgotten so long after their end; named ones never are.
+    #: Agents named by their task id are deleted this time after their end; named agents never are.
     forget_finished_after: float | None = Field(default=_WEEK, gt=0)
     #: How often beat prunes; ``None``: never.
     prune_every: float | None = Field(default=300, gt=0)
-    #: How long an attempt that says nothing is taken to be alive.
+    #: How long a worker may fail to renew a lease before it is presumed dead.
     lease_ttl: float = Field(default=30, ge=0.5, le=86_400)
-    #: Go back to the queue when the worker shuts down?
+    #: Whether runs are handed off when the worker shuts down.
     hand_off: bool = True
-    #: Go back to the queue instead of failing at a soft time limit?
+    #: Whether a run is handed off at a soft time limit, instead of failing.
     hand_off_on_time_limit: bool = False
-    #: Go back to the queue after so many iterations.
+    #: A run is handed off after this number of iterations.
     iterations_per_task: int | None = Field(default=None, ge=1)
-    #: A run fails after so many attempts in a row that died without leaving anything behind.
+    #: A run fails after this number of attempts in a row that died without recording anything.
     max_stalled_attempts: int = Field(default=5, ge=1)
-    #: Checkpoints, steps and run records over this are refused.
+    #: Larger checkpoints, steps and run records are refused.
     max_checkpoint_bytes: int = Field(default=DEFAULT_MAX_CHECKPOINT_BYTES, ge=1)
-    #: What a save waits for: nothing but the store's answer, the disk, or a replica.
+    #: What a save waits for: only the store's reply, the disk, or a replica.
     durability: Durability = "default"
-    #: Keys for encryption at rest, in a list or in a text with commas; the first one encrypts.
+    #: Keys for encryption at rest, as a list or separated by commas. The first one encrypts.
     encryption_keys: tuple[str, ...] = Field(default=(), repr=False)
-    #: Says what is kept of messages, states and results: a function, or "module:function".
+    #: Removes secrets from messages, states and results: a function, or "module:function".
     redact: Callable[[Any, Any], Any] | None = None
-
-    #: Computes the cost of a call of a model and its usage: a function, or "module:function".
+    #: Computes the cost of a call from its model and usage: a function, or "module:function".
     cost: Callable[[str, Usage], float | None] | None = None
 
     @field_validator("strategy", mode="before")
@@ -105,36 +105,41 @@ class Settings(BaseModel):
     @field_validator("encryption_keys", mode="before")
     @classmethod
     def _keys(cls, value: Any) -> Any:
-        # An empty text is a variable that somebody forgot to set: to go on would write plain text.
+        # An empty text is a variable that was not set. Without an error, data would be unencrypted.
         given = value.split(",") if isinstance(value, str) else tuple(value or ())
         parse_keys(given)
         return given
 
     @classmethod
     def of(cls, app: Celery) -> Settings:
-        """The settings of an app.
+        """Return the settings of an app.
 
         Raises:
-            ConfigurationError: a name or a value is wrong; it says which, and what was meant.
+            ConfigurationError: a name or a value is wrong; it names it, and suggests a correction.
         """
         known = cls.model_fields
         refuse_unknown(_names_in(app), known)
-        found = {name: _value(app, PREFIX + name) for name in known}
-        given = {name: value for name, value in found.items() if value is not _NOT_SET}
+        given = {}
+        for name in known:
+            # Without a namespace Celery finds a name in capitals only as it is written.
+            setting = PREFIX + name
+            value = app.conf.get(setting, app.conf.get(setting.upper(), _NOT_SET))
+            if value is not _NOT_SET:
+                given[name] = value
         try:
             return cls(**given)
         except ValidationError as error:
-            raise _wrong(error) from None  # what it was given may be a key
+            raise _wrong(error) from None  # its input may be a key
 
     def required_store_url(self, app: Celery) -> str:
-        """The store's URL. Raises ``ConfigurationError`` if it was not set in that app."""
+        """Return the URL of the store. Raise ``ConfigurationError`` if it is not set in that app."""
         if self.store_url is None:
             raise ConfigurationError(reason=_NO_CURRENT_APP if is_default_app(app) else _NO_STORE_URL)
         return self.store_url
 
 
 def is_default_app(app: Celery) -> bool:
-    """Is it the app that Celery makes where nobody has named one?"""
+    """True if it is the app that Celery makes where no app was named."""
     return app.main == _CELERYS_OWN_APP
 
 
@@ -147,12 +152,12 @@ def _wrong(error: ValidationError) -> ConfigurationError:
 
 
 def seconds(value: Any) -> Any:
-    """A span of time as seconds."""
+    """Return a ``timedelta`` as seconds, and other values unchanged."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ``ConfigurationError`` for a name that is not a setting, with the one that was meant."""
+    """Raise ``ConfigurationError`` for a name that is not a setting, with the closest one."""
     allowed = {PREFIX + name for name in known}
     for name in names:
         if name not in allowed:
@@ -166,16 +171,5 @@ def _names_in(app: Celery) -> list[str]:
     prefix = (app.conf.prefix or "") + PREFIX
     names = {str(name) for mapping in app.conf.maps for name in mapping}
     own = [name.lower() for name in names if name.lower().startswith(prefix.lower())]
-    return sorted({PREFIX + name[len(prefix) :] for name in own} | _plain_names(names))
-
-
-def _plain_names(names: set[str]) -> set[str]:
-    return {name.lower() for name in names if name.lower().startswith(PREFIX)}
-
-
-def _value(app: Celery, name: str) -> Any:
-    # Without a namespace Celery finds a name in capitals only as it is written.
-    return app.conf.get(name, app.conf.get(name.upper(), _NOT_SET))
-
-
-_NOT_SET = object()
+    plain = {name.lower() for name in names if name.lower().startswith(PREFIX)}
+    return sorted({PREFIX + name[len(prefix) :] for name in own} | plain)

@@ -1,4 +1,4 @@
-"""What an agent tells the world, in the way of Celery's own signals.
+"""The signals that agents emit. They work like Celery's own signals.
 
 Receivers get the task as ``sender`` and everything else by keyword; they must take ``**kwargs``. A
 receiver's exception is logged and does not affect the run.
@@ -14,19 +14,19 @@ checkpoint_event = Signal(name="checkpoint_event", providing_args={"run", "event
 checkpoint_saved = Signal(name="checkpoint_saved", providing_args={"run", "checkpoint"})
 #: A checkpoint could not be stored; the next one carries what it missed.
 checkpoint_failed = Signal(name="checkpoint_failed", providing_args={"run", "error"})
-#: An attempt began from nothing.
+#: An attempt began without a checkpoint or recorded steps.
 agent_started = Signal(name="agent_started", providing_args={"run"})
-#: An attempt began where another one was.
+#: An attempt continues where an earlier one ended.
 agent_resumed = Signal(name="agent_resumed", providing_args={"run"})
-#: An attempt saved itself and went back to the queue.
+#: An attempt saved its run, and the run is queued again.
 agent_handed_off = Signal(name="agent_handed_off", providing_args={"run", "reason"})
-#: A run has ended; ``record`` says how.
+#: A run has ended; ``record`` has the outcome.
 agent_finished = Signal(name="agent_finished", providing_args={"run", "record"})
 #: The run was taken over, cancelled or deleted: this attempt stops and changes nothing.
 lease_lost = Signal(name="lease_lost", providing_args={"run"})
-#: A recorded step was not called as it was recorded: the code or its arguments have changed.
+#: A step differs from its record: the code or its arguments have changed.
 step_changed = Signal(name="step_changed", providing_args={"run", "name"})
-#: Checkpoints of an agent were dropped, and records of old ``runs``; ``forgotten``: all of it was.
+#: Checkpoints of an agent were deleted, and records of old ``runs``; ``forgotten``: the whole agent.
 checkpoints_pruned = Signal(
     name="checkpoints_pruned", providing_args={"agent_id", "count", "bytes", "forgotten", "runs"}
 )

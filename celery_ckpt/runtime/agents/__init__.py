@@ -1,7 +1,8 @@
-"""``Agents``: acting on agents from outside a worker, from a web view or the CLI.
+"""``Agents``: inspecting and controlling agents from outside a worker, from a web view or the CLI.
 
-Listing, resuming, cancelling, forking, pruning, deleting and rekeying. Everything goes through the
-store and the broker; no worker has to be alive.
+It lists, resumes, cancels, forks, prunes, deletes and rekeys agents. Everything is done through the
+store and the broker; no worker has to be alive. This package imports every other part of the runtime
+except ``task``.
 """
 
 from __future__ import annotations

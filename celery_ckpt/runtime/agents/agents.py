@@ -1,4 +1,4 @@
-"""Agents: looking at agents, and acting on them, from outside of a task."""
+"""``Agents``: the agents of an app, inspected and controlled from outside a task."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from celery_ckpt.usage import Usage
 
 logger = logging.getLogger(__name__)
 
-#: What can be asked for again, later or by somebody else.
+#: Errors that are not damage: the same call may succeed later, or in another process.
 _NOT_DAMAGED = (StoreUnavailable, LeaseError, *UNREADABLE_HERE)
-#: A run that was sent by hand and that nobody has begun so much later is sent again.
-_UNCLAIMED_SECONDS = 5.0
-#: How long to wait until another look at a run that is being settled.
+#: After how many seconds the watchdog requeues a resumed run, if no worker has begun it.
+_REQUEUE_AFTER = 5.0
+#: The pause between checks of a run that is being settled, in seconds.
 _SETTLING_SECONDS = 0.02
 
 
@@ -69,37 +69,37 @@ Paid = Annotated[Usage, PlainValidator(lambda value: value), PlainSerializer(Usa
 
 
 class AgentStatus(Value):
-    """Where an agent stands."""
+    """The state of an agent and of its present run."""
 
     agent_id: str
-    #: Of its active run, or of the last one; ``None``: it never had any.
+    #: The status of its active run, or of the last one; ``None``: it never had a run.
     status: RunStatus | None = None
     run_id: str | None = None
     task: str = ""
     attempts: int = 0
     retries: int = 0
-    #: How many other runs of it wait for their turn.
+    #: How many of its runs are blocked behind another one.
     blocked: int = 0
-    #: Who works on it now.
+    #: The process that has its lease.
     owner: str | None = None
     error: str | None = None
-    #: What the recorded calls of that run were paid for.
+    #: The usage of the recorded calls of that run.
     usage: Paid = Usage()
-    #: Of its latest checkpoint.
+    #: The iteration of its latest checkpoint.
     iteration: int | None = None
     checkpointed_at: datetime | None = None
     checkpoints: int = 0
 
 
 class RekeyedAgent(NamedTuple):
-    """What became of an agent whose key was to be changed."""
+    """The result of rekeying one agent."""
 
     agent_id: str
-    #: How many of each were not encrypted with the first key.
+    #: How many of each were not encrypted with the first key before.
     checkpoints: int = 0
     steps: int = 0
     runs: int = 0
-    #: Why nothing was changed.
+    #: Why the agent was not changed.
     error: CheckpointError | None = None
 
 
@@ -115,31 +115,31 @@ class Agents:
 
     @property
     def store(self) -> CheckpointStore:
-        """The store itself, for what is not here."""
+        """Return the store itself."""
         return self._context.store
 
-    # -- looking -------------------------------------------------------------------------------------
+    # -- inspection ----------------------------------------------------------------------------------
 
     def list(self, status: RunStatus | str | None = None) -> builtins.list[AgentStatus]:
-        """All agents, or those with that status."""
+        """Return all agents, or the agents with that status."""
         wanted = None if status is None else RunStatus(status)
         return [found for found in self._all() if wanted is None or found.status is wanted]
 
     def _all(self) -> Iterator[AgentStatus]:
         for agent_id in self.names():
-            # It may have gone meanwhile, or there is nothing of it but a lease that somebody took.
+            # It may have been deleted since, or consist of a lease only.
             with suppress(AgentNotFound):
                 yield self.status(agent_id)
 
     def names(self) -> Iterator[str]:
-        """The names of all agents, read page by page, in no order."""
+        """Return the names of all agents, read page by page, in no order."""
         return self.store.agents()
 
     def status(self, agent_id: str) -> AgentStatus:
-        """Where an agent stands.
+        """Return the status of an agent.
 
         Raises:
-            AgentNotFound: there is none of that name.
+            AgentNotFound: there is no agent of that name.
         """
         activity = self.store.activity(agent_id)
         run = _present(self.runs(agent_id), activity.active)
@@ -159,84 +159,81 @@ class Agents:
             checkpoints=len(history),
         )
 
-    def _run(self, agent_id: str) -> RunRecord | None:
-        """The active run, else the last one."""
-        runs = self.runs(agent_id)
-        return _present(runs, self.store.activity(agent_id).active)
-
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
-        """The records of its runs, in the order in which they were sent."""
+        """Return the records of its runs, in the order in which they were sent."""
         return self.store.runs(agent_id)
 
     def steps(self, agent_id: str) -> builtins.list[Step]:
-        """The recorded steps of all its runs; those that no later attempt needs are gone."""
+        """Return the recorded steps of all its runs, except steps that no later attempt needs."""
         runs = self.runs(agent_id)
         return [step for run in runs for step in self.store.steps(agent_id, run.run_id)]
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        """The outlines of its checkpoints, newest first."""
+        """Return a summary of each of its checkpoints, newest first."""
         return self.store.history(agent_id)
 
     def latest(self, agent_id: str) -> Checkpoint | None:
-        """Its latest checkpoint."""
+        """Return its latest checkpoint, or ``None``."""
         return self.store.load_latest(agent_id)
 
     def checkpoint(self, checkpoint_id: str) -> Checkpoint:
-        """A checkpoint by its id, of whichever agent.
+        """Return a checkpoint by its id.
 
         Raises:
-            CheckpointNotFound: there is none of that id.
+            CheckpointNotFound: there is no checkpoint with that id.
         """
         found = self.store.load(checkpoint_id)
         if found is None:
             raise self._no_checkpoint(checkpoint_id)
         return found
 
-    # -- acting --------------------------------------------------------------------------------------
+    # -- control -------------------------------------------------------------------------------------
 
     def resume(self, agent_id: str) -> AsyncResult:
-        """Send its run again, under its own task id and with all its retries before it.
+        """Publish its run again, under its own task id and with all its retries.
 
         Raises:
-            AgentNotFound: there is none of that name.
+            AgentNotFound: there is no agent of that name.
             RunOver: its run has succeeded.
-            StoreError: it has had no run, or the message of its run is not on record, so that nobody
-                can send it again.
+            StoreError: it never had a run, or the message of its run is not on record, so that it
+                cannot be published.
         """
-        run = self._settled(agent_id)
+        run = self._settled_run(agent_id)
         if run is None:
-            self.status(agent_id)  # says so if there is none
+            self.status(agent_id)  # raises AgentNotFound
             raise StoreError(reason=_NO_RUN.format(agent_id=agent_id))
         if run.status is RunStatus.SUCCEEDED:
             raise RunOver(agent_id=agent_id, run_id=run.run_id, status=run.status.value)
         if not run.has_envelope:
             raise StoreError(reason=_NO_ENVELOPE.format(run_id=run.run_id, agent_id=agent_id))
-        self.store.schedule(agent_id, _UNCLAIMED_SECONDS)
+        self.store.schedule(agent_id, _REQUEUE_AFTER)
         result = self._app.AsyncResult(run.run_id)
         if run.status.is_final:
-            # First: once it may be begun, its next result may be there.
-            with suppress(NotImplementedError):  # some backends cannot, and there may be none
+            # First: as soon as the run may begin, its next result may be stored.
+            with suppress(NotImplementedError):  # some backends cannot delete results
                 result.forget()
-            run = _anew(run)
+            run = _reset(run)
             self.store.update_run(run)
         publish(self._app, run.envelope, has_begun=True)
         return result
 
-    def _settled(self, agent_id: str) -> RunRecord | None:
-        """Its run. One that has just ended is about to be settled, which has to be waited for."""
+    def _settled_run(self, agent_id: str) -> RunRecord | None:
+        """Return its active or last run. If that has just ended, wait until it is settled."""
         end = time.monotonic() + self._context.settings.lease_ttl
-        while (run := self._run(agent_id)) and run.status.is_final and not run.delivered:
-            if time.monotonic() > end:
-                break
+        while True:
+            runs = self.runs(agent_id)
+            run = _present(runs, self.store.activity(agent_id).active)
+            is_settling = run is not None and run.status.is_final and not run.delivered
+            if not is_settling or time.monotonic() > end:
+                return run
             time.sleep(_SETTLING_SECONDS)
-        return run
 
     def fork(self, checkpoint_id: str, agent_id: str | None = None) -> str:
-        """Begin another agent with what a checkpoint holds; returns its name.
+        """Make a new agent from a checkpoint. Return its name.
 
         Raises:
-            CheckpointNotFound: there is none of that id.
-            AlreadyExists: there is an agent of that name.
+            CheckpointNotFound: there is no checkpoint with that id.
+            AlreadyExists: there is already an agent of that name.
         """
         original = self.checkpoint(checkpoint_id)
         name = checked_name(uuid() if agent_id is None else agent_id)
@@ -250,42 +247,44 @@ class Agents:
         return name
 
     def cancel(self, agent_id: str) -> bool:
-        """End all its runs that have not ended. A body at work stops at its next event; the
-        conversation is left as one that providers accept. False: there was nothing to end.
+        """Cancel all its runs that have not ended. False if there are none.
+
+        A body that is being executed stops at its next event. The conversation is left in a form that
+        providers accept.
         """
         return bool(cancel_runs(self._context, agent_id))
 
     def delete(self, agent_id: str) -> int:
-        """End its runs and forget everything about it; returns how many checkpoints went.
+        """Cancel its runs and delete everything it has. Return the number of deleted checkpoints.
 
-        What is damaged goes too, although a run that nobody can read cannot be ended.
+        Damaged records are deleted too, although a run that cannot be read cannot be cancelled.
         """
         try:
             self.cancel(agent_id)
         except _NOT_DAMAGED:
             raise
         except StoreError as damage:
-            who = phrases.identity_of_agent(agent_id)
-            logger.warning(phrases.AGENT_HALF_DELETED, *who, damage)
+            identity = phrases.identity_of_agent(agent_id)
+            logger.warning(phrases.AGENT_HALF_DELETED, *identity, damage)
         return self.store.delete(agent_id)
 
-    # -- what is kept --------------------------------------------------------------------------------
+    # -- retention and upkeep ------------------------------------------------------------------------
 
     def pin(self, checkpoint_id: str, label: str) -> None:
-        """Let no sweep drop a checkpoint, nor its agent, for the reason that the label says.
+        """Keep sweeps from deleting a checkpoint and its agent. The label says why.
 
         Raises:
-            CheckpointNotFound: there is none of that id.
-            InvalidName: nothing can be labelled that.
+            CheckpointNotFound: there is no checkpoint with that id.
+            InvalidName: this is not a valid label.
         """
         if not self.store.pin(checkpoint_id, label):
             raise self._no_checkpoint(checkpoint_id)
 
     def unpin(self, checkpoint_id: str) -> bool:
-        """Let sweeps treat a checkpoint as any other; False: it was not pinned.
+        """Let sweeps treat a checkpoint like any other. False if it was not pinned.
 
         Raises:
-            CheckpointNotFound: there is none of that id.
+            CheckpointNotFound: there is no checkpoint with that id.
         """
         store = self.store
         checkpoint = store.load(checkpoint_id)
@@ -303,11 +302,13 @@ class Agents:
         max_age: float | timedelta | None = None,
         forget_after: float | timedelta | None = None,
     ) -> None:
-        """Give one agent limits of its own, in the place of those it had. ``None``: as its task or the
-        settings say. With ``forget_after`` also a named agent goes, so long after its last run.
+        """Set the retention limits of one agent, replacing earlier ones.
+
+        ``None`` means the limit of its task or of the settings. With ``forget_after`` a named agent is
+        deleted too, this time after its last run.
 
         Raises:
-            AgentNotFound: there is none of that name.
+            AgentNotFound: there is no agent of that name.
         """
         store = self.store
         limits = {"keep": keep, "max_age": seconds(max_age), "forget_after": seconds(forget_after)}
@@ -319,8 +320,9 @@ class Agents:
         raise self._no_agent(agent_id)
 
     def prune(self, agent_id: str, keep: int) -> int:
-        """Drop all but the newest checkpoints; never a pinned one, nor the latest one of an agent with
-        an open run. Returns how many went.
+        """Remove all but the newest ``keep`` checkpoints. Return how many were removed.
+
+        A pinned checkpoint is never removed, nor the latest one of an agent with an open run.
         """
         policy, store, total, seen = RetentionPolicy(keep), self.store, 0, ""
         while True:
@@ -329,8 +331,8 @@ class Agents:
             [pruned] = store.apply([PrunePlan(snapshot, drop=[mark.id for mark in gone])])
             emit_pruned(self._context, pruned)
             total += pruned.checkpoints
-            # Less went: the agent has changed meanwhile, or it has more to lose than goes at once; or
-            # somebody has spoilt it, so that nothing ever will.
+            # If fewer were removed than planned, the agent has changed since, or has more checkpoints
+            # than the store removes at once. If it did not change either, it is damaged.
             is_stuck = not pruned.checkpoints and snapshot.seen == seen
             if pruned.checkpoints >= len(gone) or is_stuck:
                 return total
@@ -339,8 +341,8 @@ class Agents:
     def prune_all(
         self, *, dry_run: bool = False, on_result: Callable[[PruneResult], object] | None = None
     ) -> PruneReport:
-        """Look at every agent, here and now, and drop what the limits say; in a dry run only say what
-        would go. ``on_result`` is called for each agent that was looked at.
+        """Apply the retention limits to every agent now; in a dry run only report what would be
+        deleted. ``on_result`` is called for each agent.
         """
         return sweep_all(self._context, dry_run=dry_run, on_result=on_result)
 
@@ -351,13 +353,14 @@ class Agents:
         from_plaintext: bool = False,
         dry_run: bool = False,
     ) -> Iterator[RekeyedAgent]:
-        """Encrypt everything that agents have, all of them or those named, with the first key of
-        ``ckpt_encryption_keys``; says of each what became of it. Then the other keys can go.
+        """Encrypt everything that agents have with the first key of ``ckpt_encryption_keys``. Yield
+        the result for each agent. Afterwards the other keys can be removed from the setting.
 
-        With ``from_plaintext`` also what is not encrypted; in a dry run nothing is written.
+        ``agent_ids`` limits it to these agents. With ``from_plaintext`` unencrypted data is encrypted
+        too. In a dry run nothing is written.
 
         Raises:
-            ConfigurationError: there are no keys.
+            ConfigurationError: no keys are set.
         """
         store = self.store
         if not isinstance(store, EncryptedStore):
@@ -377,8 +380,8 @@ class Agents:
                     yield RekeyedAgent(agent_id, error=self._no_agent(agent_id))
 
     def doctor(self, *, repair: bool = False) -> Iterator[Finding]:
-        """Look at everything in the store, and at how it is set up: what can lose work, what crashes
-        have left behind, and what nobody would look at. With ``repair`` what can be put right is.
+        """Check the store and its configuration. Yield what can lose work, what crashes have left
+        behind, and entries that nothing would find. With ``repair``, repair what can be repaired.
         """
         store, damaged = self.store, set()
         for risk in store.risks():
@@ -400,12 +403,12 @@ class Agents:
 
 
 def _present(runs: builtins.list[RunRecord], active: str | None) -> RunRecord | None:
-    """The active one of an agent's runs, else the last one."""
+    """Return the active one of an agent's runs, or the last one."""
     return next((run for run in runs if run.run_id == active), runs[-1] if runs else None)
 
 
-def _anew(run: RunRecord) -> RunRecord:
-    """A run that has ended, as if it had just been sent."""
+def _reset(run: RunRecord) -> RunRecord:
+    """Return a run that has ended as if it had just been sent."""
     again = {"status": RunStatus.QUEUED, "delivered": False, "retries": 0, "stalled": 0}
     envelope = without_retries(run.envelope)
     return run.model_copy(

@@ -1,4 +1,4 @@
-"""Ending runs on purpose: first on record, then in Celery, then settled; in no other order."""
+"""Cancelling runs: first in the record, then in Celery, then settled; in no other order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
-    """End all runs of an agent that have not ended; returns their ids."""
+    """Cancel all runs of an agent that have not ended. Return their ids."""
     activity = context.store.activity(agent_id)
     if activity.open:
-        # Whoever dies in the midst of it leaves the rest to a watchdog.
+        # If this process dies here, the watchdog does the rest.
         context.store.schedule(agent_id, context.settings.lease_ttl)
-    # The active one last: until it is settled, none of the others can begin.
+    # The active run last: until it is settled, none of the others can begin.
     runs = sorted(activity.open, key=lambda run: run.run_id == activity.active)
     return [run.run_id for run in runs if _is_cancelled(context, run)]
 
@@ -38,14 +38,14 @@ def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
     try:
         _settle(context, run, lease)
     except LeaseError:
-        # It took longer than the lease lasts: a watchdog has seen to the rest.
+        # This took longer than the lease lasts, and the watchdog has done the rest.
         logger.warning(phrases.SETTLED_ELSEWHERE, *phrases.identity(run))
     return True
 
 
 def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
     if lease is not None:
-        _tidy(context, run, lease)
+        _repair_conversation(context, run, lease)
     store_cancelled(context.app, run)
     cancelled = context.store.run(run.agent_id, run.run_id)
     if cancelled is not None:
@@ -53,8 +53,8 @@ def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
         publish_next(context, context.store.settle_run(ended, lease))
 
 
-def _tidy(context: AppContext, run: RunRecord, lease: Lease) -> None:
-    """Leave a conversation that providers accept: no tool call without a result."""
+def _repair_conversation(context: AppContext, run: RunRecord, lease: Lease) -> None:
+    """Save a conversation that providers accept: without unanswered tool calls."""
     latest = context.store.load_latest(run.agent_id)
     if latest is None or latest.run_id != run.run_id or not latest.conversation.pending_tool_calls():
         return

@@ -1,4 +1,4 @@
-"""A run's record, written as its message goes out: a new one, or that of a retry."""
+"""Recording a run just before its message is published: a new run, or one that is retried."""
 
 from __future__ import annotations
 
@@ -14,49 +14,50 @@ from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
 from celery_ckpt.runtime.broker.publisher import before_publish
 from celery_ckpt.runtime.process.context import AppContext
 
-#: A run that was sent and that nobody has begun so much later is sent again.
-UNCLAIMED_SECONDS = 30.0
+#: After how many seconds the watchdog requeues a run that was published, if no worker has begun it.
+REQUEUE_AFTER = 30.0
 
 
 def recorded_before_publishing(
     task: Any, agent_id: str, task_id: str, options: dict[str, Any]
 ) -> AbstractContextManager[None]:
-    """Have the run recorded before its message is published."""
+    """Record the run of the message that is published in the ``with`` block, before it is published.
+
+    Raises:
+        StoreUnavailable: the run could not be recorded, and the message was not published.
+    """
     attempt = attempt_of(task)
-    # A task that takes this one's place has its id too, but another agent.
+    # A task that replaces this one has the same id, but another agent.
     is_retry = attempt is not None and attempt.is_of(agent_id, task_id)
     serializer = options.get("serializer") or task.serializer or task.app.conf.task_serializer
 
-    def sealed(envelope: dict[str, Any]) -> None:
+    def record(envelope: dict[str, Any]) -> None:
         delay = _seconds_until(envelope["headers"].get("eta"))
         if is_retry:
             assert attempt is not None
             _release(attempt, envelope, options.get("retries") or 0, delay)
-        else:
-            _admit(task, agent_id, task_id, envelope, delay)
+            return
+        run = RunRecord(
+            agent_id=agent_id,
+            run_id=task_id,
+            task=task.name,
+            envelope=envelope,
+            created_at=system_clock.now(),
+            **task.retention_limits,
+        )
+        AppContext.of(task.app).store.add_run(run, due_in=delay + REQUEUE_AFTER)
 
-    return before_publish(task.name, serializer, sealed)
-
-
-def _admit(task: Any, agent_id: str, task_id: str, envelope: dict[str, Any], delay: float) -> None:
-    run = RunRecord(
-        agent_id=agent_id,
-        run_id=task_id,
-        task=task.name,
-        envelope=envelope,
-        created_at=system_clock.now(),
-        **task.retention_limits,
-    )
-    AppContext.of(task.app).store.add_run(run, due_in=delay + UNCLAIMED_SECONDS)
+    return before_publish(task.name, serializer, record)
 
 
 def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: float) -> None:
+    """Release the lease, with the retry counted in the record."""
     changes = {"status": RunStatus.QUEUED, "retries": retries, "envelope": envelope}
     try:
-        attempt.release(attempt.run_record.model_copy(update=changes), delay + UNCLAIMED_SECONDS)
-    except StoreUnavailable as away:
-        # Not as an Exception: to Celery that would be a message that could not be sent.
-        raise Unrecorded(str(away)) from away
+        attempt.release(attempt.run_record.model_copy(update=changes), delay + REQUEUE_AFTER)
+    except StoreUnavailable as unavailable:
+        # Not an Exception: Celery would take that for a message that could not be sent.
+        raise Unrecorded(str(unavailable)) from unavailable
 
 
 def _seconds_until(eta: str | None) -> float:

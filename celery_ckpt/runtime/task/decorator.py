@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Decorator(Protocol):
-    """What ``agent_task(...)`` with options is."""
+    """The type of ``agent_task(...)`` with options."""
 
     @overload
     def __call__(self, body: Callable[Concatenate[AgentRun, P], Awaitable[R]]) -> AgentTask[P, R]: ...
@@ -38,10 +38,10 @@ def agent_task(*, app: Celery | None = None, **options: Any) -> Decorator: ...
 def agent_task(
     body: Callable[..., Any] | None = None, /, *, app: Celery | None = None, **options: Any
 ) -> Any:
-    """Make a function an agent's task. It takes its ``AgentRun`` and then its own arguments.
+    """Make a function an agent task. The function takes its ``AgentRun`` and then its own arguments.
 
     Options are those of ``AgentTask`` (``strategy``, ``keep``, ``iterations_per_task``, ...) and all
-    of Celery's. Without ``app`` it is a shared task, as autodiscovery wants it.
+    of Celery's. Without ``app`` it is a shared task, which autodiscovery finds.
     """
     if body is None:
         return lambda function: _task(function, app, options)
@@ -50,21 +50,23 @@ def agent_task(
 
 def _task(body: Callable[..., Any], app: Celery | None, options: dict[str, Any]) -> Any:
     if not callable(body):
-        raise ConfigurationError(reason=f"@agent_task is for functions; {body!r} is none.")
-    # Here, not when the app is finalized: a shared task that cannot be made would spoil every app.
+        raise ConfigurationError(reason=f"@agent_task expects a function, not {body!r}.")
+    # Here, not when the app is finalized: a shared task with an error would break every app.
     check_options(options)
     check_body(body)
     options = {"base": AgentTask, **options, "bind": True}
     if not issubclass(options["base"], AgentTask):
-        raise ConfigurationError(reason=f"base is AgentTask or a class of it, not {options['base']!r}.")
-    # A class of its own may bring it, or not; the body knows best.
+        raise ConfigurationError(
+            reason=f"base must be AgentTask or a subclass of it, not {options['base']!r}."
+        )
+    # Set from the body: the base class may have been made for another one.
     options["is_async"] = inspect.iscoroutinefunction(body)
     make = shared_task if app is None else app.task
     return make(**options)(_taking_the_run(body))
 
 
 def _taking_the_run(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Celery passes the task itself first; the body wants its run there."""
+    """Pass the run as the first argument, where Celery passes the task."""
     is_async = inspect.iscoroutinefunction(body)
 
     @functools.wraps(body)
@@ -75,8 +77,9 @@ def _taking_the_run(body: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(body)
     if not signature.parameters:
         raise ConfigurationError(
-            reason=f"The body of agent task {body.__qualname__} takes nothing; the first is its run."
+            reason=f"The body of agent task {body.__qualname__} must take an AgentRun as its first "
+            "argument."
         )
-    # Celery looks at it to check arguments at the call.
+    # Celery uses it to check the arguments of calls.
     run_in_place_of_task.__signature__ = signature  # type: ignore[attr-defined]
     return run_in_place_of_task

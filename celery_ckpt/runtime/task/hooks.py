@@ -1,8 +1,9 @@
-"""The hooks that a task's own class may have: one that fails must not leave its run open.
+"""The hooks of a task class: one that raises must not leave its run open.
 
-Celery calls ``on_failure`` when the failure is stored and the errbacks are sent, and only after it says
-so (``task_failure``); a hook that raises would keep it from that. ``before_start`` is called when there
-is no attempt yet: a failure of it is kept until there is one, and is that attempt's then.
+Celery calls ``on_failure`` after it has stored the failure and sent the errbacks, and before it sends
+``task_failure``. A hook that raises would prevent that signal, so the attempt is marked before the hook
+is called. ``before_start`` is called before there is an attempt: what it raises becomes the outcome of
+the attempt.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from celery.exceptions import Retry
 from celery_ckpt.runtime.attempt.attempt import attempt_of
 
 Hook = Callable[..., Any]
-#: A hook that is cared for already: a subclass inherits it.
+#: Marks a hook that is wrapped already: a subclass inherits it.
 _MARK = "ckpt_hook"
 
 
 def wrap_hooks(cls: Any) -> None:
-    """Put ours around those that a class of tasks has."""
-    for name, around in _AROUND.items():
+    """Wrap the hooks of a task class."""
+    for name, wrapper in _WRAPPERS.items():
         hook = inspect.getattr_static(cls, name)
         is_own = inspect.isfunction(hook) and hook is not getattr(Task, name)
         if is_own and not hasattr(hook, _MARK):
-            cared_for = functools.wraps(hook)(around(hook))
-            setattr(cared_for, _MARK, True)
-            setattr(cls, name, cared_for)
+            wrapped = functools.wraps(hook)(wrapper(hook))
+            setattr(wrapped, _MARK, True)
+            setattr(cls, name, wrapped)
 
 
-def _announced_before(hook: Hook) -> Hook:
+def _wrapped_on_failure(hook: Hook) -> Hook:
     def on_failure(task: Any, *args: Any, **kwargs: Any) -> Any:
         attempt = attempt_of(task)
         if attempt is not None:
@@ -43,12 +44,12 @@ def _announced_before(hook: Hook) -> Hook:
     return on_failure
 
 
-def _kept_for_the_attempt(hook: Hook) -> Hook:
+def _wrapped_before_start(hook: Hook) -> Hook:
     def before_start(task: Any, *args: Any, **kwargs: Any) -> None:
         try:
             hook(task, *args, **kwargs)
         except Retry:
-            raise  # its message is sent
+            raise  # its message is published
         except Exception as error:
             if task.request.is_eager:
                 raise
@@ -57,7 +58,7 @@ def _kept_for_the_attempt(hook: Hook) -> Hook:
     return before_start
 
 
-_AROUND: dict[str, Callable[[Hook], Hook]] = {
-    "before_start": _kept_for_the_attempt,
-    "on_failure": _announced_before,
+_WRAPPERS: dict[str, Callable[[Hook], Hook]] = {
+    "before_start": _wrapped_before_start,
+    "on_failure": _wrapped_on_failure,
 }

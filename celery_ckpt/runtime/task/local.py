@@ -1,4 +1,4 @@
-"""A body that was called directly, or eagerly: everything works, and nothing is kept."""
+"""A body that is called directly or eagerly: everything works, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from celery.app.task import Context
 from celery.utils import uuid
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.errors import NoCurrentRun
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Step
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.run.current import current_run
+from celery_ckpt.run.current import run_if_any
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
@@ -40,33 +39,33 @@ class LocalHost:
         self._lock = threading.RLock()
 
     def record(self, step: Step, paid: Usage) -> None:
-        """Nobody will replay it."""
+        """Do nothing: the step is never replayed."""
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
-        """Tell whoever listens."""
+        """Emit ``checkpoint_event``."""
         with self._lock:
             signals.checkpoint_event.send(sender=self._task, run=run, event=event)
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
-        """There is nowhere to save it."""
+        """Do nothing: there is no store."""
 
     def check(self, run: AgentRun) -> None:
-        """Nothing stops it."""
+        """Do nothing: a local run does not stop."""
 
     def iteration_ended(self, run: AgentRun) -> None:
-        """It goes on."""
+        """Do nothing: the run continues."""
 
     def changed(self, run: AgentRun, name: str) -> None:
-        """Nothing was recorded that could have changed."""
+        """Do nothing: there are no recorded steps."""
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
-        """Say so."""
-        who = phrases.shown(run.agent_id), phrases.shown(self._task.name), phrases.shown(run.run_id)
-        logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
+        """Log that ``ckpt_cost`` failed."""
+        identity = map(phrases.shown, (run.agent_id, self._task.name, run.run_id))
+        logger.warning(phrases.COST_NOT_COMPUTED, *identity, f"{type(error).__name__}: {error}")
 
 
 def call_directly(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``Task.__call__`` does, but with a request that has nothing of the caller's."""
+    """Do what ``Task.__call__`` does, with a request that inherits nothing from the caller's."""
     _task_stack.push(task)
     task.request_stack.push(Context(args=args, kwargs=kwargs))
     try:
@@ -77,9 +76,13 @@ def call_directly(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def run_locally(task: Any, body: Callable[[], Any]) -> Any:
-    """Execute a body here and now."""
+    """Execute a body in this process, without a store."""
     request = task.request
-    run_id = request.id or _id_of_call(task)
+    run_id = request.id
+    if not run_id:
+        calling = run_if_any()
+        # Called by the body of another run, it has the same id in every attempt of that run.
+        run_id = calling.idempotency_key(f"call of {task.name}") if calling else uuid()
     agent_id = checked_name(agent_id_of(request, run_id))
     bridge = AsyncBridge() if task.is_async else SyncBridge()
     attempt = (request.retries or 0) + 1
@@ -100,11 +103,3 @@ def run_locally(task: Any, body: Callable[[], Any]) -> Any:
         value = body()
     run.flush_tool_results()
     return value
-
-
-def _id_of_call(task: Any) -> str:
-    """Called by another run's body it is the same in every attempt at that, like a key of it."""
-    try:
-        return current_run().idempotency_key(f"call of {task.name}")
-    except NoCurrentRun:
-        return uuid()

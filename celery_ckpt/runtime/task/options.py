@@ -1,4 +1,4 @@
-"""The options of an agent task, checked where they are written."""
+"""The options of an agent task, checked where the task is defined."""
 
 from __future__ import annotations
 
@@ -12,45 +12,47 @@ from celery_ckpt.run.tool_results import POLICIES
 from celery_ckpt.runtime.settings import seconds
 from celery_ckpt.strategies import CheckpointStrategy, Never
 
-#: Those that are checked.
+#: The options of ``AgentTask`` that are checked.
 OPTIONS = ("strategy", "on_changed", "pending_calls", "iterations_per_task", "keep", "max_age")
 
 
 def parsed_strategy(strategy: Any) -> CheckpointStrategy | None:
-    """A strategy, from itself or from its text; ``None`` is none.
+    """Return a strategy, which may be given as text; ``None`` stays ``None``.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: it is not a strategy.
     """
     if strategy is None or isinstance(strategy, CheckpointStrategy):
         return strategy
     if isinstance(strategy, str):
         return CheckpointStrategy.parse(strategy)
-    raise ConfigurationError(reason=f"strategy is a CheckpointStrategy or its text, not {strategy!r}.")
+    raise ConfigurationError(
+        reason=f"strategy must be a CheckpointStrategy or its text, not {strategy!r}."
+    )
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ``ConfigurationError`` if an option is wrong; those that are not known are Celery's."""
+    """Raise ``ConfigurationError`` if an option is wrong. Unknown options are left to Celery."""
     strategy = parsed_strategy(options.get("strategy"))
     if isinstance(strategy, Never) and options.get("iterations_per_task"):
         raise ConfigurationError(
-            reason="iterations_per_task needs checkpoints to go on from, and strategy is Never."
+            reason="iterations_per_task needs checkpoints to continue from, but the strategy is Never."
         )
-    for name, (is_right, told) in _RULES.items():
+    for name, (is_right, expected) in _RULES.items():
         if name in options and not is_right(options[name]):
-            raise ConfigurationError(reason=f"{name} is {told}, not {options[name]!r}.")
+            raise ConfigurationError(reason=f"{name} must be {expected}, not {options[name]!r}.")
 
 
 def sets_retry_delay(options: Mapping[str, Any]) -> bool:
-    """Is there a pause before retries, and no word of pauses that grow? Celery would let those win."""
+    """True if the options set a fixed retry delay: with ``retry_backoff`` Celery would ignore it."""
     has_pause = "default_retry_delay" in options or "countdown" in (options.get("retry_kwargs") or {})
     return has_pause and "retry_backoff" not in options
 
 
 def check_body(body: Callable[..., Any]) -> None:
-    """Raise ``ConfigurationError`` for a generator: it would only be made, and nobody would run it."""
+    """Raise ``ConfigurationError`` for a generator: Celery would make it and never iterate over it."""
     if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-        reason = f"The body of agent task {body.__qualname__} has a yield: nobody would go on with it."
+        reason = f"The body of agent task {body.__qualname__} is a generator. Return a value instead."
         raise ConfigurationError(reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""AgentTask: a Celery task whose runs survive. ``decorator.py`` makes one of a function."""
+"""``AgentTask``: a Celery task whose runs are durable. ``decorator.py`` makes one from a function."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from celery_ckpt.strategies import CheckpointStrategy
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Errors that another attempt would only run into again; and ``Reject``, which is none, and which
+#: Errors that another attempt would only repeat; and ``Reject``, which is not an error, and which
 #: Celery itself would retry with ``autoretry_for = (Exception,)``.
 PERMANENT = (CheckpointTooLarge, ConfigurationError, NotJson, RunMisused, StepChanged, Reject)
 
 
 class AgentTask(Task, Generic[P, R]):
-    """The base of agent tasks: ``@app.task(base=AgentTask, bind=True)``, or ``@agent_task``.
+    """The base class of agent tasks: ``@app.task(base=AgentTask, bind=True)``, or ``@agent_task``.
 
     The class attributes can be given to the decorator, like those of any Celery task.
     """
 
     abstract = True
-    # A message is acknowledged when its task has ended, also by a worker that was killed.
+    # A message is acknowledged when its task has ended, and redelivered if its worker is killed.
     acks_late = True
     reject_on_worker_lost = True
     autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (Exception,)
@@ -61,25 +61,25 @@ class AgentTask(Task, Generic[P, R]):
     retry_backoff: ClassVar[bool | int] = True
     retry_jitter: ClassVar[bool] = True
 
-    #: When to take a checkpoint; ``None``: as the setting ``ckpt_strategy`` says.
+    #: When to take a checkpoint; ``None``: the setting ``ckpt_strategy``.
     strategy: CheckpointStrategy | str | None = None
-    #: How many checkpoints are kept; ``None``: as the setting ``ckpt_keep`` says.
+    #: How many checkpoints are kept; ``None``: the setting ``ckpt_keep``.
     keep: int | None = None
-    #: How old checkpoints may get; ``None``: as the setting ``ckpt_max_age`` says.
+    #: How old checkpoints may get; ``None``: the setting ``ckpt_max_age``.
     max_age: float | timedelta | None = None
-    #: Hand off after so many iterations; ``None``: as ``ckpt_iterations_per_task`` says.
+    #: Hand off after this number of iterations; ``None``: the setting ``ckpt_iterations_per_task``.
     iterations_per_task: int | None = None
-    #: Tool calls without a result that a resumed conversation has: leave, answer, or take_back.
+    #: What to do with unanswered tool calls of a resumed conversation: leave, answer or take_back.
     pending_calls: PendingCalls = "leave"
-    #: A step that is not what was recorded: call it anew, or fail?
+    #: Whether a step that differs from its record is called again, or fails the run.
     on_changed: Literal["call", "fail"] = "call"
-    #: Is STARTED kept as a state? ``None``: as ``task_track_started`` says. Celery itself would keep it
-    #: of a late delivery too, over the outcome of a run that has ended.
+    #: Whether the state STARTED is stored; ``None``: the setting ``task_track_started``. Celery itself
+    #: would store it for a late delivery too, over the outcome of a run that has ended.
     tracks_start: bool | None = None
     track_started = False
-    #: Told by it from other tasks.
+    #: Distinguishes agent tasks from other tasks.
     is_agent = True
-    #: Is the body a coroutine function?
+    #: Whether the body is a coroutine function.
     is_async = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -97,32 +97,32 @@ class AgentTask(Task, Generic[P, R]):
             check_body(inspect.unwrap(function))
         if function is not None and inspect.iscoroutinefunction(inspect.unwrap(function)):
             cls.is_async = True
-            waiting = _waiting(function)
-            cls.run = staticmethod(waiting) if isinstance(body, staticmethod) else waiting
+            blocking = _blocking(function)
+            cls.run = staticmethod(blocking) if isinstance(body, staticmethod) else blocking
 
     def _get_request(self) -> Any:
-        """Celery's requests are bound to threads, and an async body has another one than its task."""
-        # Asked for again and again in each task.
+        """Return the request, also in an async body, whose thread is not that of its task."""
+        # In this order for speed: Celery reads the request many times in each task.
         return self.request_stack.top or current_request(self) or super()._get_request()
 
     request = property(_get_request)
 
     def strategy_in(self, settings: Settings) -> CheckpointStrategy:
-        """When to take a checkpoint."""
+        """Return the strategy of the task, or that of the settings."""
         strategy = parsed_strategy(self.strategy)
         return settings.strategy if strategy is None else strategy
 
     @property
     def retention_limits(self) -> dict[str, Any]:
-        """What this task wants kept of its agents, for the record of a run."""
+        """Return the retention limits of this task, for the record of a run."""
         return {"keep": self.keep, "max_age": seconds(self.max_age)}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Execute the body: for what was delivered or, called directly, here and now."""
+        """Execute the body for a delivery; or, called directly, without a store."""
         if self.request.is_eager:
             eager: R = run_locally(self, lambda: self.run(*args, **kwargs))
             return eager
-        # What was delivered has an attempt only once its body runs: then it is the body that calls.
+        # A delivery has an attempt only while its body runs: then it is the body that calls the task.
         if self.request.called_directly or attempt_of(self) is not None:
             result: R = call_directly(self, args, kwargs)
             return result
@@ -130,7 +130,7 @@ class AgentTask(Task, Generic[P, R]):
         return value
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult:
-        """Send the task, with these arguments, for an agent of its own."""
+        """Send the task with these arguments, for an agent named by the task id."""
         return self.apply_async(args, kwargs)
 
     def apply_async(
@@ -142,11 +142,11 @@ class AgentTask(Task, Generic[P, R]):
         agent_id: str | None = None,
         **options: Any,
     ) -> AsyncResult:
-        """Send the task. ``agent_id`` names the agent whose history it goes on with; without, the
-        task is an agent of its own. All other options are Celery's.
+        """Send the task. ``agent_id`` names the agent whose history it continues; without it, the agent
+        is named by the task id. All other options are Celery's.
 
         Raises:
-            InvalidName: nobody can be called that.
+            InvalidName: this is not a valid name for an agent.
             StoreUnavailable: the run could not be recorded, so it was not sent.
         """
         options["headers"] = headers = dict(options.get("headers") or {})
@@ -162,13 +162,13 @@ class AgentTask(Task, Generic[P, R]):
             return super().apply_async(args, kwargs, task_id, *positional, **options)
 
     def retry(self, *args: Any, **options: Any) -> Any:
-        """Celery's ``retry``. The lease is given up and the retry counted before the message goes."""
+        """Celery's ``retry``. The lease is released and the retry counted before it is published."""
         attempt = attempt_of(self)
         error = options.get("exc")
         if attempt is not None and error is not None and attempt.should_hand_off(error):
-            raise error  # to be handed off, and not to be counted
+            raise error  # it is handed off, which does not count as a retry
         if isinstance(error, PERMANENT):
-            raise error  # whoever says what else is not to be retried has not said these
+            raise error  # never retried, also with a dont_autoretry_for of the user's own
         try:
             with soft_time_limit.disabled():
                 return super().retry(*args, **options)
@@ -176,23 +176,23 @@ class AgentTask(Task, Generic[P, R]):
             if attempt is None:
                 raise
             if not attempt.is_released and isinstance(rejected.reason, Exception):
-                raise rejected.reason from rejected  # what no message can hold: nobody could send it
-            # The broker is away. The run is on record, so a watchdog will send it.
-            raise Ignore("the retry could not be sent yet") from rejected
+                raise rejected.reason from rejected  # no message can hold it, so it is the failure
+            # The broker is unavailable. The run is on record, so the watchdog publishes it.
+            raise Ignore("the retry could not be published yet") from rejected
 
     def replace(self, sig: Any) -> Any:
         """Celery's ``replace``: another task gets this one's task id, and the run ends here.
 
-        Two agents need two histories. The one that takes over is named after the task id and the number
-        of replacements, unless it has a name: the task id alone would find the run that has just ended.
+        Two agents need two histories. The new agent is named after the task id and the number of
+        replacements, unless it has a name: the task id alone would find the run that has just ended.
         """
         if not self.request.is_eager:
             _name_replacement(sig, self.request)
         return super().replace(sig)
 
 
-def _waiting(body: Callable[..., Any]) -> Callable[..., Any]:
-    """A coroutine function as a plain one that runs it on the loop of this process."""
+def _blocking(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a plain function that runs a coroutine function on the loop of this process."""
 
     @functools.wraps(body)
     def wait(*args: Any, **kwargs: Any) -> Any:
@@ -200,7 +200,7 @@ def _waiting(body: Callable[..., Any]) -> Callable[..., Any]:
         if not inspect.iscoroutine(result):
             return result
         value = run_coroutine(result)
-        # Celery's ``pydantic=True`` wraps the body and has only seen a coroutine.
+        # Celery's ``pydantic=True`` wraps the body, and could not serialize the result of a coroutine.
         is_wrapped = not inspect.iscoroutinefunction(body)
         return value.model_dump(mode="json") if is_wrapped and isinstance(value, BaseModel) else value
 
@@ -208,7 +208,7 @@ def _waiting(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _name_replacement(signature: Any, request: Any) -> None:
-    """Name the agent that is to have the request's task id."""
+    """Name the agent of the task that replaces the request's task."""
     heir = _heir(signature)
     if not heir.options.get("agent_id"):
         times = (request.replaced_task_nesting or 0) + 1
@@ -217,7 +217,7 @@ def _name_replacement(signature: Any, request: Any) -> None:
 
 
 def _heir(signature: Any) -> Any:
-    """The part of a signature whose result is the result of all."""
+    """Return the part of a signature whose result is the result of the whole."""
     if isinstance(signature, _chain) and signature.tasks:
         return _heir(signature.tasks[-1])
     if isinstance(signature, chord) and signature.body is not None:

@@ -47,7 +47,7 @@ def test_the_decorator_makes_a_task_with_and_without_arguments(app: Celery) -> N
 @pytest.mark.parametrize("base", [Task, object])
 def test_a_class_that_is_not_that_of_an_agent_is_refused(app: Celery, base: type) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"base is AgentTask or a class of it, not .*{base.__name__}"
+        ConfigurationError, match=rf"base must be AgentTask or a subclass of it, not .*{base.__name__}"
     ):
         agent_task(app=app, base=base)(lambda run: None)
 
@@ -134,13 +134,16 @@ def test_wrong_arguments_are_refused_at_the_call(
     [
         ({"strategy": "evry:3"}, "evry:3"),
         ({"strategy": 3}, "strategy.*3"),
-        ({"on_changed": "cal"}, "on_changed is 'call' or 'fail', not 'cal'"),
-        ({"pending_calls": "drop"}, "pending_calls is one of leave, answer, take_back, not 'drop'"),
+        ({"on_changed": "cal"}, "on_changed must be 'call' or 'fail', not 'cal'"),
+        (
+            {"pending_calls": "drop"},
+            "pending_calls must be one of leave, answer, take_back",
+        ),
         ({"iterations_per_task": 0}, "iterations_per_task.*0"),
-        ({"iterations_per_task": 2, "strategy": "never"}, "needs checkpoints to go on from"),
+        ({"iterations_per_task": 2, "strategy": "never"}, "needs checkpoints to continue from"),
         ({"keep": 0}, "keep.*0"),
-        ({"max_age": 0}, "max_age is over 0 seconds.*0"),
-        ({"max_age": float("inf")}, "max_age is over 0 seconds.*inf"),
+        ({"max_age": 0}, "max_age must be over 0 seconds.*0"),
+        ({"max_age": float("inf")}, "max_age must be over 0 seconds.*inf"),
     ],
 )
 def test_bad_options_are_refused_where_they_are_written(
@@ -160,7 +163,7 @@ def test_bad_options_are_refused_where_they_are_written(
 
 
 def test_a_body_that_takes_no_run_is_refused(app: Celery) -> None:
-    with pytest.raises(ConfigurationError, match="takes nothing; the first is its run"):
+    with pytest.raises(ConfigurationError, match="must take an AgentRun as its first"):
 
         @agent_task(app=app, shared=False)
         def empty() -> None: ...
@@ -174,14 +177,14 @@ def test_a_body_that_yields_is_refused(app: Celery) -> None:
         yield 1
 
     for body in (yields, yields_too):
-        with pytest.raises(ConfigurationError, match=f"{body.__name__} has a yield"):
+        with pytest.raises(ConfigurationError, match=f"{body.__name__} is a generator"):
             agent_task(body)
-        with pytest.raises(ConfigurationError, match=f"{body.__name__} has a yield"):
+        with pytest.raises(ConfigurationError, match=f"{body.__name__} is a generator"):
             app.task(base=AgentTask, lazy=False, shared=False)(body)
 
 
 def test_what_is_no_function_is_refused(app: Celery) -> None:
-    with pytest.raises(ConfigurationError, match="@agent_task is for functions"):
+    with pytest.raises(ConfigurationError, match="@agent_task expects a function"):
         agent_task("every:3")  # type: ignore[call-overload]
 
 
