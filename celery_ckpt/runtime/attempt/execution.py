@@ -32,7 +32,7 @@ from celery_ckpt.errors import (
     RunStalled,
     StoreUnavailable,
 )
-from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.records import RunStatus
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.runtime import phrases, signals
@@ -79,7 +79,9 @@ def execute(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if attempt.run_record.status.is_final:
         return _delivered_again(attempt)
     if attempt.run_record.stalled >= attempt.context.settings.max_stalled_attempts:
-        raise _outcome(attempt, None, _stalled(attempt.run_record))
+        record = attempt.run_record
+        stalled = RunStalled(agent_id=record.agent_id, run_id=record.run_id, attempts=record.stalled)
+        raise _outcome(attempt, None, stalled)
     refusal = refusal_of(task)
     if refusal is not None:
         raise _outcome(attempt, None, refusal)
@@ -99,10 +101,6 @@ def _delivered_again(attempt: Attempt) -> Any:
         attempt.is_announced = True
         raise Ignore("the run was cancelled")
     raise failure_of(record)
-
-
-def _stalled(record: RunRecord) -> RunStalled:
-    return RunStalled(agent_id=record.agent_id, run_id=record.run_id, attempts=record.stalled)
 
 
 def work(attempt: Attempt, body: Callable[[], Any]) -> Any:
@@ -285,12 +283,12 @@ def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
     If the message is lost, or is delivered before the lease has expired, the watchdog requeues the run.
     """
     attempt.context.lease_renewer.discard(attempt.held)
-    who = phrases.identity(attempt.run_record)
-    logger.error(phrases.NOT_RECORDED, *who, refusal)
+    identity = phrases.identity(attempt.run_record)
+    logger.error(phrases.NOT_RECORDED, *identity, refusal)
     try:
         publish_later(attempt.task, LATER_SECONDS)
     except Exception as error:
-        logger.warning(phrases.NOT_PUBLISHED, *who, error)
+        logger.warning(phrases.NOT_PUBLISHED, *identity, error)
     return Ignore("the outcome could not be recorded")
 
 
