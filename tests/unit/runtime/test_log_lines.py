@@ -53,7 +53,7 @@ def test_no_name_looks_like_another_field_or_line(name: str, shown: str) -> None
     assert phrases.shown(name) == shown
 
 
-def test_what_is_not_known_is_a_dash() -> None:
+def test_an_unknown_value_is_a_dash() -> None:
     assert phrases.identity(make_run("agent", "run", task="")) == ("agent", "-", "run")
     assert phrases.identity_of_agent("agent") == ("agent", "-", "-")
 
@@ -66,7 +66,7 @@ def lines(worker: Worker, phrase: str) -> list[str]:
 
 @pytest.mark.usefixtures("celery_app")
 @scenario()
-def test_a_run_that_goes_back_to_the_queue_says_so_once_and_once_that_it_is_resumed(
+def test_a_hand_off_and_a_resume_are_logged_once_each(
     start_worker: StartWorker,
 ) -> None:
     worker = start_worker()
@@ -86,7 +86,7 @@ def test_a_run_that_goes_back_to_the_queue_says_so_once_and_once_that_it_is_resu
 
 @pytest.mark.usefixtures("celery_app")
 @scenario()
-def test_a_shutdown_and_a_kill_say_what_became_of_the_run(
+def test_the_log_says_what_a_shutdown_and_a_kill_did_to_the_run(
     start_worker: StartWorker, ledger: Ledger
 ) -> None:
     worker = start_worker()

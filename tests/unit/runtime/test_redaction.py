@@ -1,4 +1,4 @@
-"""``ckpt_redact``: what it takes out is nowhere, and a resumed agent cannot tell."""
+"""``ckpt_redact``: what it removes is stored nowhere, and does not change how an agent resumes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def raising(value: Any, what: str) -> Any:
         (lambda value, what: {"x": b""}, r"it returned what is not JSON \(message.x is of type bytes"),
     ],
 )
-def test_if_nobody_can_say_what_to_keep_nothing_is(redact: Any, says: str) -> None:
+def test_nothing_is_stored_if_the_redaction_fails(redact: Any, says: str) -> None:
     conversation = Conversation()
     Redaction(redact).adopt(conversation)
 
@@ -196,7 +196,7 @@ def unlogged() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("error", [ValueError("half \ud800"), Reject("half \ud800")])
-def test_an_error_with_half_a_character_is_kept_and_the_run_is_over(
+def test_an_error_with_half_a_character_is_recorded_and_the_run_ends(
     error: Exception, unlogged: None
 ) -> None:
     speaking.app.conf.ckpt_store_url = "memory://"

@@ -96,7 +96,7 @@ def test_every_setting_is_read_from_the_app() -> None:
     assert {PREFIX + name for name in read} == given.keys()
 
 
-def test_a_task_that_names_no_strategy_has_that_of_its_app() -> None:
+def test_a_task_without_a_strategy_has_that_of_its_app() -> None:
     app = app_with(ckpt_strategy="every:3")
 
     @agent_task(app=app)
@@ -139,7 +139,7 @@ def test_a_wrong_setting_is_named(conf: Mapping[str, Any], told: str) -> None:
         Settings.of(app_with(**conf))
 
 
-def test_a_task_cannot_be_sent_while_nobody_said_where_checkpoints_go() -> None:
+def test_a_task_cannot_be_sent_without_a_store_url() -> None:
     app = app_with(broker_url="memory://")
 
     @agent_task(app=app, shared=False)
@@ -149,7 +149,7 @@ def test_a_task_cannot_be_sent_while_nobody_said_where_checkpoints_go() -> None:
         homeless.delay()
 
 
-def test_a_thread_without_a_current_app_is_told_so_and_not_that_a_setting_is_missing() -> None:
+def test_the_error_in_a_thread_without_a_current_app_says_so() -> None:
     # In a process of its own: which app is current where depends on every test before.
     sent = subprocess.run(
         [sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True, timeout=240
@@ -169,7 +169,7 @@ def test_a_thread_without_a_current_app_is_told_so_and_not_that_a_setting_is_mis
     ids=["wrong", "misspelt", "no such store", "cannot be had"],
 )
 @pytest.mark.configured(include=("tests.support.tasks.agents",))
-def test_a_worker_with_a_wrong_setting_ends_with_one_line_that_names_it(
+def test_a_worker_with_a_wrong_setting_exits_with_one_line_that_names_it(
     start_worker: StartWorker, conf: Mapping[str, Any], told: str
 ) -> None:
     worker = start_worker(wait=False, environment=_given(conf), **NAMESPACED)
@@ -194,14 +194,14 @@ def test_an_app_with_a_namespace_works(start_worker: StartWorker) -> None:
     conf={"ckpt_iterations_per_task": 2, "ckpt_lease_ttl": 10},
 )
 @pytest.mark.usefixtures("celery_app")
-def test_agents_go_back_to_the_queue_after_so_many_iterations_unless_they_say_otherwise(
+def test_agents_are_handed_off_after_the_iterations_of_the_setting_unless_they_override_it(
     start_worker: StartWorker, ledger: Ledger
 ) -> None:
     start_worker(pool="threads")
     as_set, as_said = count.delay(5, 0), fair.delay(3, 0)
 
     assert [result.get(timeout=60)[0] for result in (as_set, as_said)] == [20, 9]
-    # None goes back to the queue after its last iteration.
+    # None is handed off after its last iteration.
     assert [len(ledger.bodies(result.id)) for result in (as_set, as_said)] == [3, 3]
 
 

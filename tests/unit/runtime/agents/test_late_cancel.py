@@ -1,4 +1,4 @@
-"""Whoever cancels, deletes or resumes takes his time, or dies in the midst of it."""
+"""Cancelling, deleting and resuming by a process that is slow, or dies while it does so."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def context_of(store: MemoryCheckpointStore) -> Any:
     return SimpleNamespace(store=store, settings=settings, owner="operator", app=None)
 
 
-def test_a_cancellation_that_takes_longer_than_its_lease_is_a_cancellation(
+def test_a_cancellation_that_takes_longer_than_its_lease_succeeds(
     store: MemoryCheckpointStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.start_run(make_run("agent", "run"), "worker", TTL)
@@ -46,10 +46,10 @@ def test_a_cancellation_that_takes_longer_than_its_lease_is_a_cancellation(
     assert cancellation.cancel_runs(context_of(store), "agent") == ["run"]
 
 
-def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdog(
+def test_the_watchdog_completes_a_cancellation_whose_process_died(
     store: MemoryCheckpointStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a run that waits: the one whose turn it is ends, and leaves nothing to be watched."""
+    """Also of a blocked run: when the active run ends, nothing else would be scheduled."""
     active = store.start_run(make_run("agent", "agent"), "worker", TTL)
     store.start_run(make_run("agent", "waits"), "worker", TTL)
     moment = store.start_run(make_run("agent", "waits"), "worker", TTL).due_at
@@ -70,7 +70,7 @@ def test_a_cancellation_in_the_midst_of_which_somebody_dies_is_left_to_a_watchdo
     assert [agent_id for agent_id, _ in store.claim_due(10, 1)] == ["agent"]
 
 
-def test_the_old_result_of_a_run_is_forgotten_before_it_can_have_a_new_one(
+def test_the_old_result_of_a_resumed_run_is_deleted_before_it_can_have_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = Celery("resuming", set_as_current=False, broker="memory://", backend="cache+memory://")

@@ -1,4 +1,4 @@
-"""A store that answers late, and agents that somebody has: what a delivery relies on is checked."""
+"""Deliveries with a store that answers late, and for agents whose lease another process has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LateStore(MemoryCheckpointStore):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The time of the store and of whoever waits for it."""
+    """The clock of the store and of the process that waits for it."""
     clock = FakeClock()
     monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: clock.now().timestamp()))
     return clock
@@ -46,14 +46,14 @@ def begun(store: MemoryCheckpointStore, clock: FakeClock) -> StartResult:
     return start._begun(context, RunRecord(agent_id="a", run_id="r", created_at=clock.now()))
 
 
-def test_a_lease_of_which_little_is_left_is_renewed_before_the_body_begins(clock: FakeClock) -> None:
+def test_a_lease_that_expires_soon_is_renewed_before_the_body_begins(clock: FakeClock) -> None:
     store = LateStore(clock, 0.9 * TTL)
     begun(store, clock)
     left = store.holder("a").expires_at - clock.now()
     assert left.total_seconds() == TTL
 
 
-def test_an_attempt_whose_lease_was_taken_meanwhile_does_not_begin(clock: FakeClock) -> None:
+def test_an_attempt_whose_lease_was_taken_over_does_not_begin(clock: FakeClock) -> None:
     class Overtaken(LateStore):
         def start_run(self, *args: Any, **kwargs: Any) -> StartResult:
             start = super().start_run(*args, **kwargs)
@@ -66,7 +66,7 @@ def test_an_attempt_whose_lease_was_taken_meanwhile_does_not_begin(clock: FakeCl
 
 @pytest.fixture
 def sent_later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """After how many seconds a message is sent again."""
+    """The seconds after which a message is published again."""
     seconds: list[float] = []
     monkeypatch.setattr(start, "publish_later", lambda task, after: seconds.append(after))
     return seconds
@@ -75,7 +75,7 @@ def sent_later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def delivered(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, outcome: type[Exception] = Ignore
 ) -> None:
-    """Deliver a run whose agent somebody has the lease of."""
+    """Deliver a run while another process has the lease of its agent."""
     context = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
     monkeypatch.setattr(start.AppContext, "of", lambda app: context)
     request = SimpleNamespace(id="r", headers={"ckpt_agent_id": "a"}, properties={}, ckpt_recorded=True)
@@ -97,7 +97,7 @@ SOMEBODY = "host/boot/1/2/3"
         pytest.param(None, SOMEBODY, [5.0], id="not on record"),
     ],
 )
-def test_a_delivery_that_finds_its_agent_busy_is_dropped_only_if_it_could_be_sent_again(
+def test_a_delivery_for_a_busy_agent_is_dropped_only_if_it_can_be_published_again(
     envelope: dict[str, Any] | None,
     owner: str,
     seconds: list[float],
@@ -113,10 +113,10 @@ def test_a_delivery_that_finds_its_agent_busy_is_dropped_only_if_it_could_be_sen
 
 
 @pytest.mark.parametrize(("envelope", "seconds"), [(SEALED, []), (None, [5.0])])
-def test_a_delivery_whose_turn_has_not_come_is_dropped_only_if_it_could_be_sent_again(
+def test_a_delivery_of_a_blocked_run_is_dropped_only_if_it_can_be_published_again(
     envelope: dict[str, Any] | None, seconds: list[float], sent_later: list[float], monkeypatch
 ) -> None:
-    """Its agent was deleted, and another run of it was begun since: nobody else has its message."""
+    """Its agent was deleted and another run has begun since: this message is the only copy."""
     store = MemoryCheckpointStore()
     if envelope is not None:
         store.add_run(make_run("a", "r", envelope=envelope))
@@ -143,7 +143,7 @@ def test_a_copy_of_a_message_whose_run_has_ended_and_was_deleted_is_not_executed
     assert settled == [status]
 
 
-def test_a_delivery_that_cannot_even_be_read_while_its_agent_is_busy_comes_back(
+def test_an_unreadable_delivery_for_a_busy_agent_is_published_later(
     sent_later: list[float], monkeypatch
 ) -> None:
     store = MemoryCheckpointStore()
@@ -153,17 +153,17 @@ def test_a_delivery_that_cannot_even_be_read_while_its_agent_is_busy_comes_back(
     assert sent_later == [5.0]
 
 
-def test_a_delivery_that_can_neither_begin_nor_be_sent_again_goes_back_to_its_queue(
+def test_a_delivery_that_can_neither_begin_nor_be_published_returns_to_its_queue(
     monkeypatch,
 ) -> None:
-    """A failure, which it was, would have reached whoever waits, although the run goes on later."""
+    """A failure would have been reported for a run that continues later."""
 
     class Away(MemoryCheckpointStore):
         def start_run(self, *args: Any, **kwargs: Any) -> StartResult:
             raise StoreUnavailable(where="there", reason="gone")
 
     def publish_later(task: Any, seconds: float) -> None:
-        raise OperationalError("the broker is away too")
+        raise OperationalError("the broker is unavailable too")
 
     monkeypatch.setattr(start, "publish_later", publish_later)
     delivered(Away(), monkeypatch, Reject)

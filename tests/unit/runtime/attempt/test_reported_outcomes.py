@@ -1,4 +1,4 @@
-"""What whoever waits for a run is told, when it ends while an attempt still tells how far it is."""
+"""The state in the result backend when a run ends while an attempt still stores STARTED or RETRY."""
 
 from __future__ import annotations
 
@@ -47,16 +47,14 @@ OUTCOMES = {
     "cancelled": (RunStatus.CANCELLED, {}, states.REVOKED, TaskRevokedError),
     "failed": (RunStatus.FAILED, {"error": "Broken", **TOLD}, states.FAILURE, RunFailed),
     "succeeded": (RunStatus.SUCCEEDED, {"result": 7, **TOLD}, states.SUCCESS, int),
-    "failed, and about to be told": (RunStatus.FAILED, {}, states.RETRY, type(None)),
+    "failed, and not settled yet": (RunStatus.FAILED, {}, states.RETRY, type(None)),
     "queued": (RunStatus.QUEUED, {}, states.RETRY, type(None)),
 }
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_run_that_ended_while_it_was_told_to_be_tried_again_is_told_to_have_ended(
-    app: Celery, outcome: str
-) -> None:
-    """Celery says RETRY after it has published the message: nobody has the lease by then."""
+def test_retry_does_not_replace_the_outcome_of_a_run_that_has_ended(app: Celery, outcome: str) -> None:
+    """Celery stores RETRY after it has published the message: the lease is free by then."""
     status, fields, state, kind = OUTCOMES[outcome]
     attempt = an_attempt(app, status, **fields)
     app.backend.store_result("run", None, states.RETRY)
@@ -68,7 +66,7 @@ def test_a_run_that_ended_while_it_was_told_to_be_tried_again_is_told_to_have_en
     assert (result.state, type(result.result).__name__) == (state, kind.__name__)
 
 
-def test_a_task_without_a_result_has_none_either_if_it_is_cancelled_while_it_is_tried_again(
+def test_no_outcome_is_stored_for_a_cancelled_task_that_ignores_its_result(
     app: Celery,
 ) -> None:
     attempt = an_attempt(app, RunStatus.CANCELLED)
@@ -79,7 +77,7 @@ def test_a_task_without_a_result_has_none_either_if_it_is_cancelled_while_it_is_
     assert app.AsyncResult("run").state == states.PENDING
 
 
-def test_a_run_that_was_cancelled_just_before_it_was_told_to_have_started_is_told_to_be_revoked(
+def test_started_does_not_replace_the_outcome_of_a_cancelled_run(
     app: Celery,
 ) -> None:
     attempt = an_attempt(app, RunStatus.CANCELLED)
@@ -99,10 +97,10 @@ def test_a_run_that_was_cancelled_just_before_it_was_told_to_have_started_is_tol
         (states.PENDING, states.PENDING),
     ],
 )
-def test_a_late_delivery_of_a_cancelled_run_tells_what_its_last_worker_did_not_live_to_tell(
+def test_a_late_delivery_of_a_cancelled_run_replaces_a_stale_state(
     app: Celery, before: str, after: str
 ) -> None:
-    """Nothing, if there is no result: whoever waited may have forgotten it."""
+    """Nothing is stored if there is no result: it may have been deleted on purpose."""
     if before != states.PENDING:
         app.backend.store_result("run", None, before)
     cancelled = make_run("agent", "run", status=RunStatus.CANCELLED, delivered=True)

@@ -1,4 +1,4 @@
-"""What is left to do for an agent when one of its runs is over."""
+"""What settling a run leaves scheduled for its agent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
     return SimpleNamespace(context=context, run_record=record, held=held, due_at=start.due_at)
 
 
-def test_a_run_that_was_recorded_and_never_sent_is_watched_when_another_one_ends(
+def test_a_run_that_was_recorded_and_never_published_stays_scheduled_when_another_ends(
     store: MemoryCheckpointStore, clock: FakeClock
 ) -> None:
     store.add_run(make_run("named", "unsent", envelope={"text": "[]"}), due_in=30)
@@ -46,7 +46,7 @@ def test_a_run_that_was_recorded_and_never_sent_is_watched_when_another_one_ends
     assert [agent_id for agent_id, _ in store.claim_due(10, 1)] == ["named"]
 
 
-def test_an_agent_named_by_its_only_run_is_not_watched_any_more(
+def test_an_agent_named_by_its_only_run_is_unscheduled(
     store: MemoryCheckpointStore, clock: FakeClock
 ) -> None:
     settle(worked_on(store, "task", "task"))

@@ -12,7 +12,7 @@ from tests.support.workers.broker import RedisBroker
 
 
 @pytest.mark.parametrize("hours", [-5, 5])
-def test_messages_are_as_old_as_the_broker_says_however_a_workers_clock_is_set(
+def test_the_age_of_messages_is_measured_by_the_brokers_clock(
     broker: RedisBroker, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     now = time.time()

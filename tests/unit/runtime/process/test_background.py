@@ -1,4 +1,4 @@
-"""What is done background: in order, whatever fails, and waited for at the end."""
+"""Background work: done in order, also after failures, and finished before the process ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_ckpt.runtime.process.background import BackgroundThread
 from celery_ckpt.runtime.process.context import AppContext
 
 
-def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() -> None:
+def test_actions_are_done_in_order_in_another_thread() -> None:
     background, done = BackgroundThread(), list[tuple[int, int]]()
     for number in range(5):
         background.do(lambda number=number: done.append((number, threading.get_ident())))
@@ -25,7 +25,9 @@ def test_things_are_done_in_the_order_they_were_asked_for_in_another_thread() ->
     assert thread != threading.get_ident()
 
 
-def test_what_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_action_that_fails_is_logged_and_the_others_are_done(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     background, done = BackgroundThread(), threading.Event()
     background.do(lambda: 1 / 0)
     background.do(done.set)
@@ -35,7 +37,7 @@ def test_what_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptureFixt
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_the_end_is_not_waited_for_longer_than_told() -> None:
+def test_finish_waits_no_longer_than_its_seconds() -> None:
     background, hold = BackgroundThread(), threading.Event()
     background.do(hold.wait)
 
@@ -45,11 +47,11 @@ def test_the_end_is_not_waited_for_longer_than_told() -> None:
     assert background.finish(60)
 
 
-def test_nothing_asked_for_is_done_at_once() -> None:
+def test_finish_returns_at_once_without_actions() -> None:
     assert BackgroundThread().finish(0)
 
 
-def test_a_process_that_shuts_down_waits_for_what_is_done_aside() -> None:
+def test_a_process_that_shuts_down_waits_for_background_work() -> None:
     settlement.connect()
     app = Celery(set_as_current=False)
     app.conf.ckpt_store_url = "memory://"

@@ -32,7 +32,7 @@ def killed() -> str:
     return name
 
 
-def test_a_worker_that_starts_removes_what_a_killed_one_has_left(
+def test_a_worker_that_starts_removes_the_pages_of_killed_workers(
     killed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CELERY_CKPT_DRAIN", raising=False)

@@ -1,4 +1,4 @@
-"""What a process knows of the leases that it keeps."""
+"""The leases that a process renews."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_ckpt.runtime.process.lease_renewer import HeldLease, LeaseRenewer
 
 
 class CountedLease:
-    """A lease that counts how often its agent is asked for."""
+    """A lease that counts how often its agent is read."""
 
     reads = 0
 
@@ -33,16 +33,16 @@ def lease_renewer(monkeypatch: pytest.MonkeyPatch) -> LeaseRenewer:
     return lease_renewer
 
 
-def hold_of(agent_id: str) -> Any:
+def held_lease(agent_id: str) -> Any:
     lease: Any = CountedLease(agent_id)
     return HeldLease(lease)
 
 
-def test_whether_an_agent_is_kept_is_known_without_looking_at_the_others(
+def test_is_renewing_does_not_read_the_leases_of_other_agents(
     lease_renewer: LeaseRenewer,
 ) -> None:
     for number in range(100):
-        lease_renewer.add(hold_of(f"agent {number}"))
+        lease_renewer.add(held_lease(f"agent {number}"))
     CountedLease.reads = 0
 
     assert lease_renewer.is_renewing("agent 99")
@@ -50,9 +50,11 @@ def test_whether_an_agent_is_kept_is_known_without_looking_at_the_others(
     assert CountedLease.reads == 0
 
 
-def test_an_agent_is_kept_until_the_last_of_its_leases_is_let_go(lease_renewer: LeaseRenewer) -> None:
-    """An attempt that lost its lease may still be at work when the next one begins."""
-    lost, new = hold_of("agent"), hold_of("agent")
+def test_an_agent_is_renewed_until_the_last_of_its_leases_is_discarded(
+    lease_renewer: LeaseRenewer,
+) -> None:
+    """An attempt that lost its lease may still be working when the next one begins."""
+    lost, new = held_lease("agent"), held_lease("agent")
     lease_renewer.add(lost)
     lease_renewer.add(new)
 

@@ -32,7 +32,7 @@ def test_a_process_that_lives_is_not_dead(process: subprocess.Popen[str]) -> Non
     assert not is_dead(process.pid)
 
 
-def test_a_process_that_was_killed_is_dead_even_before_it_is_buried(
+def test_a_killed_process_is_dead_even_while_it_is_a_zombie(
     process: subprocess.Popen[str],
 ) -> None:
     owner = process.stdout.readline().strip()
@@ -45,14 +45,14 @@ def test_a_process_that_was_killed_is_dead_even_before_it_is_buried(
     assert is_known_dead(owner)
 
 
-def test_a_later_process_with_the_same_pid_does_not_make_it_live() -> None:
+def test_a_later_process_with_the_same_pid_is_another_process() -> None:
     before, _, started = this_process().rpartition("/")
 
     assert is_known_dead(f"{before}/{int(started) - 1}")
 
 
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["host", "boot", "pid namespace"])
-def test_nothing_is_known_of_a_process_that_would_be_elsewhere(part: int) -> None:
+def test_a_process_of_another_host_is_not_known_to_be_dead(part: int) -> None:
     parts = this_process().split("/")
     parts[part] = "another"
     parts[3] = "999999"
@@ -61,5 +61,5 @@ def test_nothing_is_known_of_a_process_that_would_be_elsewhere(part: int) -> Non
 
 
 @pytest.mark.parametrize("owner", ["", "me", "a/b/c/d/e", "a/b/c/1/-"])
-def test_nothing_is_known_of_an_owner_of_another_making(owner: str) -> None:
+def test_a_tool_is_not_known_to_be_dead(owner: str) -> None:
     assert not is_known_dead(owner)

@@ -1,4 +1,4 @@
-"""Histories that are too long to go at once: what is pruned by hand goes all the same, all of it."""
+"""Histories that are too long to remove at once are pruned completely all the same."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def left(store: CheckpointStore, agent_id: str) -> list[str]:
     return [info.id for info in store.history(agent_id)]
 
 
-def test_one_agent_is_pruned_to_what_was_said(app: Celery, store: CheckpointStore) -> None:
+def test_one_agent_is_pruned_completely(app: Celery, store: CheckpointStore) -> None:
     newest_first = saved(store, "agent", 25)
     assert Agents(app).prune("agent", keep=2) == 23
     assert left(store, "agent") == newest_first[:2]
     assert Agents(app).prune("agent", keep=2) == 0
 
 
-def test_pruning_all_drops_what_a_dry_run_said(app: Celery, store: CheckpointStore) -> None:
+def test_pruning_all_deletes_what_a_dry_run_reported(app: Celery, store: CheckpointStore) -> None:
     histories = {name: saved(store, name, count) for name, count in [("long", 25), ("short", 4)]}
     told: dict[str, int] = {}
     would = Agents(app).prune_all(dry_run=True)
@@ -60,7 +60,7 @@ def test_pruning_all_drops_what_a_dry_run_said(app: Celery, store: CheckpointSto
     assert list(store.findings()) == []
 
 
-def test_pruning_ends_although_somebody_has_spoilt_the_name_of_a_checkpoint(
+def test_pruning_ends_although_the_id_of_a_checkpoint_is_damaged(
     app: Celery, store: CheckpointStore, redis_url: str
 ) -> None:
     newest_first = saved(store, "agent", 3)

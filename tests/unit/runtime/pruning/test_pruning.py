@@ -58,7 +58,7 @@ def saved(store: CheckpointStore, agent_id: str, *ages: timedelta) -> list[str]:
 
 
 def finished(store: CheckpointStore, agent_id: str, run_id: str, ago: timedelta, **fields: Any) -> None:
-    """Let a run of an agent end, so long ago."""
+    """Let a run of an agent have ended this long ago."""
     status = fields.pop("status", RunStatus.SUCCEEDED)
     run = make_run(agent_id, run_id, **fields)
     lease = store.start_run(run, "me", 60).lease
@@ -67,7 +67,7 @@ def finished(store: CheckpointStore, agent_id: str, run_id: str, ago: timedelta,
 
 
 def sweep(app: Celery) -> None:
-    assert AgentTask.is_agent  # whoever has agents has this task
+    assert AgentTask.is_agent  # importing it adds the task
     app.tasks[tasks.PRUNE]()
 
 
@@ -87,7 +87,7 @@ def test_a_sweep_keeps_the_newest(app: Celery, store: CheckpointStore) -> None:
 
 
 @configured(ckpt_keep=None, ckpt_max_age=timedelta(days=2))
-def test_a_sweep_drops_what_is_too_old_and_comes_again_when_more_is(
+def test_a_sweep_removes_old_checkpoints_and_is_due_again_when_more_are_old(
     app: Celery, store: CheckpointStore
 ) -> None:
     second, minute = timedelta(seconds=1), timedelta(minutes=1)
@@ -102,7 +102,7 @@ def test_a_sweep_drops_what_is_too_old_and_comes_again_when_more_is(
 
 
 @configured(ckpt_keep=1, ckpt_max_age=1)
-def test_the_latest_of_an_agent_that_may_go_on_stays_whatever_the_limits_say(
+def test_the_latest_checkpoint_of_an_agent_with_an_open_run_is_never_removed(
     app: Celery, store: CheckpointStore
 ) -> None:
     alone = saved(store, "alone", 9 * DAY, 8 * DAY)
@@ -123,7 +123,7 @@ def test_the_latest_of_an_agent_that_may_go_on_stays_whatever_the_limits_say(
 
 
 @configured(ckpt_forget_finished_after=timedelta(days=7))
-def test_agents_named_by_their_task_are_forgotten_some_time_after_their_end(
+def test_agents_named_by_their_task_id_are_deleted_some_time_after_their_end(
     app: Celery, store: CheckpointStore
 ) -> None:
     minute = timedelta(minutes=1)
@@ -147,7 +147,7 @@ def test_agents_named_by_their_task_are_forgotten_some_time_after_their_end(
 
 
 @configured(ckpt_forget_finished_after=timedelta(days=7))
-def test_old_runs_of_agents_that_stay_go_and_that_is_told(
+def test_old_runs_of_named_agents_are_deleted_and_reported(
     app: Celery, store: CheckpointStore, agents: Agents, caplog: Any
 ) -> None:
     minute, told = timedelta(minutes=1), list[dict[str, Any]]()
@@ -173,7 +173,7 @@ def test_old_runs_of_agents_that_stay_go_and_that_is_told(
 
 
 @configured(ckpt_forget_finished_after=None)
-def test_without_a_limit_all_runs_stay_unless_the_agent_has_one(
+def test_without_a_limit_all_runs_are_kept_unless_the_agent_has_one(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
     for agent_id in ("user-1", "user-2"):
@@ -198,7 +198,7 @@ def test_runs_that_cannot_be_read_do_not_end_a_dry_run(
     assert (agents.prune_all(dry_run=True).runs, "is damaged" in caplog.text) == (0, True)
 
 
-def test_an_agents_own_limits_beat_its_tasks_which_beat_the_settings(
+def test_limits_of_an_agent_override_its_task_which_overrides_the_settings(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
     of_task, of_agent = saved(store, "task", *[NEW] * 6), saved(store, "agent", *[NEW] * 6)
@@ -218,7 +218,9 @@ def test_an_agents_own_limits_beat_its_tasks_which_beat_the_settings(
 
 
 @configured(ckpt_keep=None, ckpt_max_age=2 * DAY)
-def test_so_do_their_limits_of_age(app: Celery, store: CheckpointStore, agents: Agents) -> None:
+def test_age_limits_of_an_agent_override_its_task_which_overrides_the_settings(
+    app: Celery, store: CheckpointStore, agents: Agents
+) -> None:
     ages, second = (5 * DAY, 3 * DAY, DAY, NEW), timedelta(seconds=1)
     ids = {name: saved(store, name, *ages) for name in ("plain", "task", "agent")}
     for name in ("task", "agent"):
@@ -231,7 +233,7 @@ def test_so_do_their_limits_of_age(app: Celery, store: CheckpointStore, agents: 
     assert left(store, "agent") == ids["agent"][3:]
 
 
-def test_what_a_task_wants_kept_is_in_the_records_of_its_runs(
+def test_the_limits_of_a_task_are_in_the_records_of_its_runs(
     app: Celery, store: CheckpointStore
 ) -> None:
     @agent_task(app=app, shared=False, keep=5, max_age=timedelta(hours=1))
@@ -247,7 +249,7 @@ def test_what_a_task_wants_kept_is_in_the_records_of_its_runs(
     assert [(run.keep, run.max_age) for run in runs if run] == [(5, 3600), (None, None)]
 
 
-def test_a_named_agent_goes_if_that_was_said_of_it(
+def test_a_named_agent_with_forget_after_is_deleted(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
     saved(store, "named", DAY)
@@ -264,7 +266,7 @@ def test_a_named_agent_goes_if_that_was_said_of_it(
         agents.retain("named", max_age=float("inf"))
 
 
-def test_pinned_checkpoints_stay_until_they_are_freed(
+def test_pinned_checkpoints_are_kept_until_they_are_unpinned(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
     ids = saved(store, "agent", *[NEW] * 6)
@@ -291,7 +293,7 @@ def test_a_fork_of_a_pinned_checkpoint_is_not_pinned(store: CheckpointStore, age
     assert (fork.pin, fork.metadata["also"]) == (None, "this")
 
 
-def test_a_dry_run_says_what_would_go_and_nothing_goes(
+def test_a_dry_run_reports_what_would_be_deleted_and_deletes_nothing(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
     ids = saved(store, "agent", *[NEW] * 5)
@@ -313,7 +315,7 @@ def test_a_dry_run_says_what_would_go_and_nothing_goes(
     assert store.count_due(Schedule.SWEEP) == 0
 
 
-def test_pruning_all_also_looks_at_agents_that_no_sweep_would(
+def test_pruning_all_also_checks_agents_that_are_not_due(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
     ids = saved(store, "agent", *[NEW] * 3)
@@ -327,7 +329,7 @@ def test_pruning_all_also_looks_at_agents_that_no_sweep_would(
     assert left(store, "agent") == ids[2:]
 
 
-def test_what_goes_is_told(app: Celery, store: CheckpointStore, caplog: Any) -> None:
+def test_a_sweep_emits_what_it_deleted(app: Celery, store: CheckpointStore, caplog: Any) -> None:
     pruned: list[dict[str, Any]] = []
     totals: list[PruneReport] = []
 
@@ -354,7 +356,7 @@ def test_what_goes_is_told(app: Celery, store: CheckpointStore, caplog: Any) -> 
     assert len(totals) == 1
 
 
-def test_a_large_sweep_is_split_into_parts_that_go_on(
+def test_a_large_sweep_is_split_into_parts_that_continue(
     app: Celery, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "_AGENTS_IN_A_PART", 10)
@@ -376,9 +378,7 @@ def test_a_large_sweep_is_split_into_parts_that_go_on(
     assert store.count_due(Schedule.SWEEP) == 0
 
 
-def test_the_bytes_that_went_are_in_the_signals_the_totals_and_the_log(
-    redis_url: str, caplog: Any
-) -> None:
+def test_deleted_bytes_are_in_the_signals_the_totals_and_the_log(redis_url: str, caplog: Any) -> None:
     app = Celery("bytes", broker="memory://", set_as_current=False)
     app.conf.update(ckpt_store_url=redis_url, ckpt_keep=1)
     freed, totals = list[int](), list[PruneReport]()
@@ -414,7 +414,7 @@ def test_a_sweep_that_is_switched_off_does_nothing(app: Celery, store: Checkpoin
     assert left(store, "agent") == ids
 
 
-def test_the_doctor_tells_risks_and_repairs(
+def test_the_doctor_reports_risks_and_repairs(
     app: Celery, store: CheckpointStore, agents: Agents
 ) -> None:
     store.schedule("nobody", 60, Schedule.SWEEP)
@@ -426,7 +426,7 @@ def test_the_doctor_tells_risks_and_repairs(
 
 
 @pytest.mark.parametrize("name", ["", "x" * 513])
-def test_what_can_be_no_agent_is_refused_on_redis_too(redis_url: str, name: str) -> None:
+def test_an_invalid_agent_name_is_refused_on_redis_too(redis_url: str, name: str) -> None:
     app = Celery("names", broker="memory://", set_as_current=False)
     app.conf.ckpt_store_url = redis_url
     with pytest.raises(ValueError, match="1 to 512 characters"):

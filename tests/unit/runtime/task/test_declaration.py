@@ -45,7 +45,7 @@ def test_the_decorator_makes_a_task_with_and_without_arguments(app: Celery) -> N
 
 
 @pytest.mark.parametrize("base", [Task, object])
-def test_a_class_that_is_not_that_of_an_agent_is_refused(app: Celery, base: type) -> None:
+def test_a_base_that_is_not_an_agent_task_is_refused(app: Celery, base: type) -> None:
     with pytest.raises(
         ConfigurationError, match=rf"base must be AgentTask or a subclass of it, not .*{base.__name__}"
     ):
@@ -62,7 +62,7 @@ def test_a_class_that_is_not_that_of_an_agent_is_refused(app: Celery, base: type
         ({"default_retry_delay": 60, "retry_backoff": 5}, 5),
     ],
 )
-def test_who_says_how_long_to_wait_for_a_retry_has_no_growing_pauses(
+def test_a_fixed_retry_delay_switches_the_backoff_off(
     app: Celery, options: dict[str, Any], backs_off: bool | int
 ) -> None:
     @agent_task(app=app, shared=False, name="patient", **options)
@@ -71,7 +71,7 @@ def test_who_says_how_long_to_wait_for_a_retry_has_no_growing_pauses(
     assert patient.retry_backoff == backs_off
 
 
-def test_without_an_app_it_is_a_task_of_every_app(app: Celery) -> None:
+def test_a_task_without_an_app_is_a_task_of_every_app(app: Celery) -> None:
     @agent_task
     def everywhere(run: AgentRun) -> str:
         return current_run().agent_id
@@ -146,7 +146,7 @@ def test_wrong_arguments_are_refused_at_the_call(
         ({"max_age": float("inf")}, "max_age must be over 0 seconds.*inf"),
     ],
 )
-def test_bad_options_are_refused_where_they_are_written(
+def test_bad_options_are_refused_where_the_task_is_defined(
     app: Celery, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=told):
@@ -169,7 +169,7 @@ def test_a_body_that_takes_no_run_is_refused(app: Celery) -> None:
         def empty() -> None: ...
 
 
-def test_a_body_that_yields_is_refused(app: Celery) -> None:
+def test_a_generator_body_is_refused(app: Celery) -> None:
     def yields(run: AgentRun) -> Iterator[int]:
         yield 1
 
@@ -183,7 +183,7 @@ def test_a_body_that_yields_is_refused(app: Celery) -> None:
             app.task(base=AgentTask, lazy=False, shared=False)(body)
 
 
-def test_what_is_no_function_is_refused(app: Celery) -> None:
+def test_a_body_that_is_not_a_function_is_refused(app: Celery) -> None:
     with pytest.raises(ConfigurationError, match="@agent_task expects a function"):
         agent_task("every:3")  # type: ignore[call-overload]
 
@@ -242,7 +242,7 @@ def test_a_direct_call_needs_neither_broker_nor_store(app: Celery, task: Any) ->
         current_run()
 
 
-def test_a_thread_of_ones_own_is_told_how_to_get_at_the_run(app: Celery) -> None:
+def test_the_error_in_a_thread_of_the_body_says_how_to_get_the_run(app: Celery) -> None:
     @agent_task(app=app)
     def threaded(run: AgentRun) -> str:
         with ThreadPoolExecutor() as pool:
@@ -311,7 +311,7 @@ def test_a_task_may_be_a_class(app: Celery) -> None:
     assert app.tasks["greeting"].is_agent
 
 
-def test_what_another_attempt_would_only_run_into_again_is_not_retried_whatever_else_is_not(
+def test_permanent_errors_are_not_retried_with_a_dont_autoretry_for_of_the_users_own(
     app: Celery,
 ) -> None:
     app.conf.task_always_eager = True

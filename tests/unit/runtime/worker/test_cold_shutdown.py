@@ -39,7 +39,7 @@ def test_a_cold_shutdown_waits_until_a_child_has_its_task(stopped: list[int]) ->
     wait_until("the shutdown begins", lambda: stopped == [signal.SIGQUIT])
 
 
-def test_a_cold_shutdown_does_not_wait_for_ever(stopped: list[int], monkeypatch) -> None:
+def test_a_cold_shutdown_does_not_wait_forever(stopped: list[int], monkeypatch) -> None:
     monkeypatch.setattr(bootstep, "_HANDING_SECONDS", 0.1)
     bootstep._chain(worker_that_writes("a child that reads nothing"), signal.SIGQUIT, "SIGQUIT")
     os.kill(os.getpid(), signal.SIGQUIT)

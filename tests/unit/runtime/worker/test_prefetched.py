@@ -31,7 +31,7 @@ def _received(channel: Any, tag: str, *, is_agent: bool = True) -> _Request:
     return request
 
 
-def test_messages_of_agents_are_a_workers_own_until_acknowledged_or_their_connection_is_lost() -> None:
+def test_a_worker_has_its_messages_until_they_are_acknowledged_or_their_connection_is_lost() -> None:
     with Connection("memory://") as connection, Connection("memory://") as lost:
         kept, done = (_received(connection.default_channel, tag) for tag in ("kept", "done"))
         others = _received(connection.default_channel, "other", is_agent=False)
@@ -42,11 +42,11 @@ def test_messages_of_agents_are_a_workers_own_until_acknowledged_or_their_connec
         lost.collect()
 
         assert {"kept", "done", "gone", "other"} & set(parent.unacknowledged()) == {"kept"}
-        assert [kept, others, gone]  # they live so long
+        assert [kept, others, gone]  # they must live until here
 
 
 @pytest.mark.configured(include=(MODULE,))
-def test_what_is_no_message_does_not_keep_those_of_agents_from_coming_back(
+def test_a_forged_message_does_not_keep_the_messages_of_agents_from_being_put_back(
     celery_app: Celery, broker: RedisBroker
 ) -> None:
     ttl, message = 2.0, {"headers": {"ckpt_recorded": True}, "properties": {"delivery_info": {}}}

@@ -1,4 +1,4 @@
-"""What a watchdog leaves behind when nothing is open, and what does not stop it."""
+"""What the watchdog schedules when no run is open, and what does not stop it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def app() -> Iterator[Celery]:
 
 
 def ended(store: CheckpointStore) -> None:
-    """An agent whose only run has ended, and whose attempt's moment has come."""
+    """An agent whose only run has ended and that is due."""
     begun = store.start_run(RunRecord(agent_id="a", run_id="a", created_at=system_clock.now()), "me", 9)
     store.settle_run(begun.run.model_copy(update={"status": RunStatus.SUCCEEDED}), begun.lease)
     store.schedule("a", 0)
@@ -43,13 +43,13 @@ def look(app: Celery) -> None:
         Watchdog(app, lambda: None).check(Unacked(connection))
 
 
-def test_a_sweep_is_told_of_an_agent_whose_last_run_was_settled_by_a_worker_that_then_died(
+def test_the_watchdog_schedules_the_sweep_that_a_dead_worker_did_not_schedule(
     app: Celery,
 ) -> None:
     store = AppContext.of(app).store
     ended(store)
     told = store.claim_due(1, 0, Schedule.SWEEP)
-    store.unschedule(dict(told), Schedule.SWEEP)  # as if it had died before it told anybody
+    store.unschedule(dict(told), Schedule.SWEEP)  # as if it had died before it scheduled the sweep
 
     look(app)
 
@@ -57,7 +57,7 @@ def test_a_sweep_is_told_of_an_agent_whose_last_run_was_settled_by_a_worker_that
     assert store.count_due() == 0, "nothing is left to watch"
 
 
-def test_no_sweep_is_told_of_an_agent_that_was_deleted(app: Celery) -> None:
+def test_the_watchdog_schedules_no_sweep_for_a_deleted_agent(app: Celery) -> None:
     store = AppContext.of(app).store
     ended(store)
     store.delete("a")
@@ -69,7 +69,7 @@ def test_no_sweep_is_told_of_an_agent_that_was_deleted(app: Celery) -> None:
 
 @pytest.mark.configured(include=(MODULE,))
 @pytest.mark.parametrize("forged", [{"headers": {}}, {"exchange": "", "routing_key": ["celery"]}])
-def test_an_agent_whose_message_was_forged_does_not_keep_it_from_the_others(
+def test_an_agent_with_a_forged_message_does_not_keep_the_watchdog_from_the_others(
     celery_app: Celery, broker: RedisBroker, forged: dict[str, Any]
 ) -> None:
     store = AppContext.of(celery_app).store
@@ -85,7 +85,7 @@ def test_an_agent_whose_message_was_forged_does_not_keep_it_from_the_others(
 
 
 def active(monkeypatch: pytest.MonkeyPatch, *pids: int | None) -> list[int]:
-    """Requests that are at work in these processes; returns the processes that are asked for."""
+    """Make requests active in these processes. Return the processes that are checked."""
     asked: list[int] = []
 
     def is_dead(pid: int) -> bool:
@@ -99,13 +99,13 @@ def active(monkeypatch: pytest.MonkeyPatch, *pids: int | None) -> list[int]:
 
 
 class Request:
-    """A request, as little of it as the watchdog looks at."""
+    """A request with the attributes that the watchdog reads."""
 
     def __init__(self, worker_pid: int | None) -> None:
         self.worker_pid = worker_pid
 
 
-def test_each_child_is_looked_at_once_however_many_requests_it_has(
+def test_each_child_is_checked_once_however_many_requests_it_has(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = active(monkeypatch, 11, 12, 11, 12, 11, None)
@@ -115,10 +115,10 @@ def test_each_child_is_looked_at_once_however_many_requests_it_has(
     assert sorted(asked) == [11, 12]
 
 
-def test_nobody_is_looked_for_where_the_pool_has_no_children(
+def test_no_process_is_checked_if_the_pool_has_no_children(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With greenlets the worker_pid is no pid, with threads it is that of the worker itself."""
+    """With greenlets worker_pid is not a pid; with threads it is the pid of the worker itself."""
     asked = active(monkeypatch, 139_832_115_423_040, 11)
 
     with app.connection_for_write() as connection:
@@ -142,7 +142,7 @@ def test_an_agent_that_this_process_works_for_is_not_read(
     look(app)
 
     assert calls == {"schedule": 1}
-    assert context.store.claim_due(1, 0) == [], "it is looked at again when its lease could have ended"
+    assert context.store.claim_due(1, 0) == [], "it is checked again when its lease could have expired"
 
 
 def counted(
