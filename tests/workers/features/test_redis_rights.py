@@ -110,9 +110,9 @@ def test_an_agent_whose_worker_lacks_a_right_continues_when_it_is_granted(
         "the end of the attempt is refused",
     )
     assert "no permissions to run the 'evalsha' command" in worker.log()
-    until(lambda: "The watchdog cannot look" in worker.log(), 30, "the watchdog says so")
+    until(lambda: "The watchdog cannot check" in worker.log(), 30, "the watchdog says so")
     until(lambda: refused_more_often(servers["store"], 10), 60, "it looks again and again")
-    assert worker.log().count("The watchdog cannot look") == 1
+    assert worker.log().count("The watchdog cannot check") == 1
     # The store knows nothing of an end, so nobody else hears of one.
     assert not result.ready()
 

@@ -87,7 +87,7 @@ def test_a_step_that_has_changed_is_told_of(site: Site, tmp_path: Path) -> None:
     assert result.get(timeout=60) == "NEW"
     assert json.loads(sent(site, result.id, "step_changed")["texts"]) == {"name": "name"}
     who = f"agent={result.id} task={changing.name} run={result.id}"
-    warning = f"Step changed since it was recorded, and is called again: {who} iteration=0 step=name"
+    warning = f"Step changed since it was recorded and is called again: {who} iteration=0 step=name"
     until(lambda: warning in site.worker.log(), 5, "the worker warns")
 
 

@@ -35,7 +35,7 @@ def test_an_agent_waits_for_a_store_that_comes_back_with_what_it_had(
     ledger.let_go()
     # A failed renewal of the lease, or look of the watchdog, says that seconds have gone by.
     until(
-        lambda: "watchdog cannot look" in worker.log() or "renew its lease" in worker.log(),
+        lambda: "watchdog cannot check" in worker.log() or "renew the lease" in worker.log(),
         20,
         "it is missed",
     )
