@@ -1,4 +1,4 @@
-"""Runs everything: ``python -m benchmarks [--quick] [--json] [--out DIRECTORY]``."""
+"""Runs all benchmarks: ``python -m benchmarks [--quick] [--json] [--out DIRECTORY]``."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from benchmarks.running import RUNNING
 from benchmarks.servers import valkey
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
-#: The tables need that many columns.
+#: The width that the tables need.
 _MIN_WIDTH = 132
 _OURS = (our_redis, our_sqlite, our_file, our_memory)
 _OTHERS = (RedisCommands, SqliteInsert, NaiveJson)
 
 
 def main() -> None:
-    """Measure, print, and write the page and the picture. A budget that is over is no failure."""
+    """Measure, print, and write the page and the picture. An exceeded budget is not a failure."""
     arguments = _arguments()
     with valkey() as url:
         results = run(url, QUICK if arguments.quick else Plan())
@@ -78,7 +78,7 @@ def run(url: str, plan: Plan) -> Results:
         for peer in found:
             try:
                 results.figures.append(_measured(peer, url, plan, progress))
-            except Exception as error:  # whatever is wrong with a peer is no reason to lose the rest
+            except Exception as error:  # one broken peer must not lose the other results
                 results.missing.append(f"{peer.__name__} could not be measured: {_first_line(error)}")
     results.seconds = monotonic() - start
     return results
@@ -95,16 +95,16 @@ def _first_line(error: Exception) -> str:
 
 def _measured(make: Callable[[Place], Contender], url: str, plan: Plan, progress: Steps) -> Figures:
     with (
-        progress.step(make.__name__) as tell,
+        progress.step(make.__name__) as show_progress,
         _fresh(url) as place,
         closing(make(place)) as contender,
     ):
-        return measure(contender, plan, tell)
+        return measure(contender, plan, show_progress)
 
 
 @contextmanager
 def _fresh(url: str) -> Iterator[Place]:
-    """An empty server and an empty directory; nothing is left behind in either."""
+    """Yield an empty server and an empty directory, and empty both afterwards."""
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-", ignore_cleanup_errors=True) as directory:
         place = Place(url, Path(directory))
         place.clear_redis()

@@ -26,21 +26,21 @@ app.set_current()
 
 @app.task(acks_late=True)
 def plain() -> int:
-    """What any Celery task does."""
+    """Wait, as a plain Celery task."""
     time.sleep(BODY_SECONDS)
     return 1
 
 
 @agent_task(app=app, strategy="never")
 def agent(run: AgentRun) -> int:
-    """The same as an agent that checkpoints nothing."""
+    """Wait, as an agent without checkpoints."""
     time.sleep(BODY_SECONDS)
     return 1
 
 
 @agent_task(app=app, strategy=EveryN(1))
 def long(run: AgentRun, path: str) -> int:
-    """Writes down when and where each of its iterations began, and never ends by itself."""
+    """Write when and where each iteration began. The benchmark cancels it."""
     for iteration in run.iterations(limit=600):
         with open(path, "a") as file:  # noqa: PTH123
             file.write(f"{iteration} {os.getpid()} {run.attempt} {time.monotonic()}\n")

@@ -1,4 +1,4 @@
-"""The budgets: what our stores may cost, as multiples of what cannot be avoided."""
+"""The budgets: what our stores may cost, as multiples of the least work that is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WARM_UP = 50
 
 @dataclass(frozen=True)
 class Budget:
-    """One budget and what was measured of it, in seconds or bytes."""
+    """One budget and its measurement, in seconds or bytes."""
 
     what: str
     limit_is: str
@@ -32,17 +32,17 @@ class Budget:
 
     @property
     def holds(self) -> bool:
-        """Is it kept?"""
+        """True if the measurement is within the budget."""
         return self.ratio <= self.allowed
 
     @classmethod
     def of(cls, what: str, limit_is: str, pair: Pair, allowed: float) -> Budget:
-        """The budget that two alternating measurements show."""
+        """Return the budget of two alternating measurements."""
         return cls(what, limit_is, median(pair.ours), median(pair.limit), pair.ratio, allowed)
 
 
 def redis_save(place: Place, plan: Plan) -> Budget:
-    """A save against the RPUSH of what is new in it."""
+    """Compare a save with an RPUSH of its new messages."""
     with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
         pair = alternate(_saving(store), _saving(bare), plan.rounds, warm_up=_WARM_UP)
     return Budget.of("Redis save", "one RPUSH of the same new bytes", pair, 1.5)
@@ -58,22 +58,22 @@ def _growth(make: Callable[[Place], Contender], place: Place, plan: Plan) -> Bud
 
 
 def redis_growth(place: Place, plan: Plan) -> Budget:
-    """A save of a long conversation against one of a short one."""
+    """Compare a save of a long conversation with a save of a short one, on Redis."""
     return _growth(our_redis, place, plan)
 
 
 def sqlite_growth(place: Place, plan: Plan) -> Budget:
-    """The same on SQLite."""
+    """Compare a save of a long conversation with a save of a short one, on SQLite."""
     return _growth(our_sqlite, place, plan)
 
 
 def file_growth(place: Place, plan: Plan) -> Budget:
-    """The same in files."""
+    """Compare a save of a long conversation with a save of a short one, in files."""
     return _growth(our_file, place, plan)
 
 
 def stored_bytes(place: Place, plan: Plan) -> Budget:
-    """What Redis holds against the messages themselves."""
+    """Compare the bytes in Redis with the bytes of the messages."""
     with closing(our_redis(place)) as store:
         agent = _grown(store, "weighed", plan.read_at)
     stored, messages = place.bytes_in_redis(), agent.message_bytes
@@ -83,7 +83,7 @@ def stored_bytes(place: Place, plan: Plan) -> Budget:
 
 
 def load_latest(place: Place, plan: Plan) -> Budget:
-    """Reading the latest checkpoint against reading one JSON."""
+    """Compare reading the latest checkpoint with reading one JSON value."""
     with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
         name = _grown(store, "loaded", plan.read_at).agent_id
         bare.put_json(store.load_latest(name))
@@ -98,7 +98,7 @@ def load_latest(place: Place, plan: Plan) -> Budget:
 
 
 def prune(place: Place, plan: Plan) -> Budget:
-    """Dropping checkpoints against a pipeline that removes the same fields of a copied hash."""
+    """Compare pruning with a pipeline that removes the same fields from a copy of the hash."""
     with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
         ours, copies = _prunings(place, store, bare, plan)
         pair = alternate(lambda: next(ours), lambda: next(copies), plan.prunes)
@@ -106,7 +106,7 @@ def prune(place: Place, plan: Plan) -> Budget:
 
 
 def sqlite_save(place: Place, plan: Plan) -> Budget:
-    """A save against the INSERT of what is new in it."""
+    """Compare a save with an INSERT of its new messages."""
     with closing(our_sqlite(place)) as store, closing(SqliteInsert(place)) as bare:
         pair = alternate(_saving(store), _saving(bare), plan.rounds, warm_up=_WARM_UP)
     limit_is = "one INSERT of the same new bytes (WAL, NORMAL)"
@@ -114,13 +114,13 @@ def sqlite_save(place: Place, plan: Plan) -> Budget:
 
 
 def imports(place: Place, plan: Plan) -> Budget:
-    """What the library adds to the start of a program."""
+    """Compare the import of this library with the import of Celery and pydantic."""
     pair = _importing("import celery_ckpt", "import celery, pydantic", plan)
     return Budget.of("import of celery_ckpt", "import of celery and pydantic", pair, 1.3)
 
 
 def first_use(place: Place, plan: Plan) -> Budget:
-    """The same with what a program uses of them: all three import their names late."""
+    """Compare imports of the names that a program uses: all three libraries import them lazily."""
     ours = "from celery_ckpt import Checkpoint, Conversation, Message, open_store"
     pair = _importing(ours, "from celery import Celery; from pydantic import BaseModel", plan)
     return Budget.of("import of Checkpoint and open_store", "import of Celery and BaseModel", pair, 1.3)
@@ -130,7 +130,7 @@ def _importing(ours: str, limit: str, plan: Plan) -> Pair:
     return alternate(lambda: _import_time(ours), lambda: _import_time(limit), plan.imports, warm_up=1)
 
 
-#: All of them; each starts with an empty server and directory.
+#: Each starts with an empty server and an empty directory.
 BUDGETS: tuple[Callable[[Place, Plan], Budget], ...] = (
     redis_save, redis_growth, stored_bytes, load_latest, prune,
     sqlite_save, sqlite_growth, file_growth, imports, first_use,
@@ -150,10 +150,10 @@ def _grown(store: Contender, agent_id: str, iterations: int) -> Agent:
 
 
 def _saving_around_ten(store: Contender, saves: int) -> Timed:
-    """Saves iterations 6 to 15 of one agent after the other.
+    """Save iterations 6 to 15 of one agent after the other.
 
-    All of them are there before, and one more: in a tree of pages the newest agent writes at the end,
-    and the others amid what is there, the large one among them.
+    All agents exist before, and one more: in a B-tree, the newest agent writes at the end, and the
+    others, like the large one, write in the middle.
     """
     names = (f"growth-small-{number}" for number in range(saves // 10 + 2))
     agents = [_grown(store, name, 5) for name in names]
@@ -164,7 +164,7 @@ def _saving_around_ten(store: Contender, saves: int) -> Timed:
 def _prunings(
     place: Place, store: Contender, bare: RedisCommands, plan: Plan
 ) -> tuple[Iterator[float], Iterator[float]]:
-    """The times to prune one agent after the other, and to remove the same from copies."""
+    """Return the times to prune each agent, and to remove the same fields from copies."""
     agents = [_grown(store, f"pruned-{number}", plan.read_at) for number in range(plan.prunes)]
     copies = _copied_hashes(place, agents, plan)
     per = 1 / (plan.read_at - plan.keep)
@@ -175,7 +175,7 @@ def _prunings(
 
 
 def _copied_hashes(place: Place, agents: list[Agent], plan: Plan) -> list[tuple[bytes, list[str]]]:
-    """Copies of the hashes that hold one field for each checkpoint, and the fields to remove."""
+    """Copy the hashes with one field per checkpoint; return the copies and the fields to remove."""
     copies = []
     with place.client() as client:
         for agent in agents:

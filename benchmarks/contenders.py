@@ -1,6 +1,6 @@
-"""What all contenders can do, and the first of them: our stores.
+"""What a contender can do, and our stores as contenders.
 
-``save`` is what is timed. Whatever a contender needs around it belongs into ``prepare``.
+Only ``save`` is timed. Everything that a contender needs before it belongs in ``prepare``.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from celery_ckpt import (
     SqliteCheckpointStore,
 )
 
-#: What a contender is; the report groups and colours by it.
+#: The kinds of contenders, by which the report groups and colours them.
 OURS, NAIVE, LIMIT, PEER = "ours", "naive", "limit", "peer"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where contenders may put things: a Redis server, and a directory of their own."""
+    """Where a contender may store data: an empty Redis server and an empty directory."""
 
     redis_url: str
     directory: Path
 
     def client(self) -> Redis:
-        """A client as redis-py makes them."""
+        """Return a client with the defaults of redis-py."""
         return Redis.from_url(self.redis_url)
 
     def bytes_in_redis(self) -> int:
-        """The sum of MEMORY USAGE (SAMPLES 0: every element is counted) over all keys."""
+        """Return the sum of MEMORY USAGE (SAMPLES 0: every element is counted) over all keys."""
         with self.client() as client:
             return sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter(count=1000))
 
     def bytes_on_disk(self) -> int:
-        """The sum of all files, after SQLite has put its write-ahead logs where they belong."""
+        """Return the size of all files, after SQLite has checkpointed its write-ahead logs."""
         for database in self.directory.glob("*.db"):
             with closing(sqlite3.connect(database)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return sum(file.stat().st_size for file in self.directory.rglob("*") if file.is_file())
 
     def clear_redis(self) -> None:
-        """Forget everything, at once and not in the background."""
+        """Delete everything, synchronously."""
         with self.client() as client:
             client.flushall(asynchronous=False)
 
@@ -63,41 +63,41 @@ class Contender(ABC):
 
     name: str
     kind: str
-    #: What has to be known to read its numbers.
+    #: What a reader of its numbers has to know.
     note: str = ""
 
     def prepare(self, turn: Turn) -> Any:
-        """Make of a turn what ``save`` takes; not timed."""
+        """Return what ``save`` takes. Not timed."""
         return turn
 
     @abstractmethod
     def save(self, prepared: Any) -> None:
-        """Keep a checkpoint."""
+        """Save a checkpoint."""
 
     def before_reading(self, turn: Turn) -> None:  # noqa: B027
-        """Put up what ``load_latest``, ``list`` and ``prune`` work on, if it is not what was saved."""
+        """Prepare the data for ``load_latest``, ``list`` and ``prune``, if it is not what was saved."""
 
     def load_latest(self, agent_id: str) -> Any:
-        """The latest checkpoint; ``NotImplementedError`` if there is no such thing."""
+        """Return the latest checkpoint, or raise ``NotImplementedError``."""
         raise NotImplementedError
 
     def list(self, agent_id: str) -> Iterator[Any]:
-        """All checkpoints, whole, one after the other."""
+        """Yield all checkpoints, complete."""
         raise NotImplementedError
 
     def prune(self, agent_id: str, keep: int) -> int:
-        """Drop all but the newest; how many went."""
+        """Remove all but the newest checkpoints, and return how many were removed."""
         raise NotImplementedError
 
-    #: Whether the agent can go on after ``prune``.
+    #: Whether the agent can continue after ``prune``.
     survives_prune = True
 
     @abstractmethod
     def stored_bytes(self) -> int | None:
-        """How much is kept now; ``None`` if nobody can say."""
+        """Return the number of stored bytes, or ``None`` if it is unknown."""
 
     def close(self) -> None:  # noqa: B027
-        """Give everything back."""
+        """Close connections and files."""
 
 
 class OurStore(Contender):
@@ -133,24 +133,24 @@ class OurStore(Contender):
 
 
 def our_redis(place: Place) -> Contender:
-    """Redis or Valkey."""
+    """Return our store on Redis or Valkey."""
     return OurStore("Redis", RedisCheckpointStore.from_url(place.redis_url), place)
 
 
 def our_sqlite(place: Place) -> Contender:
-    """SQLite, as it is opened by default."""
+    """Return our store on SQLite, with default options."""
     return OurStore("SQLite", SqliteCheckpointStore.open(place.directory / "ours.db"), place)
 
 
 def our_file(place: Place) -> Contender:
-    """Files: every save is on the disk when it returns."""
+    """Return our store in files: every save is on the disk when it returns."""
     store = OurStore("file", FileCheckpointStore(place.directory / "ours"), place)
     store.note = "synced to the disk by every save"
     return store
 
 
 def our_memory(place: Place) -> Contender:
-    """This process."""
+    """Return our store in memory."""
     store = OurStore("memory", MemoryCheckpointStore(), place)
     store.note = "returns the same objects that were saved; stores no bytes"
     return store

@@ -1,9 +1,10 @@
 """Fills a server with agents that are copies of one, and removes from some of them with bare commands.
 
-One agent is saved, with 20 checkpoints of a growing conversation, and copied under other names to what
-the store would have written. Some are copied twice: the second copies lie among the others in the
-server's memory, and of them the fields that a sweep drops are removed by one HDEL each, in the order
-in which a sweep comes to the agents. Neither drops messages: the newest checkpoint has them all.
+One agent is saved, with 20 checkpoints of a growing conversation, and copied under other names, exactly
+as the store would have written it. Some agents are copied twice: the second copies lie between the
+others in the server's memory. From these, the fields that a sweep removes are removed by one HDEL each,
+in the order in which a sweep visits the agents. Neither removes messages: the newest checkpoint needs
+them all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import FIELD, Keys
 
 CHECKPOINTS, KEEP, MESSAGE_BYTES = 20, 2, 100
-#: Of about how many agents there is a second copy.
+#: About how many agents have a second copy.
 _TWICE = 5000
 #: How many agents are written, or removed from, in one round trip.
 _PIPELINE = 20
@@ -26,7 +27,7 @@ _KEYS, _BARE = Keys("ckpt:"), Keys("bare:")
 
 
 def fill(store: CheckpointStore, client: Any, agents: int) -> None:
-    """Save an agent, and copy it."""
+    """Save one agent, and copy it under all names."""
     conversation = Conversation()
     for iteration in range(1, CHECKPOINTS + 1):
         conversation.append(Message.user(f"{iteration}".ljust(MESSAGE_BYTES)))
@@ -45,7 +46,7 @@ def fill(store: CheckpointStore, client: Any, agents: int) -> None:
 
 
 def names_in_two_copies(agents: int) -> list[str]:
-    """Spread over all of them, in the order in which a sweep is told of agents."""
+    """Return names spread over all agents, in the order in which a sweep claims them."""
     names = map(_name, range(0, agents, max(1, agents // _TWICE)))
     return sorted(names, key=lambda name: (_KEYS.due_times_of(name, Schedule.SWEEP), name))
 
@@ -68,7 +69,7 @@ def _copy(pipeline: Any, keys: Keys, name: str, fields: Any, messages: list[byte
 
 
 def bare_removals(client: Any, agents: int, parts: int) -> Iterator[Callable[[], int]]:
-    """So many removals, each of which says how many fields went; then the second copies are deleted."""
+    """Yield removals that return how many fields they removed, then delete the second copies."""
     names = names_in_two_copies(agents)
     fields = {name: _fields_to_remove(client, name) for name in names}
     size = -(-len(names) // parts)
@@ -80,7 +81,7 @@ def bare_removals(client: Any, agents: int, parts: int) -> Iterator[Callable[[],
 
 
 def _fields_to_remove(client: Any, name: str) -> list[bytes]:
-    # Asked of the first copy, so that the second one is as cold as those that a sweep comes to.
+    # Read from the first copy, so that the second is as cold as the agents that a sweep visits.
     [key] = _KEYS.of(name, "agent")
     fields = sorted(field for field in client.hkeys(key) if field.startswith(FIELD.encode()))
     return fields[: CHECKPOINTS - KEEP]

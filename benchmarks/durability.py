@@ -1,7 +1,7 @@
 """What it costs to wait for a disk or a replica: ``python -m benchmarks.durability``.
 
-A save of 2 KB and a recorded step, on loopback, each kind of waiting in turn with a plain save to the
-same server.
+Measures a save of 2 KB and a recorded step on loopback. Each kind of waiting alternates with a plain
+save to the same server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _cases() -> Iterator[tuple[str, CheckpointStore, CheckpointStore]]:
-    """What is measured, and what with."""
+    """Yield a name, the store that waits, and the store that does not."""
     for sync in ("always", "everysec"):
         with valkey("--appendonly", "yes", "--appendfsync", sync) as url, _both(url, "fsync") as stores:
             yield f"Valkey, fsync, appendfsync {sync}", *stores

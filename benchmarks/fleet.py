@@ -1,9 +1,9 @@
-"""A fleet of agents: what a sweep costs, and what others notice.
+"""What a sweep of many agents costs, and how long it delays other clients.
 
-``python -m benchmarks.fleet --agents 100000``; without a number, as ``make bench`` does it.
+``python -m benchmarks.fleet --agents 100000``; without a number, it runs as in ``make bench``.
 
-A sweep keeps two of each agent's 20 checkpoints. In turn with it, so that both have the same weather,
-the same fields of copies are removed with bare commands (``benchmarks.copies``).
+A sweep keeps two of each agent's 20 checkpoints. Sweeps alternate with bare commands that remove the
+same fields from copies (``benchmarks.copies``), so that both run under the same conditions.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.pruning.sweep import sweep
 from celery_ckpt.store import CheckpointStore
 
-#: In how many parts it is swept.
+#: Into how many parts the sweep is divided.
 _TURNS = 20
 _EVERYTHING = 10**9
-#: Often enough to notice, and seldom enough not to be what the server is busy with.
+#: Short enough to notice a stall, and long enough not to load the server.
 _BETWEEN_PINGS = 0.002
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """What was measured, in seconds and bytes."""
+    """The measurements, in seconds and bytes."""
 
     where: str
     agents: int
-    #: Of a sweep that has all agents to prune, and for each checkpoint that it removed.
+    #: A sweep that prunes all agents: in total, and per removed checkpoint.
     sweep: float
     removed: int
     each: float
     #: The same fields, removed by one HDEL each in pipelines.
     bare_each: float
-    #: Of the next sweep, which has nothing to do; the same on an empty store.
+    #: The next sweep, which has nothing to do, and a sweep of an empty store.
     idle_sweep: float
     idle_empty: float
-    #: The longest that a client which did nothing but PING had to wait meanwhile, and before.
+    #: The longest wait of a client that only sends PING, during the sweep and before it.
     longest_stall: float
     longest_stall_before: float
-    #: Time of the servers' processors, for each agent that was swept.
+    #: CPU time of the servers per swept agent.
     server_each: float
-    #: The longest time that the server was busy with one script or command of the sweep.
+    #: The longest time that one script or command of the sweep blocked the server.
     longest_script: float
     #: Memory of an agent before the sweep, of each of its checkpoints, and of an agent with none.
     agent_bytes: float
@@ -64,12 +64,12 @@ class Fleet:
 
     @property
     def ratio(self) -> float:
-        """Against the pipelined removal."""
+        """The time per checkpoint, as a multiple of the pipelined removal."""
         return self.each / self.bare_each
 
 
 def measure(url: str, where: str, agents: int) -> Fleet:
-    """Fill an empty server with a fleet, and sweep it."""
+    """Fill an empty server with agents, and sweep them."""
     with open_store(url) as store, _clients(url) as nodes:
         context = _context(store)
         idle_empty = _timed_sweep(context)[0]
@@ -100,10 +100,10 @@ def measure(url: str, where: str, agents: int) -> Fleet:
 
 @dataclass
 class _Turns:
-    """Sweeps and bare removals in turn: how long they took, and what became of it."""
+    """Alternating sweeps and bare removals: how long they took, and what they removed."""
 
     sweep: float = 0.0
-    #: Time of the servers' processors, for the sweeps.
+    #: CPU time of the servers for the sweeps.
     server: float = 0.0
     bare: float = 0.0
     bare_removed: int = 0
@@ -141,19 +141,19 @@ def _busy_nothing() -> None:
     sleep(2)
 
 
-# -- looking on ----------------------------------------------------------------------------------------
+# -- another client ------------------------------------------------------------------------------------
 
 
 def _stall(url: str, act: Any) -> tuple[Any, float]:
-    """What ``act`` returns, and how long another client had to wait at most meanwhile."""
+    """Return the result of ``act``, and the longest wait of another client while it ran."""
     context = multiprocessing.get_context("spawn")
-    heard, told = context.Pipe()
-    process = context.Process(target=_ping, args=(url, told), daemon=True)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_ping, args=(url, theirs), daemon=True)
     process.start()
-    heard.recv()
+    ours.recv()
     result = act()
-    heard.send("enough")
-    longest: float = heard.recv()
+    ours.send("enough")
+    longest: float = ours.recv()
     process.join()
     return result, longest
 
@@ -182,7 +182,7 @@ def _client(url: str) -> Any:
 
 @contextmanager
 def _clients(url: str) -> Iterator[list[Any]]:
-    """A client for each node."""
+    """Yield a client for each node."""
     hosts = url.partition("://")[2].split(",")
     clients = [Redis.from_url(f"redis://{host.removesuffix('/0')}") for host in hosts]
     try:
@@ -219,7 +219,7 @@ def main() -> None:
 
 
 def fleet(agents: int) -> list[Fleet]:
-    """Both of them."""
+    """Return the measurements of one server and of a cluster."""
     with valkey() as url:
         one = measure(url, "one Valkey", agents)
     with cluster(3) as url:

@@ -1,4 +1,4 @@
-"""What our stores are held against: the naive way, and bare commands that do a part of the work."""
+"""What our stores are compared with: a naive store, and bare commands that do part of the work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH = 10
 
 
 class NaiveJson(Contender):
-    """The whole conversation as one JSON, under a new key each time."""
+    """Saves the whole conversation as one JSON value, under a new key each time."""
 
     name, kind = "naive: whole JSON, Redis", NAIVE
     note = "SET of the whole conversation to a new key; it keeps its keys in memory"
@@ -62,7 +62,7 @@ def _parsed(text: Any) -> Conversation:
 
 
 class RedisCommands(Contender):
-    """Commands that do a part of what a store has to do, sent with redis-py one by one."""
+    """Commands that do part of the work of a store, sent one by one with redis-py."""
 
     name, kind = "limit: Redis commands", LIMIT
     note = "RPUSH of the new messages; GET of one JSON and parsing it into a Checkpoint; pipelined HDEL"
@@ -81,7 +81,7 @@ class RedisCommands(Contender):
         self._client.hset("bare:heads", mapping=dict.fromkeys(self._fields, header))
 
     def put_json(self, checkpoint: Checkpoint) -> None:
-        """Put up the one JSON that ``load_latest`` reads."""
+        """Write the JSON value that ``load_latest`` reads."""
         self._client.set(f"bare:{checkpoint.agent_id}:json", checkpoint.to_bytes())
 
     def load_latest(self, agent_id: str) -> Any:
@@ -92,7 +92,7 @@ class RedisCommands(Contender):
         return self.remove_fields("bare:heads", self._fields[: len(self._fields) - keep])
 
     def remove_fields(self, key: str | bytes, fields: list[str]) -> int:
-        """One HDEL for each field, all in one pipeline."""
+        """Remove the fields by one HDEL each, in one pipeline."""
         pipeline = self._client.pipeline(transaction=False)
         for field in fields:
             pipeline.hdel(key, field)
@@ -106,7 +106,7 @@ class RedisCommands(Contender):
 
 
 class SqliteInsert(Contender):
-    """One INSERT of the new messages and nothing else."""
+    """One INSERT of the new messages, and nothing else."""
 
     name, kind = "limit: SQLite INSERT", LIMIT
     note = "INSERT of the new messages in WAL mode with synchronous=NORMAL"
@@ -132,7 +132,7 @@ class SqliteInsert(Contender):
 
 
 def _assembled(text: bytes) -> Checkpoint:
-    """The same models of one JSON, with nothing checked: the leanest way that pydantic has."""
+    """Return the same models from one JSON value without validation, the cheapest way in pydantic."""
     found = decode(text)
     spine = Spine()
     spine.messages += [Message.model_construct(root=message) for message in found["messages"]]

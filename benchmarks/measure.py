@@ -1,4 +1,4 @@
-"""How one contender is measured: it works for an agent, and the clock runs only while it saves."""
+"""How a contender is measured: it saves the work of an agent, and only the saves are timed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from benchmarks.work import Agent, Turn
 class Plan:
     """How much is measured."""
 
-    #: The iterations whose saves are reported, and those of them that have a column in the table.
+    #: The iterations whose saves are reported, and which of them have a column in the table.
     points: tuple[int, ...] = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
     columns: tuple[int, ...] = (10, 100, 1000, 10_000)
-    #: When to load, list, prune and weigh.
+    #: The iteration at which to load, list, prune and count bytes.
     read_at: int = 1000
     keep: int = 20
     short_agents: int = 8
-    #: How many pairs of operations make up a ratio, and of how many agents each is pruned.
+    #: How many pairs of operations make up a ratio, and how many agents are pruned.
     rounds: int = 1500
     prunes: int = 5
     imports: int = 9
@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def last(self) -> int:
-        """Where the work ends."""
+        """The last iteration."""
         return self.points[-1]
 
 
@@ -49,7 +49,7 @@ QUICK = Plan(
 
 @dataclass(frozen=True)
 class Bounds:
-    """When to stop somebody who is too slow or too greedy."""
+    """When to stop a contender that is too slow or stores too much."""
 
     save_seconds: float = 0.25
     total_seconds: float = 60
@@ -62,32 +62,32 @@ BOUNDS = Bounds()
 
 @dataclass
 class Figures:
-    """What was measured of a contender, in seconds and bytes; ``None``: there is nothing to say."""
+    """The measurements of a contender, in seconds and bytes. ``None``: not measured."""
 
     name: str
     kind: str
     note: str
-    #: The median of the saves that led to an iteration, by that iteration.
+    #: The median of the saves up to an iteration, by iteration.
     save: dict[int, float] = field(default_factory=dict)
     load: float | None = None
     list_all: float | None = None
-    #: The list was not read to its end: it takes longer than ``list_all``.
+    #: The list was not read to the end: it takes longer than ``list_all``.
     list_cut: bool = False
-    #: For each checkpoint removed.
+    #: Per removed checkpoint.
     prune: float | None = None
     stored: int | None = None
     message_bytes: int = 0
     stopped: str = ""
 
 
-#: Told how far a contender is: 0 to 1.
+#: Is called with the progress of a contender, from 0 to 1.
 Progress = Callable[[float], None]
 
 
 def measure(contender: Contender, plan: Plan, progress: Progress) -> Figures:
-    """Measure everything of one contender."""
+    """Measure one contender."""
     figures = Figures(contender.name, contender.kind, contender.note)
-    # The first one pays for connections and caches.
+    # The first agent pays for connections and caches.
     _short_agent(contender, 0)
     short = (_short_agent(contender, number) for number in range(1, plan.short_agents))
     figures.save[plan.points[0]] = median(chain.from_iterable(short))
@@ -96,7 +96,7 @@ def measure(contender: Contender, plan: Plan, progress: Progress) -> Figures:
 
 
 def _short_agent(contender: Contender, number: int) -> list[float]:
-    """The saves of iterations 7 to 13."""
+    """Return the durations of the saves of iterations 7 to 13."""
     agent = Agent(f"short-{number}")
     return [timed_save(contender, agent.turn()) for _ in range(13)][6:]
 
@@ -113,7 +113,7 @@ class _Marathon:
         self._stored_before = contender.stored_bytes() or 0
 
     def run(self) -> None:
-        """Work, look at each point, and prune what has not been pruned."""
+        """Work, measure at each point, and prune if that was not done before."""
         while not self._is_over():
             turn = self._agent.turn()
             self._times.append(timed_save(self._contender, turn))
@@ -160,7 +160,7 @@ class _Marathon:
         self._figures.prune = (perf_counter() - start) / removed if removed else None
 
     def _stop_before_the_disk_is_full(self, stored: int) -> None:
-        """What holds ten times the bytes of the messages grows with the square of their number."""
+        """Stop a contender that stores ten times the bytes: its size grows with the square."""
         later = [point for point in self._plan.points if point > self._agent.iteration]
         if not later or stored < 10 * self._agent.message_bytes:
             return
@@ -181,12 +181,12 @@ class _Marathon:
 
 
 def timed_save(contender: Contender, turn: Turn) -> float:
-    """How long a save takes, without what comes before it."""
+    """Return the duration of a save, without its preparation."""
     return timed(contender.save, contender.prepare(turn))
 
 
 def timed(action: Callable[..., Any], *arguments: Any) -> float:
-    """How long a call takes."""
+    """Return the duration of a call."""
     start = perf_counter()
     action(*arguments)
     return perf_counter() - start

@@ -1,7 +1,7 @@
-"""Ratios that can be trusted on a noisy machine: two things done in turn, in one loop.
+"""Ratios that are reliable on a noisy machine: two operations alternate in one loop.
 
-Both see the same moments, the same load and the same work before them (a CPU that has been idle for a
-while is slow to wake up). The order changes every round; the ratio is the median over blocks of rounds.
+Both see the same load, and the same work before them (a CPU that was idle is slow to wake up). The
+order changes every round. The ratio is the median over blocks of rounds.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-#: Does its own work, then one operation, and says how long the operation took.
+#: Does some work, then one operation, and returns the duration of the operation.
 Timed = Callable[[], float]
 
-#: How many rounds a block has, at most; there are at least five blocks.
+#: The largest number of rounds in a block. There are at least five blocks.
 _BLOCK = 50
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The times of two things that were done in turn."""
+    """The durations of two alternating operations."""
 
     ours: list[float]
     limit: list[float]
 
     @property
     def ratio(self) -> float:
-        """How many times the limit ours takes."""
+        """Our duration as a multiple of the limit."""
         size = max(1, min(_BLOCK, len(self.ours) // 5))
         starts = range(0, len(self.ours) - size + 1, size)
         blocks = (slice(start, start + size) for start in starts)
@@ -34,7 +34,7 @@ class Pair:
 
 
 def alternate(ours: Timed, limit: Timed, rounds: int, *, warm_up: int = 0) -> Pair:
-    """Do both in turn, so many times."""
+    """Alternate both operations for this many rounds."""
     pair = Pair([], [])
     for number in range(-warm_up, rounds):
         if number % 2:

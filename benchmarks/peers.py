@@ -1,8 +1,8 @@
-"""LangGraph's savers on the same work, if they are installed.
+"""LangGraph's savers with the same work, if they are installed.
 
-The conversation is the channel ``messages``, a list of plain objects: of what LangGraph accepts, that
-is the cheapest to pack. Each saver is measured with the default channel, which is saved whole, and the
-durable ones also with ``DeltaChannel``, which saves what is new and a snapshot from time to time.
+The conversation is the channel ``messages``, a list of plain objects, which is the cheapest form for
+LangGraph to serialize. Each saver is measured with the default channel, which is saved as a whole, and
+the durable ones also with ``DeltaChannel``, which saves what is new, and sometimes a snapshot.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LangGraphSaver(Contender):
         self._configs[agent_id] = self.saver.put(*arguments)
 
     def before_reading(self, turn: Turn) -> None:
-        """Make sure that the numbers are those of a saver that works."""
+        """Check that the saver loads what was saved."""
         if self.load_latest(turn.agent_id) != turn.plain:
             raise RuntimeError(f"{self.name} does not load what was saved")
 
@@ -88,8 +88,8 @@ class LangGraphSaver(Contender):
 class LangGraphDelta(LangGraphSaver):
     """A saver whose conversation is a ``DeltaChannel``.
 
-    As LangGraph's loop does it: the new messages are put as writes of the checkpoint before, and the
-    checkpoint itself holds the whole channel only every ``snapshot_frequency``-th time.
+    As in LangGraph's own loop, the new messages are writes of the previous checkpoint, and a checkpoint
+    contains the whole channel only every ``snapshot_frequency``-th time.
     """
 
     def __init__(self, name: str, saver: Any, count_bytes: Callable[[], int]) -> None:
@@ -98,7 +98,7 @@ class LangGraphDelta(LangGraphSaver):
         super().__init__(f"{name}, DeltaChannel", saver, count_bytes)
         self._channel = DeltaChannel(_extended, list)
         self._channel.key = _CHANNEL
-        # keep_latest refuses threads with such a channel.
+        # keep_latest refuses threads with a DeltaChannel.
         self._keeps_latest = False
         every = self._channel.snapshot_frequency
         self.note = (
@@ -110,7 +110,7 @@ class LangGraphDelta(LangGraphSaver):
         from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
         if turn.agent_id not in self._configs:
-            # What the first messages are writes of.
+            # The first messages are writes of this checkpoint.
             root, metadata = empty_checkpoint(), {"source": "input", "step": 0}
             self._configs[turn.agent_id] = self.saver.put(_config(turn.agent_id), root, metadata, {})
         agent_id, config, checkpoint, metadata, versions = super().prepare(turn)
@@ -124,7 +124,8 @@ class LangGraphDelta(LangGraphSaver):
         return agent_id, writes, str(uuid4()), config, checkpoint, metadata, versions
 
     def list(self, agent_id: str) -> Iterator[Any]:
-        # Read first: SqliteSaver holds its lock while it lists, and reading a channel needs it too.
+        # Complete the list first: SqliteSaver holds its lock while it lists, and a channel needs it
+        # too.
         return map(self._messages, [*self.saver.list(_config(agent_id))])
 
     def save(self, prepared: tuple[Any, ...]) -> None:
@@ -142,7 +143,7 @@ class LangGraphDelta(LangGraphSaver):
 
 
 def _extended(messages: list[Any], updates: Sequence[list[Any]]) -> list[Any]:
-    """The reducer of the channel."""
+    """Return the messages with the new ones: the reducer of the channel."""
     return [*messages, *chain.from_iterable(updates)]
 
 
@@ -157,7 +158,7 @@ def _can_prune(saver: Any) -> bool:
 
 
 def langgraph_memory(place: Place) -> Contender:
-    """InMemorySaver: it packs what it keeps."""
+    """Return InMemorySaver, which serializes what it keeps."""
     from langgraph.checkpoint.memory import InMemorySaver
 
     saver = InMemorySaver()
@@ -167,12 +168,12 @@ def langgraph_memory(place: Place) -> Contender:
 
 
 def langgraph_sqlite(place: Place) -> Contender:
-    """SqliteSaver, as it opens a file."""
+    """Return SqliteSaver on a file."""
     return _sqlite(place, LangGraphSaver)
 
 
 def langgraph_sqlite_delta(place: Place) -> Contender:
-    """The same with DeltaChannel."""
+    """Return the saver with DeltaChannel."""
     return _sqlite(place, LangGraphDelta)
 
 
@@ -188,12 +189,12 @@ def _sqlite(place: Place, kind: type[LangGraphSaver]) -> Contender:
 
 
 def langgraph_postgres(place: Place) -> Contender:
-    """PostgresSaver, in a schema of its own that goes away afterwards."""
+    """Return PostgresSaver in a schema that is dropped afterwards."""
     return _postgres(LangGraphSaver)
 
 
 def langgraph_postgres_delta(place: Place) -> Contender:
-    """The same with DeltaChannel."""
+    """Return the saver with DeltaChannel."""
     return _postgres(LangGraphDelta)
 
 
@@ -226,7 +227,7 @@ def _postgres(kind: type[LangGraphSaver]) -> Contender:
 
 
 def peers() -> tuple[list[Callable[[Place], Contender]], list[str]]:
-    """Those that can be measured here, and why the others cannot."""
+    """Return the peers that can be measured here, and why the others cannot."""
     if not find_spec("langgraph") or not find_spec("langgraph.checkpoint.sqlite"):
         return [], ["LangGraph's savers are not installed: pip install 'celery-ckpt[bench]'"]
     found: list[Callable[[Place], Contender]] = [

@@ -63,7 +63,7 @@ def _draw_saves(axes: Any, figures: list[Figures], colours: dict[str, str]) -> N
 
 
 def _label_ends(axes: Any, ends: list[tuple[int, float, str, str]]) -> None:
-    """Write each name beside the end of its line; names that would touch are moved apart."""
+    """Write each name at the end of its line, and move names apart that would overlap."""
     taken: dict[int, float] = {}
     for point, time, name, colour in sorted(ends, key=lambda end: (end[0], end[1])):
         height = max(time, taken.get(point, 0) * 1.45)

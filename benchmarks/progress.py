@@ -1,4 +1,4 @@
-"""Says how far it is: a bar on a terminal, plain lines elsewhere. Always on standard error."""
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _console = Console(stderr=True)
 
 
 class Steps:
-    """A number of steps, done one after the other."""
+    """A sequence of steps."""
 
     def __init__(self, total: int, bar: Progress | None) -> None:
         self._total, self._bar, self._done = total, bar, 0
@@ -21,7 +21,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[float], None]]:
-        """One of them; it is given a function that takes how much of it is done, 0 to 1."""
+        """Run one step. Yields a function that takes its progress, from 0 to 1."""
         start = monotonic()
         if self._bar is not None:
             self._bar.update(self._task, description=name)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ class Steps:
 
 @contextmanager
 def steps(total: int) -> Iterator[Steps]:
-    """Show the progress of so many steps."""
+    """Show the progress of this many steps."""
     if not _console.is_terminal:
         yield Steps(total, None)
         return

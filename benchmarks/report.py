@@ -19,7 +19,7 @@ _STYLES = {"ours": "bold green", "naive": "yellow", "limit": "cyan", "peer": "ma
 
 
 def show(results: Results, console: Console) -> None:
-    """Print both tables and what has to be known to read them."""
+    """Print both tables, with the notes that a reader needs."""
     table = _table(_head(results.plan), f"Checkpoint stores, {results.machine}")
     for figures in results.figures:
         table.add_row(*_row(figures, results.plan), style=_STYLES[figures.kind])
@@ -98,7 +98,7 @@ def _verdict(budgets: list[Budget]) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time with three digits, in the unit that suits it."""
+    """Return a duration with three digits, in a suitable unit."""
     if value is None:
         return _DASH
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
@@ -108,7 +108,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes with three digits, in the unit that suits them."""
+    """Return a number of bytes with three digits, in a suitable unit."""
     if value is None:
         return _DASH
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
@@ -193,7 +193,7 @@ _FLEET_ROWS: tuple[tuple[str, Callable[[Fleet], str]], ...] = (
 
 
 def fleet_table(fleets: list[Fleet]) -> Table:
-    """The fleet, for a terminal."""
+    """Return the measurements of the fleet, for a terminal."""
     table = _table(["", *(one.where for one in fleets)], "A sweep of a fleet")
     for what, show_one in _FLEET_ROWS:
         table.add_row(what, *map(show_one, fleets))

@@ -1,4 +1,4 @@
-"""Everything that one run found out, and where it found it out."""
+"""The results of one run of the benchmarks, and the machine and versions it ran on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PACKAGES = (
 
 @dataclass
 class Results:
-    """One run."""
+    """The results of one run."""
 
     plan: Plan
     versions: dict[str, str]
@@ -38,12 +38,12 @@ class Results:
     figures: list[Figures] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
     fleets: list[Fleet] = field(default_factory=list)
-    #: Why somebody is missing.
+    #: Why a contender is missing.
     missing: list[str] = field(default_factory=list)
     seconds: float = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """Return the results as JSON."""
         whole = asdict(self)
         for shown, budget in zip(whole["budgets"], self.budgets, strict=True):
             shown["holds"] = budget.holds
@@ -51,7 +51,7 @@ class Results:
 
 
 def versions(place: Place) -> dict[str, str]:
-    """Of everything that has a part in the numbers."""
+    """Return the versions of everything that affects the numbers."""
     found = {"Python": platform.python_version(), "SQLite": sqlite3.sqlite_version}
     with place.client() as client:
         info = client.info("server")
@@ -71,7 +71,7 @@ def _machine() -> str:
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system says so."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

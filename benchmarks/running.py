@@ -1,4 +1,4 @@
-"""The budgets that need workers: what an agent's task costs, and how soon a dead one goes on."""
+"""The budgets that need workers: what an agent task costs, and how soon a killed one resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEADLINE = 60.0
 
 
 def agent_task(place: Place, plan: Plan) -> Budget:
-    """Tasks that do nothing but wait 10 ms: agents against plain ones, on two processes.
+    """Compare agent tasks with plain tasks that wait 10 ms, on two processes.
 
     They are sent while the worker does not consume, so that only its work is measured.
     """
@@ -36,14 +36,14 @@ def agent_task(place: Place, plan: Plan) -> Budget:
 
 
 def resume_of_a_killed_child(place: Place, plan: Plan) -> Budget:
-    """From the kill of a pool child to the first iteration of the next attempt, in seconds."""
+    """Measure from the kill of a pool child to the first iteration of the next attempt."""
     with _workers(place, 2) as tasks:
         times = [_resumed(tasks, lambda pid: os.kill(pid, signal.SIGKILL)) for _ in range(plan.kills)]
     return _seconds("resume after a pool child was killed", times, 2)
 
 
 def resume_of_a_killed_worker(place: Place, plan: Plan) -> Budget:
-    """From the kill of a whole worker to the first iteration in another one, in seconds."""
+    """Measure from the kill of a whole worker to the first iteration in another one."""
     times = []
     for _ in range(plan.kills):
         with _workers(place, 1, 1) as tasks:
@@ -51,7 +51,6 @@ def resume_of_a_killed_worker(place: Place, plan: Plan) -> Budget:
     return _seconds("resume after a whole worker was killed, lease 3 s", times, 6)
 
 
-#: All of them.
 RUNNING = (agent_task, resume_of_a_killed_child, resume_of_a_killed_worker)
 
 
@@ -62,7 +61,7 @@ def _seconds(what: str, times: list[float], allowed: float) -> Budget:
 
 @contextmanager
 def _workers(place: Place, *slots: int) -> Iterator[Any]:
-    """Workers with so many slots each; gives the module with their tasks."""
+    """Start workers with these numbers of slots. Yields the module with their tasks."""
     os.environ[URL] = place.redis_url
     with workers(place.directory, *slots):
         from benchmarks import agents
@@ -71,7 +70,7 @@ def _workers(place: Place, *slots: int) -> Iterator[Any]:
 
 
 def _executed(task: Any) -> float:
-    """How long a worker takes for each of a batch."""
+    """Return how long a worker takes for each task of a batch."""
     with _not_consuming(task.app):
         results = [task.delay() for _ in range(_BATCH)]
     start = perf_counter()
@@ -110,7 +109,7 @@ def _wait_for(path: Path, condition: Callable[[list[list[str]]], bool]) -> list[
         if lines and condition(lines):
             return lines
         sleep(0.005)
-    raise RuntimeError("the agent did not go on in time")
+    raise RuntimeError("the agent did not resume in time")
 
 
 def _forget(tasks: Any) -> None:

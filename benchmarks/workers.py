@@ -1,4 +1,4 @@
-"""Celery workers as processes, for what can only be measured with them."""
+"""Celery workers as processes, for benchmarks that need them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEADLINE = 30.0
 
 
 class Worker:
-    """A worker of the benchmark's app, in a process group of its own."""
+    """A worker of the app in ``agents``, in its own process group."""
 
     def __init__(self, name: str, concurrency: int, log: Path) -> None:
         program = [str(Path(sys.executable).with_name("celery")), "-A", "benchmarks.agents", "worker"]
@@ -38,19 +38,19 @@ class Worker:
             sleep(0.02)
 
     def kill_tree(self) -> None:
-        """End it as a lost machine would."""
+        """Kill the worker and its children, as if the machine were lost."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """Kill the worker if it is still running."""
         if self._process.poll() is None:
             self.kill_tree()
 
 
 @contextmanager
 def workers(directory: Path, *concurrency: int) -> Iterator[list[Worker]]:
-    """Workers with so many slots each, ready. They find the server by the environment."""
+    """Start workers with these numbers of slots. They read the server URL from the environment."""
     started: list[Worker] = []
     try:
         for number, slots in enumerate(concurrency):

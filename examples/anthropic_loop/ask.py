@@ -1,6 +1,6 @@
-"""Ask an agent that has a name: ``python ask.py NAME QUESTION``. It remembers, so ask it again.
+"""Ask a named agent: ``python ask.py NAME QUESTION``. It remembers earlier questions.
 
-Without arguments it asks the mountaineer of the README.
+Without arguments, it asks the question from the README.
 """
 
 from __future__ import annotations

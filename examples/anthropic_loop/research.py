@@ -1,4 +1,4 @@
-"""A research agent on Anthropic's messages, that remembers what was said in its earlier runs."""
+"""A research agent on Anthropic's messages API that remembers its earlier runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEIGHTS = {"Zugspitze": 2962, "Mont Blanc": 4806, "Kebnekaise": 2097}
 
 
 def height(mountain: str) -> dict[str, Any]:
-    """How high a mountain is."""
+    """Return the height of a mountain."""
     return {"mountain": mountain, "metres": HEIGHTS.get(mountain)}
 
 
@@ -44,12 +44,12 @@ SCHEMAS: list[Any] = [
 
 @cache
 def client() -> Anthropic:
-    """One client for each worker process: made on first use, because connections survive no fork."""
+    """Return the client of this worker process, made on first use: connections survive no fork."""
     return Anthropic()
 
 
 def ask_model(conversation: Conversation) -> Reply:
-    """The model's answer. ``run.llm`` keeps its role and content, all that the API takes back."""
+    """Return the model's reply. ``run.llm`` keeps its role and content, which the API accepts back."""
     messages: list[Any] = [message.to_dict() for message in conversation]
     return client().messages.create(
         model=MODEL, max_tokens=1024, system=SYSTEM, messages=messages, tools=SCHEMAS
@@ -58,7 +58,7 @@ def ask_model(conversation: Conversation) -> Reply:
 
 @agent_task(strategy=EveryN(1))
 def research(run: AgentRun, question: str) -> str:
-    """Answer a question. All results of one turn go back in one message, as the API wants it."""
+    """Answer a question. The API expects all tool results of an iteration in one message."""
     if not run.resumed:
         run.conversation.append(Message.user(question))
     for _ in run.iterations(limit=20):

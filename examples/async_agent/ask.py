@@ -1,4 +1,4 @@
-"""Start several agents at once, and print what they say: ``python ask.py 20``."""
+"""Start several agents at once, and print their answers: ``python ask.py 20``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An async agent: its tools run side by side, and many agents share one worker process."""
+"""An async agent: its tools run in parallel, and many agents share one worker process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app.conf.ckpt_lease_ttl = 3  # seconds until a dead worker is noticed; the defau
 
 
 async def weather(city: str) -> dict[str, Any]:
-    """The weather in a city; asking takes a while."""
+    """Return the weather in a city, after a while."""
     await asyncio.sleep(0.5)
     return {"city": city, "sky": "clear" if len(city) % 2 else "rain"}
 
@@ -46,19 +46,19 @@ SCHEMAS: list[Any] = [
 
 @cache
 def client() -> AsyncOpenAI:
-    """One client for all agents of a process: they share its event loop, which lives as long."""
+    """Return one client for all agents of this process: they share its event loop."""
     return AsyncOpenAI()
 
 
 async def ask_model(conversation: Conversation) -> ChatCompletion:
-    """The model's answer; ``run.llm`` takes the message out of it."""
+    """Return the model's reply; ``run.llm`` extracts the message."""
     messages: list[Any] = [message.to_dict() for message in conversation]
     return await client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
 
 
 @agent_task(strategy=AfterToolCall() | AfterLlmResponse())
 async def travel(run: AgentRun, question: str) -> str:
-    """Advise a traveller. Answers of tools are appended in the order in which the model asked."""
+    """Advise a traveller. Tool results are appended in the order of the model's tool calls."""
     if not run.resumed:
         run.conversation.append(Message.user(question))
     async for _ in run.iterations(limit=20):

@@ -23,7 +23,7 @@ STOCK = {"tea": 12, "coffee": 0, "sugar": 3}
 
 
 def stock(item: str) -> dict[str, Any]:
-    """How many of an item there are."""
+    """Return how many of an item are in stock."""
     return {"item": item, "count": STOCK.get(item, 0)}
 
 
@@ -46,18 +46,18 @@ SCHEMAS: list[Any] = [
 
 @cache
 def client() -> OpenAI:
-    """One client for each worker process: made on first use, because connections survive no fork."""
+    """Return the client of this worker process, made on first use: connections survive no fork."""
     return OpenAI()
 
 
 def ask_model(conversation: Conversation) -> ChatCompletion:
-    """The model's answer; ``run.llm`` takes the message out of it."""
+    """Return the model's reply; ``run.llm`` extracts the message."""
     messages: list[Any] = [message.to_dict() for message in conversation]
     return client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
 
 
-# What is saved is what the service can show: here every answer of the model, and every tool's. The
-# app is named because FastAPI calls from many threads: Celery knows a "current app" in one only.
+# The service can show what is saved: here, every reply of the model and every tool result. The app is
+# passed because FastAPI uses many threads, and Celery's "current app" exists in one thread only.
 @agent_task(app=app, strategy=AfterToolCall() | AfterLlmResponse())
 def assist(run: AgentRun, question: str) -> str:
     """Answer a customer."""

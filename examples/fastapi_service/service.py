@@ -1,7 +1,7 @@
 """A service that starts agents and streams their progress as server-sent events.
 
 The stream is read from the store, not from the worker: it does not notice when a worker dies, a
-client that comes back goes on where it was (``Last-Event-ID``), and the service itself may restart.
+client that reconnects continues where it was (``Last-Event-ID``), and the service itself may restart.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ agents = Agents(app)
 
 
 class Question(BaseModel):
-    """What a client asks."""
+    """The question of a client."""
 
     question: str
 
 
 class Started(BaseModel):
-    """The agent that works on it."""
+    """The agent that answers."""
 
     agent_id: str
 
 
-# Plain functions: FastAPI runs them in threads, since Celery and the store wait for the network.
+# Not async: FastAPI runs these in threads, because Celery and the store block on the network.
 @api.post("/agents", status_code=202)
 def start(asked: Question) -> Started:
     """Start an agent."""
@@ -46,11 +46,11 @@ def start(asked: Question) -> Started:
 
 @api.get("/agents/{agent_id}")
 def status(agent_id: str) -> AgentStatus:
-    """Where an agent stands."""
+    """Return the status of an agent."""
     try:
         return agents.status(agent_id)
     except AgentNotFound:
-        # Not the error's own text: it names the store.
+        # The error's own text is not for clients: it names the store.
         raise HTTPException(404, f"There is no agent {agent_id!r}.") from None
 
 
@@ -68,7 +68,7 @@ def cancel(agent_id: str) -> None:
 async def events(
     agent_id: str, last_event_id: Annotated[int, Header()] = 0
 ) -> AsyncIterator[ServerSentEvent]:
-    """Every message of the conversation as it is saved, numbered from 1, and how it all ended."""
+    """Stream each message when it is saved, numbered from 1, and then the outcome."""
     sent, seen = last_event_id, None
     while True:
         now = await asyncio.to_thread(agents.status, agent_id)

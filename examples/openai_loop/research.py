@@ -26,7 +26,7 @@ LIBRARY = {
 
 
 def look_up(topic: str) -> str:
-    """What the library says about a topic."""
+    """Return what the library says about a topic."""
     return LIBRARY.get(topic, f"There is nothing about {topic!r}; there is: {', '.join(LIBRARY)}.")
 
 
@@ -49,19 +49,19 @@ SCHEMAS: list[Any] = [
 
 @cache
 def client() -> OpenAI:
-    """One client for each worker process: made on first use, because connections survive no fork."""
+    """Return the client of this worker process, made on first use: connections survive no fork."""
     return OpenAI()
 
 
 def ask_model(conversation: Conversation) -> ChatCompletion:
-    """The model's answer; ``run.llm`` takes the message out of it."""
+    """Return the model's reply; ``run.llm`` extracts the message."""
     messages: list[Any] = [message.to_dict() for message in conversation]
     return client().chat.completions.create(model=MODEL, messages=messages, tools=SCHEMAS)
 
 
 @agent_task(strategy=EveryN(1))
 def research(run: AgentRun, question: str) -> str:
-    """Answer a question, looking things up."""
+    """Answer a question with the help of the library."""
     if not run.resumed:
         run.conversation.append(Message.user(question))
     for _ in run.iterations(limit=20):

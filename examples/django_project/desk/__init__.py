@@ -1,4 +1,4 @@
-"""A support desk: its settings, its URLs, and its Celery app, which is loaded along with Django."""
+"""A support desk: settings, URLs, and the Celery app, which is loaded with Django."""
 
 from __future__ import annotations
 

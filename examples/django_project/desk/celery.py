@@ -1,4 +1,4 @@
-"""The Celery app, as Celery's guide for Django has it: nothing here is about agents."""
+"""The Celery app, as in Celery's guide for Django. Nothing here is specific to agents."""
 
 from __future__ import annotations
 

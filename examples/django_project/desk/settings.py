@@ -1,4 +1,4 @@
-"""The least that a project needs. What is about agents is at the end."""
+"""The minimal settings of a project. The settings for agents are at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REDIS = os.environ.get("REDIS_URL", "redis://localhost:6379")
 CELERY_BROKER_URL = f"{REDIS}/0"
 CELERY_RESULT_BACKEND = f"{REDIS}/0"
 
-# Every ckpt_* setting, in capitals and behind the namespace.
+# Every ckpt_* setting works like this: in capitals, with the namespace as a prefix.
 CELERY_CKPT_STORE_URL = f"{REDIS}/1"
 CELERY_CKPT_STRATEGY = "every:1"
 CELERY_CKPT_LEASE_TTL = 3  # seconds until a dead worker is noticed; the default is 30

@@ -1,4 +1,4 @@
-"""Two pages, in JSON."""
+"""Two JSON endpoints."""
 
 from __future__ import annotations
 

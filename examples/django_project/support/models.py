@@ -1,4 +1,4 @@
-"""What the database knows. The conversation with the model is not in it: the agent's store has it."""
+"""The tables. The conversation with the model is in the agent's store, not in this database."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class Ticket(models.Model):
 
     @property
     def agent_id(self) -> str:
-        """The agent that works on it: one name, so that each ticket has one history."""
+        """The name of the agent. Each ticket has one agent, and so one history."""
         return f"ticket-{self.pk}"

@@ -1,4 +1,4 @@
-"""The agent's task. ``app.autodiscover_tasks()`` finds it, as it finds any other."""
+"""The agent's task. ``app.autodiscover_tasks()`` finds it like any other task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANUAL = {"battery": "Hold the button for ten seconds.", "noise": "Tighten the s
 
 
 def manual(problem: str) -> str:
-    """What the manual says about a problem."""
+    """Return what the manual says about a problem."""
     return MANUAL.get(problem, "The manual does not mention it.")
 
 
@@ -39,12 +39,12 @@ SCHEMAS: list[Any] = [
 
 @cache
 def client() -> OpenAI:
-    """One client for each worker process: made on first use, because connections survive no fork."""
+    """Return the client of this worker process, made on first use: connections survive no fork."""
     return OpenAI()
 
 
 def ask_model(conversation: Conversation) -> ChatCompletion:
-    """The model's answer; ``run.llm`` takes the message out of it."""
+    """Return the model's reply; ``run.llm`` extracts the message."""
     messages: list[Any] = [message.to_dict() for message in conversation]
     return client().chat.completions.create(
         model=settings.OPENAI_MODEL, messages=messages, tools=SCHEMAS
@@ -53,7 +53,7 @@ def ask_model(conversation: Conversation) -> ChatCompletion:
 
 @agent_task
 def answer_ticket(run: AgentRun, ticket_id: int) -> None:
-    """Answer a ticket. To write the same answer twice does no harm, so that needs no step."""
+    """Answer a ticket. Writing the same answer twice is harmless, so it needs no step."""
     ticket = Ticket.objects.get(pk=ticket_id)
     if not run.resumed:
         run.conversation.append(Message.user(ticket.question))

@@ -1,4 +1,4 @@
-"""Open a ticket, look at a ticket."""
+"""Open a ticket, and show a ticket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.tasks import answer_ticket
 
 @require_POST
 def tickets(request: HttpRequest) -> JsonResponse:
-    """Open a ticket. Its agent starts once the ticket is really in the database."""
+    """Open a ticket. Its agent starts when the transaction is committed."""
     with transaction.atomic():
         opened = Ticket.objects.create(question=request.POST["question"])
         start = partial(answer_ticket.apply_async, (opened.pk,), agent_id=opened.agent_id)
@@ -28,10 +28,10 @@ def tickets(request: HttpRequest) -> JsonResponse:
 
 
 def ticket(request: HttpRequest, number: int) -> JsonResponse:
-    """A ticket, its answer, and how far its agent is."""
+    """Return a ticket, its answer, and the progress of its agent."""
     found = get_object_or_404(Ticket, pk=number)
     progress = _progress(found.agent_id)
-    # Only now: an agent that has ended wrote its answer before.
+    # Read after the status: an agent that has ended has written its answer before.
     found.refresh_from_db()
     return JsonResponse({"question": found.question, "answer": found.answer, "agent": progress})
 
