@@ -18,13 +18,13 @@ def store() -> MemoryCheckpointStore:
 
 @pytest.fixture
 def commands(store: MemoryCheckpointStore) -> Commands:
-    """Commands on a store in memory."""
+    """Return commands on a store in memory."""
     return commands_for(store)
 
 
 @pytest.fixture(params=["memory", "file", "sqlite", "redis"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
-    """A store of each kind, with nothing in it."""
+    """Return an empty store, one of each kind."""
     urls = {
         "memory": "memory://",
         "file": f"file://{tmp_path}/files",
@@ -37,7 +37,7 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkp
 
 @pytest.fixture
 def process(tmp_path: Path) -> Process:
-    """``celery ckpt`` as a process, with an app of nothing but a store in a file."""
+    """Return ``celery ckpt`` as a process, with an app whose store is a file."""
     url = f"sqlite:///{tmp_path}/store.db"
     (tmp_path / "proj.py").write_text(
         "from celery import Celery\n"
@@ -49,6 +49,6 @@ def process(tmp_path: Path) -> Process:
 
 @pytest.fixture
 def process_store(process: Process, tmp_path: Path) -> Iterator[CheckpointStore]:
-    """The store that ``process`` looks into."""
+    """Return the store that ``process`` uses."""
     with open_store(f"sqlite:///{tmp_path}/store.db") as store:
         yield store

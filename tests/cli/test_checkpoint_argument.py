@@ -1,4 +1,4 @@
-"""Checkpoints by an address that people can type: AGENT@latest, AGENT@12, the beginning of an id."""
+"""The ways to name a checkpoint: AGENT@latest, AGENT@12, a prefix of its id."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from celery_ckpt import CheckpointStore
 from celery_ckpt.testing.factories import make_checkpoint
-from tests.support.cli import Commands, commands_for, tell
+from tests.support.cli import Commands, add_agent, commands_for
 
 
 def shortest(checkpoint_id: str, others: list[str]) -> str:
-    """The shortest beginning of an id that no other one has."""
+    """Return the shortest unique prefix of an id."""
     lengths = range(1, len(checkpoint_id) + 1)
     return next(
         checkpoint_id[:length]
@@ -21,12 +21,12 @@ def shortest(checkpoint_id: str, others: list[str]) -> str:
     )
 
 
-def test_a_checkpoint_is_found_by_its_agent_and_iteration_or_by_a_part_of_its_id(
+def test_a_checkpoint_is_found_by_agent_and_iteration_or_by_part_of_its_id(
     any_store: CheckpointStore,
 ) -> None:
     commands = commands_for(any_store)
-    first, second, third = tell(any_store, "ann@example.org")
-    tell(any_store, "another")
+    first, second, third = add_agent(any_store, "ann@example.org")
+    add_agent(any_store, "another")
     unique = shortest(second, [first, third])
     for address, checkpoint_id in {
         "ann@example.org@latest": third,
@@ -40,9 +40,9 @@ def test_a_checkpoint_is_found_by_its_agent_and_iteration_or_by_a_part_of_its_id
         assert forked["forked_from"] == checkpoint_id, address
 
 
-def test_every_command_that_takes_a_checkpoint_takes_an_address(commands: Commands) -> None:
-    first, _, third = tell(commands.store)
-    tell(commands.store, "other")
+def test_every_command_with_a_checkpoint_argument_accepts_every_form(commands: Commands) -> None:
+    first, _, third = add_agent(commands.store)
+    add_agent(commands.store, "other")
     differ = commands("diff", "user-42@1", "user-42@latest", code=1).stdout
     assert differ.startswith(f"- {first}  iteration 1,")
     assert f"\n+ {third}  iteration 3," in differ
@@ -54,29 +54,29 @@ def test_every_command_that_takes_a_checkpoint_takes_an_address(commands: Comman
     assert "agent 'other'" in commands.fails("show", "user-42", "--checkpoint", "other@1", code=66)
 
 
-def test_of_several_checkpoints_of_an_iteration_it_is_the_newest(commands: Commands) -> None:
-    tell(commands.store)
+def test_an_iteration_means_its_latest_checkpoint(commands: Commands) -> None:
+    add_agent(commands.store)
     newer = make_checkpoint("user-42", iteration=2)
     commands.store.save(newer)
     assert json.loads(commands("pin", "user-42@2", "--json").stdout)["id"] == newer.id
 
 
 @pytest.mark.parametrize("address", ["user-42@9", "nobody@latest", "user-42@", "@", "user-42", "zz"])
-def test_an_address_of_nothing_is_not_found(commands: Commands, address: str) -> None:
-    tell(commands.store)
+def test_a_name_that_matches_nothing_is_not_found(commands: Commands, address: str) -> None:
+    add_agent(commands.store)
     assert f"no checkpoint {address!r}" in commands.fails("fork", address, code=66)
 
 
-def test_the_beginning_of_several_ids_is_refused_with_the_ids(commands: Commands) -> None:
-    first, second, third = tell(commands.store)
+def test_an_ambiguous_prefix_is_refused_and_lists_the_ids(commands: Commands) -> None:
+    first, second, third = add_agent(commands.store)
     start = first[:17]
     for address in (start, f"user-42@{start}"):
         line = commands.fails("fork", address, code=2)
         assert f"{address!r} matches 3 checkpoints: {third}, {second}, {first}." in line
 
 
-def test_an_id_that_somebody_else_made_comes_before_an_address(commands: Commands) -> None:
-    tell(commands.store)
+def test_a_foreign_id_takes_precedence_over_other_forms(commands: Commands) -> None:
+    add_agent(commands.store)
     foreign = make_checkpoint("foreign").model_copy(update={"id": "user-42@latest"})
     commands.store.save(foreign)
     assert json.loads(commands("fork", "user-42@latest", "--json").stdout)["forked_from"] == foreign.id

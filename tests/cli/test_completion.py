@@ -1,4 +1,4 @@
-"""Completion in the shell: quick, or nothing."""
+"""Shell completion, which gives up if the store is slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from celery_ckpt import open_store
 from celery_ckpt.cli import ckpt, options
-from tests.support.cli import tell
+from tests.support.cli import add_agent
 from tests.support.servers.valkey import free_port
 from tests.support.workers.fixtures import current_app_kept
 
@@ -21,7 +21,7 @@ ROOT = click.Group("celery", params=[click.Option(["-A", "--app"])], commands={"
 
 
 def offered(line: str) -> list[str]:
-    """What a shell would offer for the last word of a line."""
+    """Return what a shell would offer for the last word of a line."""
     *words, incomplete = line.split(" ")[1:]
     found = ShellComplete(ROOT, {}, "celery", "_CELERY_COMPLETE").get_completions(words, incomplete)
     return [item.value for item in found]
@@ -29,7 +29,7 @@ def offered(line: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def default_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without -A, it is the app that is current: a new one for each test, on a busy machine."""
+    """Make a new current app for each test, and wait longer, because the machine may be busy."""
     monkeypatch.setattr(options, "_COMPLETION_SECONDS", 60)
     with current_app_kept():
         Celery("completing")
@@ -41,7 +41,7 @@ def store_option(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/store.db"
     with open_store(url) as store:
         for name in ("user-1", "user-2", "other", "user-\x1b[2J"):
-            tell(store, name)
+            add_agent(store, name)
     return f"--store {url}"
 
 
@@ -57,7 +57,7 @@ def test_names_of_agents_are_completed_if_they_can_be_typed(store_option: str) -
     assert offered(f"celery ckpt {store_option} export ") == ["other", "user-1", "user-2"]
 
 
-def test_a_store_that_is_not_on_the_disk_is_not_made_to_complete_names(tmp_path: Path) -> None:
+def test_completion_does_not_create_a_missing_store(tmp_path: Path) -> None:
     assert offered(f"celery ckpt --store sqlite:///{tmp_path}/typo/store.db show u") == []
     assert list(tmp_path.iterdir()) == []
 
@@ -70,9 +70,7 @@ def test_a_store_that_is_not_on_the_disk_is_not_made_to_complete_names(tmp_path:
         "celery -A no.such.app ckpt show u",
     ],
 )
-def test_a_store_that_does_not_answer_at_once_completes_nothing(
-    line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_store_completes_nothing(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "_COMPLETION_SECONDS", 0.3)
     begin = time.monotonic()
     assert offered(line.replace("PORT", str(free_port()))) == []

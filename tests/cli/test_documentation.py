@@ -1,4 +1,4 @@
-"""The page on the command line is complete."""
+"""docs/reference/cli.md documents every command, option and exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
 
 
 def section(name: str) -> str:
-    """What the page says of a command."""
+    """Return the section about a command."""
     title = "export and import" if name in ("export", "import") else name
     found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
     assert found, f"no section on {name}"

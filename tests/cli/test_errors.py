@@ -1,4 +1,4 @@
-"""Bad input to every command: one line that says what to do, and a code that tells what it was."""
+"""Bad input to every command: one line that says what to do, and an exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.retry import Retry
 from celery_ckpt import MemoryCheckpointStore, open_store
 from celery_ckpt.cli.main import COMMANDS
 from celery_ckpt.stores.redis import addresses
-from tests.support.cli import Commands, commands_for, tell
+from tests.support.cli import Commands, add_agent, commands_for
 from tests.support.servers.valkey import Valkey, free_port
 
 #: Each command with arguments that name something that is not there.
@@ -41,12 +41,12 @@ FREE = {
 NEEDED = {"rekey": {"ckpt_encryption_keys": ["A" * 43]}}
 
 
-def test_every_command_is_given_bad_input_here() -> None:
+def test_every_command_is_tested_with_bad_input() -> None:
     assert {*UNKNOWN, *FREE} == {*COMMANDS}
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_is_not_there_is_not_found(commands: Commands, name: str) -> None:
+def test_an_unknown_agent_or_checkpoint_is_not_found(commands: Commands, name: str) -> None:
     line = commands.fails(*UNKNOWN[name], code=66)
     assert "'nobody'" in line or "'nothing'" in line
 
@@ -66,49 +66,49 @@ def test_the_store_that_was_searched_is_named_without_its_password(
     assert "secret" not in line
 
 
-def test_a_path_is_named_whatever_is_in_it(tmp_path: Path) -> None:
+def test_any_path_is_named_in_the_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ann@home.db"
     open_store(url).close()
     assert f" in the store at {url}." in commands_for(url).fails("show", "nobody", code=66)
 
 
 @pytest.mark.parametrize("arguments", [*UNKNOWN.values(), *FREE.values()], ids=lambda given: given[0])
-def test_a_wrong_url_is_a_wrong_configuration(arguments: list[str]) -> None:
+def test_a_wrong_url_is_a_configuration_error(arguments: list[str]) -> None:
     line = commands_for("mongodb://user:secret@host").fails(*arguments, code=78)
     assert "ckpt_store_url" in line
     assert "redis://" in line
     assert "secret" not in line
 
 
-def test_no_url_is_a_wrong_configuration_too() -> None:
+def test_a_missing_url_is_a_configuration_error() -> None:
     assert "ckpt_store_url is not set" in commands_for(None).fails("list", code=78)
 
 
-def test_who_names_no_app_is_told_how_to_name_one() -> None:
+def test_without_an_app_the_error_says_how_to_name_one() -> None:
     nobodys = Commands(Celery("default", set_as_current=False))
     line = nobodys.fails("list", code=78)
     assert "celery -A proj ckpt" in line
     assert "--store URL" in line
 
 
-def test_files_that_are_no_directory_are_a_wrong_configuration(tmp_path: Path) -> None:
+def test_a_file_store_that_is_not_a_directory_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     line = commands_for(f"file://{tmp_path}/taken").fails("list", code=78)
     assert "taken is not a directory" in line
 
 
-def test_a_database_that_is_a_directory_is_a_wrong_configuration(tmp_path: Path) -> None:
+def test_a_database_that_is_a_directory_is_a_configuration_error(tmp_path: Path) -> None:
     line = commands_for(f"sqlite:///{tmp_path}").fails("list", code=78)
     assert "is a directory" in line
 
 
-#: All but those that fill a store.
+#: The commands that do not write to a new store.
 LOOKING = [given for name, given in {**UNKNOWN, **FREE}.items() if name not in ("bench", "import")]
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///", "file://"])
 @pytest.mark.parametrize("arguments", LOOKING, ids=lambda given: given[0])
-def test_a_store_that_is_not_on_the_disk_is_not_made_to_look_into_it(
+def test_reading_commands_do_not_create_a_missing_store(
     arguments: list[str], scheme: str, tmp_path: Path
 ) -> None:
     commands = commands_for(f"{scheme}{tmp_path}/typo/store", **NEEDED.get(arguments[0], {}))
@@ -117,7 +117,7 @@ def test_a_store_that_is_not_on_the_disk_is_not_made_to_look_into_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_is_not_on_the_disk_is_made_to_measure_it(tmp_path: Path) -> None:
+def test_bench_creates_a_missing_store(tmp_path: Path) -> None:
     commands_for(f"sqlite:///{tmp_path}/new/store.db")("bench", "--rounds", "1")
     assert (tmp_path / "new" / "store.db").exists()
 
@@ -130,17 +130,17 @@ def test_a_misspelt_setting_is_named() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A store that is away is not waited for."""
+    """Do not wait for an unavailable store."""
     monkeypatch.setattr(addresses, "retry", lambda **_: Retry(NoBackoff(), 0))
     return
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("arguments", [*UNKNOWN.values(), *FREE.values()], ids=lambda given: given[0])
-def test_a_store_that_is_away_is_unavailable(arguments: list[str], tmp_path: Path) -> None:
+def test_an_unavailable_store_exits_with_69(arguments: list[str], tmp_path: Path) -> None:
     if arguments[0] == "import":
         commands = commands_for(MemoryCheckpointStore())
-        tell(commands.store)
+        add_agent(commands.store)
         commands("export", "-o", str(tmp_path / "exported"))
         arguments = ["import", str(tmp_path / "exported")]
     conf = NEEDED.get(arguments[0], {})
@@ -154,18 +154,18 @@ def test_the_store_can_be_named_on_the_command_line(commands: Commands, tmp_path
     assert "no kind of store" in commands_for(None).fails("--store", "x://", "list", code=78)
 
 
-def test_a_name_that_nobody_can_store_is_wrong_usage(commands: Commands) -> None:
+def test_an_invalid_name_is_wrong_usage(commands: Commands) -> None:
     assert "512" in commands.fails("show", "x" * 513, code=2)
 
 
-def test_a_fork_without_a_name_in_its_name_is_wrong_usage(commands: Commands) -> None:
-    [*_, latest] = tell(commands.store)
+def test_a_fork_with_an_empty_name_is_wrong_usage(commands: Commands) -> None:
+    [*_, latest] = add_agent(commands.store)
     assert "1 to 512" in commands.fails("fork", latest, "--as", "", code=2)
     assert list(commands.store.agents()) == ["user-42"]
 
 
-def test_an_agent_that_somebody_works_on_is_busy(commands: Commands, tmp_path: Path) -> None:
-    tell(commands.store)
+def test_an_agent_with_a_held_lease_is_busy(commands: Commands, tmp_path: Path) -> None:
+    add_agent(commands.store)
     commands("export", "-o", str(tmp_path / "exported"))
     other = commands_for(MemoryCheckpointStore())
     other.store.acquire("user-42", "a worker", 30)
@@ -173,9 +173,9 @@ def test_an_agent_that_somebody_works_on_is_busy(commands: Commands, tmp_path: P
     assert "being worked on by a worker" in result.stderr
 
 
-def test_one_that_fails_does_not_keep_the_others(commands: Commands) -> None:
+def test_a_failure_for_one_agent_does_not_stop_the_others(commands: Commands) -> None:
     for name in ("one", "two"):
-        tell(commands.store, name)
+        add_agent(commands.store, name)
     result = commands("delete", "one", "nobody", "two", "--yes", code=66)
     assert result.stdout.splitlines() == [
         "one: deleted (3 checkpoints).",
@@ -185,34 +185,34 @@ def test_one_that_fails_does_not_keep_the_others(commands: Commands) -> None:
     assert list(commands.store.agents()) == []
 
 
-def test_nothing_is_deleted_unasked(commands: Commands) -> None:
-    tell(commands.store)
+def test_delete_without_confirmation_deletes_nothing(commands: Commands) -> None:
+    add_agent(commands.store)
     assert "--yes" in commands.fails("delete", "user-42", code=2)
     assert len(commands.store.history("user-42")) == 3
 
 
 def test_a_run_whose_message_is_not_on_record_cannot_be_resumed(commands: Commands) -> None:
-    tell(commands.store)
+    add_agent(commands.store)
     assert "not on record" in commands.fails("resume", "user-42", code=1)
 
 
 def test_a_run_that_succeeded_cannot_be_resumed(commands: Commands) -> None:
-    tell(commands.store, status="succeeded")
+    add_agent(commands.store, status="succeeded")
     assert "has succeeded already" in commands.fails("resume", "user-42", code=1)
 
 
-def test_a_line_of_an_error_shows_no_control_characters(commands: Commands) -> None:
+def test_an_error_contains_no_control_characters(commands: Commands) -> None:
     line = commands.fails("show", "a\x1b[2J\nb\x9b", code=66)
     assert line.isprintable()
 
 
-def test_a_command_that_is_not_there_gets_a_suggestion(commands: Commands) -> None:
+def test_an_unknown_command_gets_a_suggestion(commands: Commands) -> None:
     assert "list" in commands.fails("lst", code=2)
     assert "doctor" in commands.fails("docter", code=2)
 
 
 @pytest.mark.parametrize("name", ["nosuch", "start", "help"])
-def test_a_command_that_is_like_no_other_gets_none(commands: Commands, name: str) -> None:
+def test_a_command_that_resembles_no_other_gets_no_suggestion(commands: Commands, name: str) -> None:
     assert "mean" not in commands.fails(name, code=2)
 
 
@@ -221,7 +221,7 @@ def test_a_command_that_is_like_no_other_gets_none(commands: Commands, name: str
     [["show"], ["show", "-x"], ["diff", "one"], ["list", "--status", "x"], ["import", "nowhere"]],
     ids=" ".join,
 )
-def test_wrong_usage_is_one_line_with_the_way_to_the_help(
+def test_wrong_usage_is_one_line_that_points_to_the_help(
     commands: Commands, arguments: list[str]
 ) -> None:
     line = commands.fails(*arguments, code=2)
@@ -235,6 +235,6 @@ def test_a_question_at_the_end_of_an_error_gets_no_full_stop(commands: Commands)
     assert several.endswith("'--task'?) See: celery ckpt list --help")
 
 
-def test_so_is_a_wrong_option_before_the_command(commands: Commands) -> None:
+def test_a_wrong_option_before_the_command_is_one_line_too(commands: Commands) -> None:
     assert commands.fails("--stor", "x", "list", code=2).endswith(" See: celery ckpt --help")
     assert "Commands:" in commands(code=2).stderr

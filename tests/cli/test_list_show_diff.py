@@ -1,4 +1,4 @@
-"""list, show and diff: what there is, for people and for programs."""
+"""list, show and diff, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from celery_ckpt.cli.commands.show import PARTS
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.process.owner import this_process
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_run
-from tests.support.cli import Commands, commands_for, tell
+from tests.support.cli import Commands, add_agent, commands_for
 
 
-def test_list_has_a_row_for_each_agent_the_latest_first(any_store: CheckpointStore) -> None:
-    tell(any_store, "first")
-    tell(any_store, "second", iterations=5, status=RunStatus.SUCCEEDED, error=None)
+def test_list_has_a_row_for_each_agent_latest_first(any_store: CheckpointStore) -> None:
+    add_agent(any_store, "first")
+    add_agent(any_store, "second", iterations=5, status=RunStatus.SUCCEEDED, error=None)
     any_store.save(make_checkpoint("third", iteration=7))
     commands = commands_for(any_store)
 
@@ -43,10 +43,10 @@ def test_list_has_a_row_for_each_agent_the_latest_first(any_store: CheckpointSto
     ]
 
 
-def test_list_and_show_say_what_was_paid_for(any_store: CheckpointStore) -> None:
+def test_list_and_show_print_usage(any_store: CheckpointStore) -> None:
     used = Usage.of("gpt-5", input_tokens=12_000, output_tokens=345, cached_tokens=7, cost=0.25)
-    tell(any_store, "spender", usage=used)
-    tell(any_store, "miser")
+    add_agent(any_store, "spender", usage=used)
+    add_agent(any_store, "miser")
     commands = commands_for(any_store)
 
     titles, *rows = commands("list").stdout.splitlines()
@@ -64,7 +64,7 @@ def test_list_and_show_say_what_was_paid_for(any_store: CheckpointStore) -> None
     assert shown["agent"]["usage"] == shown["runs"][0]["usage"] == whole
 
 
-def test_an_agent_that_never_ran_stands_the_same_everywhere(commands: Commands) -> None:
+def test_an_agent_that_never_ran_is_idle_everywhere(commands: Commands) -> None:
     commands.store.save(make_checkpoint("new"))
     assert commands("list").stdout.splitlines()[1].split()[:2] == ["new", "idle"]
     assert "status     idle" in commands("show", "new").stdout.splitlines()
@@ -78,8 +78,8 @@ def test_wide_names_do_not_shift_the_columns_behind_them(commands: Commands) -> 
 
 
 def test_list_can_be_limited_to_a_status(commands: Commands) -> None:
-    tell(commands.store, "bad")
-    tell(commands.store, "good", status=RunStatus.SUCCEEDED)
+    add_agent(commands.store, "bad")
+    add_agent(commands.store, "good", status=RunStatus.SUCCEEDED)
     [_, row] = commands("list", "--status", "failed").stdout.splitlines()
     assert row.startswith("bad ")
     assert commands("list", "--status", "running").stdout == "No agent is running.\n"
@@ -88,7 +88,7 @@ def test_list_can_be_limited_to_a_status(commands: Commands) -> None:
 
 
 def test_list_can_be_limited_to_agents_that_never_had_a_run(commands: Commands) -> None:
-    tell(commands.store, "bad")
+    add_agent(commands.store, "bad")
     assert commands("list", "--status", "idle").stdout == "No agent is idle.\n"
     commands.store.save(make_checkpoint("new"))
     [_, row] = commands("list", "--status", "idle").stdout.splitlines()
@@ -96,9 +96,9 @@ def test_list_can_be_limited_to_agents_that_never_had_a_run(commands: Commands) 
 
 
 def test_list_can_be_limited_to_a_task_a_prefix_and_a_number(commands: Commands) -> None:
-    tell(commands.store, "user-1", task="proj.ask")
-    tell(commands.store, "user-2", task="proj.tell")
-    tell(commands.store, "job-1", task="proj.ask")
+    add_agent(commands.store, "user-1", task="proj.ask")
+    add_agent(commands.store, "user-2", task="proj.tell")
+    add_agent(commands.store, "job-1", task="proj.ask")
 
     def listed(*options: str) -> list[str]:
         found = json.loads(commands("list", *options, "--json").stdout)
@@ -119,7 +119,7 @@ def test_list_reads_only_the_agents_that_a_prefix_names(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("user-1", "job-1"):
-        tell(commands.store, name)
+        add_agent(commands.store, name)
     read, standing = list[str](), commands.store.activity
     monkeypatch.setattr(
         commands.store, "activity", lambda agent_id: read.append(agent_id) or standing(agent_id)
@@ -128,13 +128,13 @@ def test_list_reads_only_the_agents_that_a_prefix_names(
     assert read == ["user-1"]
 
 
-def test_an_empty_store_is_said_to_be_empty(commands: Commands) -> None:
+def test_list_says_that_a_store_is_empty(commands: Commands) -> None:
     assert commands("list").stdout == "This store has no agents yet.\n"
 
 
-def test_a_store_of_which_nothing_can_be_read_is_not_said_to_be_empty(tmp_path: Path) -> None:
+def test_list_does_not_call_an_unreadable_store_empty(tmp_path: Path) -> None:
     commands = commands_for(f"sqlite:///{tmp_path}/store.db")
-    tell(commands.store)
+    add_agent(commands.store)
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
         connection.execute("UPDATE ckpt_runs SET record = ?", [b"nonsense"])
     for arguments in (["list"], ["list", "--status", "failed"]):
@@ -144,14 +144,14 @@ def test_a_store_of_which_nothing_can_be_read_is_not_said_to_be_empty(tmp_path: 
     assert json.loads(commands("list", "--json", code=65).stdout) == []
 
 
-def test_an_agent_of_which_there_is_only_a_lease_is_no_reason_to_fail(commands: Commands) -> None:
-    commands.store.acquire("only a lease", "somebody", 30)
-    tell(commands.store, "whole")
+def test_an_agent_with_only_a_lease_is_skipped(commands: Commands) -> None:
+    commands.store.acquire("only a lease", "owner", 30)
+    add_agent(commands.store, "whole")
     assert [line.split()[0] for line in commands("list").stdout.splitlines()] == ["AGENT", "whole"]
 
 
-def test_show_tells_all_there_is(any_store: CheckpointStore) -> None:
-    ids = tell(any_store)
+def test_show_prints_everything(any_store: CheckpointStore) -> None:
+    ids = add_agent(any_store)
     shown = commands_for(any_store)("show", "user-42").stdout
     assert "status     failed\n" in shown
     assert "attempts   2 (retries: 0)\n" in shown
@@ -165,8 +165,8 @@ def test_show_tells_all_there_is(any_store: CheckpointStore) -> None:
     assert lines[-1].split()[:3] == ["3", "look_up", "3:call:c3"]
 
 
-def test_show_has_the_same_for_programs_but_not_the_message_of_the_task(commands: Commands) -> None:
-    ids = tell(commands.store, envelope={"headers": {"secret": 1}})
+def test_show_prints_json_without_the_message_of_the_task(commands: Commands) -> None:
+    ids = add_agent(commands.store, envelope={"headers": {"secret": 1}})
     shown = json.loads(commands("show", "user-42", "--json").stdout)
     assert (shown["agent"]["agent_id"], shown["agent"]["checkpoints"]) == ("user-42", 3)
     assert [one["id"] for one in shown["checkpoints"]] == ids[::-1]
@@ -178,9 +178,9 @@ def test_show_has_the_same_for_programs_but_not_the_message_of_the_task(commands
     assert shown["checkpoint"]["conversation"]["messages"] == [m.to_dict() for m in latest.conversation]
 
 
-def test_show_tells_the_result_of_a_run_that_succeeded(commands: Commands) -> None:
+def test_show_prints_the_result_of_a_run_that_succeeded(commands: Commands) -> None:
     result = {"answer": "blue", "why": "x" * 600}
-    tell(commands.store, status=RunStatus.SUCCEEDED, error=None, result=result)
+    add_agent(commands.store, status=RunStatus.SUCCEEDED, error=None, result=result)
     shown = commands("show", "user-42").stdout
     [fact] = [line for line in shown.splitlines() if line.startswith("result ")]
     assert fact.startswith('result     {"answer": "blue", "why": "xxx')
@@ -190,15 +190,15 @@ def test_show_tells_the_result_of_a_run_that_succeeded(commands: Commands) -> No
     assert ' {"answer": "blue", "why": "xxx' in row
 
 
-def test_show_tells_nothing_of_a_result_that_is_none(commands: Commands) -> None:
-    tell(commands.store, status=RunStatus.SUCCEEDED, error=None)
+def test_show_omits_a_result_that_is_none(commands: Commands) -> None:
+    add_agent(commands.store, status=RunStatus.SUCCEEDED, error=None)
     assert "result " not in commands("show", "user-42", "-n", "0").stdout
 
 
-def test_the_last_checkpoint_of_a_run_that_succeeded_was_taken_after_its_end(
+def test_the_last_checkpoint_of_a_run_that_succeeded_is_marked_end(
     commands: Commands,
 ) -> None:
-    tell(commands.store, iterations=1, status=RunStatus.SUCCEEDED)
+    add_agent(commands.store, iterations=1, status=RunStatus.SUCCEEDED)
     for state in ({"by": "hand"}, {"at": "the end"}):
         commands.store.save(make_checkpoint("user-42", state=state, run_id="run-of-user-42"))
     commands.store.save(make_checkpoint("user-42", run_id="of another run"))
@@ -208,21 +208,21 @@ def test_the_last_checkpoint_of_a_run_that_succeeded_was_taken_after_its_end(
 
 
 def test_show_names_the_worker_by_its_host_and_pid(commands: Commands) -> None:
-    tell(commands.store)
+    add_agent(commands.store)
     commands.store.acquire("user-42", this_process(), 60)
     worker = f"worker     {socket.gethostname()}, pid {os.getpid()}"
     assert worker in commands("show", "user-42").stdout.splitlines()
     assert json.loads(commands("show", "user-42", "--json").stdout)["agent"]["owner"] == this_process()
 
 
-def test_show_names_a_tool_that_holds_the_lease_as_it_names_itself(commands: Commands) -> None:
-    tell(commands.store)
+def test_show_names_a_tool_that_holds_the_lease(commands: Commands) -> None:
+    add_agent(commands.store)
     commands.store.acquire("user-42", "import", 60)
     assert "worker     import" in commands("show", "user-42").stdout.splitlines()
 
 
 def test_show_has_the_newest_run_and_the_newest_checkpoint_first(commands: Commands) -> None:
-    ids = tell(commands.store)
+    ids = add_agent(commands.store)
     for number in range(2, 5):
         commands.store.add_run(make_run("user-42", f"run {number}"))
     shown = commands("show", "user-42", "--part", "checkpoints", "--part", "runs", "-n", "2").stdout
@@ -235,8 +235,8 @@ def test_show_has_the_newest_run_and_the_newest_checkpoint_first(commands: Comma
     assert [run["run_id"] for run in runs] == ["run-of-user-42", "run 2", "run 3", "run 4"]
 
 
-def test_a_part_that_is_shown_alone_does_not_begin_with_an_empty_line(commands: Commands) -> None:
-    tell(commands.store)
+def test_a_single_part_does_not_begin_with_an_empty_line(commands: Commands) -> None:
+    add_agent(commands.store)
     for part in PARTS:
         assert commands("show", "user-42", "--part", part).stdout.splitlines()[0].strip()
     both = commands("show", "user-42", "--part", "runs", "--part", "steps").stdout
@@ -244,7 +244,7 @@ def test_a_part_that_is_shown_alone_does_not_begin_with_an_empty_line(commands: 
 
 
 def test_show_can_be_limited_to_parts_and_to_an_older_checkpoint(commands: Commands) -> None:
-    first, *_ = tell(commands.store)
+    first, *_ = add_agent(commands.store)
     shown = commands("show", "user-42", "--part", "conversation", "--checkpoint", first).stdout
     assert "Conversation: 4 messages" in shown
     assert "Runs" not in shown
@@ -255,8 +255,8 @@ def test_show_can_be_limited_to_parts_and_to_an_older_checkpoint(commands: Comma
 
 
 def test_a_checkpoint_of_another_agent_is_refused(commands: Commands) -> None:
-    tell(commands.store, "one")
-    other, *_ = tell(commands.store, "other")
+    add_agent(commands.store, "one")
+    other, *_ = add_agent(commands.store, "other")
     assert "agent 'one'" in commands.fails("show", "one", "--checkpoint", other, code=66)
 
 
@@ -277,14 +277,14 @@ def test_a_long_conversation_is_shown_by_its_beginning_and_its_end(commands: Com
 
 
 def test_an_agent_without_checkpoints_is_shown_too(commands: Commands) -> None:
-    tell(commands.store, "new", iterations=0, status=RunStatus.QUEUED, delivered=False, attempts=0)
+    add_agent(commands.store, "new", iterations=0, status=RunStatus.QUEUED, delivered=False, attempts=0)
     shown = commands("show", "new").stdout
     assert "status     queued" in shown
     assert "Conversation: no checkpoint yet" in shown
     assert json.loads(commands("show", "new", "--json").stdout)["checkpoint"] is None
 
 
-def test_tool_calls_that_nobody_answered_are_named(commands: Commands) -> None:
+def test_show_names_tool_calls_without_results(commands: Commands) -> None:
     conversation = make_conversation(1)
     call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
     conversation.append(Message.assistant(None, tool_calls=[call]))
@@ -293,8 +293,8 @@ def test_tool_calls_that_nobody_answered_are_named(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_diff_tells_what_changed_and_ends_as_diff_does(commands: Commands, as_json: bool) -> None:
-    first, _, third = tell(commands.store)
+def test_diff_prints_the_changes_and_exits_like_diff(commands: Commands, as_json: bool) -> None:
+    first, _, third = add_agent(commands.store)
     options = ["--json"] if as_json else []
     same = commands("diff", first, first, *options, code=0).stdout
     changed = commands("diff", first, third, *options, code=1).stdout

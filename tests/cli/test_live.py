@@ -1,4 +1,4 @@
-"""tail, resume, cancel and delete: agents at work on a real worker, commands as real processes."""
+"""tail, resume, cancel and delete, for agents on a real worker, with commands as processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SITE = {"include": ("tests.support.tasks.operations",), "conf": {"ckpt_lease_ttl
 
 @pytest.fixture
 def live(site: Site, tmp_path: Path) -> Process:
-    """Commands for the app of the worker."""
+    """Return commands for the app of the worker."""
     return Process({**with_entry_points(tmp_path), **site.configuration.environment()})
 
 
@@ -35,20 +35,20 @@ def test_tail_follows_a_run_to_its_end(site: Site, live: Process, agents: Agents
         assert running.stdout is not None
         begun = [running.stdout.readline() for _ in range(20)]
         agents.cancel("followed")
-        # Not communicate(): it passes over what was read ahead.
+        # Not communicate(): it skips what was read ahead.
         rest = running.stdout.read()
         assert running.stderr is not None
         errors = running.stderr.read()
-    told = [*begun, *rest.splitlines(keepends=True)]
+    output = [*begun, *rest.splitlines(keepends=True)]
 
     assert (running.returncode, errors) == (1, "")  # it did not succeed
-    messages = [line.split(maxsplit=2)[1:] for line in told if " thought " in line]
+    messages = [line.split(maxsplit=2)[1:] for line in output if " thought " in line]
     numbers = [int(text.split()[1]) for _, text in messages]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    run_record = [line for line in told if f" run {result.id} " in line]
+    run_record = [line for line in output if f" run {result.id} " in line]
     assert [line.split()[3] for line in run_record] == ["running,", "cancelled,"]
-    assert " step think recorded, iteration " in "".join(told)
-    assert f" checkpoint {agents.history('followed')[0].id}, iteration " in "".join(told)
+    assert " step think recorded, iteration " in "".join(output)
+    assert f" checkpoint {agents.history('followed')[0].id}, iteration " in "".join(output)
 
 
 def test_a_failed_run_is_resumed(site: Site, live: Process, agents: Agents, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_failed_run_is_resumed(site: Site, live: Process, agents: Agents, tmp_
     until(lambda: agents.status("phoenix").status == "failed", 10, "the run has failed")
     path.touch()
     assert live.run("resume", "phoenix").stdout == f"phoenix: resumed run {result.id}.\n"
-    told = [json.loads(line) for line in live.run("tail", "phoenix", "--json").stdout.splitlines()]
-    assert {one["kind"] for one in told} >= {"checkpoint", "run"}
-    assert (told[-1]["kind"], told[-1]["status"], told[-1]["attempts"]) == ("run", "succeeded", 2)
+    output = [json.loads(line) for line in live.run("tail", "phoenix", "--json").stdout.splitlines()]
+    assert {one["kind"] for one in output} >= {"checkpoint", "run"}
+    assert (output[-1]["kind"], output[-1]["status"], output[-1]["attempts"]) == ("run", "succeeded", 2)
     assert stored_result(site.app, result.id, "SUCCESS") == "attempt 2"
 
 
@@ -74,7 +74,7 @@ def test_a_running_agent_is_cancelled_and_deleted(site: Site, live: Process, age
     assert "unwanted" not in list(agents.names())
 
 
-def test_a_fork_goes_on_by_itself(site: Site, live: Process, agents: Agents) -> None:
+def test_a_fork_continues_on_its_own(site: Site, live: Process, agents: Agents) -> None:
     remember.apply_async(("one",), agent_id="trunk").get(timeout=60)
     checkpoint = agents.history("trunk")[0].id
     assert live.run("fork", checkpoint, "--as", "branch").stdout == "branch\n"
@@ -85,13 +85,15 @@ def test_a_fork_goes_on_by_itself(site: Site, live: Process, agents: Agents) -> 
     assert re.search(rf"^{latest} +\d+ +end ", shown, re.MULTILINE)
 
 
-def test_a_broker_that_is_away_is_said_in_one_line(site: Site, live: Process, tmp_path: Path) -> None:
+def test_an_unavailable_broker_is_reported_in_one_line(
+    site: Site, live: Process, tmp_path: Path
+) -> None:
     result = needs_a_file.apply_async((str(tmp_path / "no"),), agent_id="cut off")
     with pytest.raises(FileNotFoundError):
         result.get(timeout=60)
     live.environment["CKPT_TEST_BROKER_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     live.environment["CKPT_TEST_CONF"] = json.dumps({"task_publish_retry_policy": {"max_retries": 0}})
-    told = live.run("resume", "cut off", code=69).stderr
-    assert "The broker or the result backend did not answer" in told
-    assert ".." not in told
-    assert len(told.splitlines()) == 1
+    output = live.run("resume", "cut off", code=69).stderr
+    assert "The broker or the result backend did not answer" in output
+    assert ".." not in output
+    assert len(output.splitlines()) == 1

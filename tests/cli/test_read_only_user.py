@@ -1,4 +1,4 @@
-"""Commands that only look, as a user of Redis who may only read: the rules are those of the page."""
+"""Reading commands, as a Redis user with the read-only rules from the docs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_ckpt import open_store
-from tests.support.cli import Commands, commands_for, tell
+from tests.support.cli import Commands, add_agent, commands_for
 from tests.support.servers.acl import as_user, documented_rules, forget_refusals, refusals
 from tests.support.servers.valkey import Valkey
 
@@ -21,7 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 @pytest.fixture(scope="module")
 def ids(server: Valkey) -> list[str]:
     with open_store(as_user(server, "worker"), key_prefix="research:") as store:
-        return tell(store)
+        return add_agent(store)
 
 
 @pytest.fixture
@@ -30,9 +30,7 @@ def reader(server: Valkey, ids: list[str]) -> Commands:
     return commands_for(as_user(server, "dashboard"), ckpt_key_prefix="research:")
 
 
-def test_a_dashboards_user_can_look_at_everything(
-    reader: Commands, server: Valkey, ids: list[str]
-) -> None:
+def test_a_read_only_user_can_read_everything(reader: Commands, server: Valkey, ids: list[str]) -> None:
     assert "user-42" in reader("list").output
     assert "Why is the sky blue?" in reader("show", "user-42").output
     assert "asked" in reader("diff", ids[0], ids[1], code=1).output
@@ -44,8 +42,6 @@ def test_a_dashboards_user_can_look_at_everything(
 @pytest.mark.parametrize(
     "command", [("delete", "user-42", "--yes"), ("prune", "user-42", "--keep", "1")]
 )
-def test_what_would_change_something_says_which_right_is_missing(
-    reader: Commands, command: tuple[str, ...]
-) -> None:
+def test_a_write_names_the_missing_permission(reader: Commands, command: tuple[str, ...]) -> None:
     line = reader.fails(*command, code=78)
     assert "User dashboard has no permissions to run the '" in line

@@ -1,4 +1,4 @@
-"""tail: when each thing happened, as far as the store knows."""
+"""The times that tail prints."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def minutes(count: int) -> datetime:
 
 
 def local(moment: datetime, layout: str = "%m-%d %H:%M:%S") -> str:
-    """A moment as a terminal of this machine shows it."""
+    """Return a time as tail prints it on this machine."""
     return moment.astimezone().strftime(layout)
 
 
-def times(told: list[Happening]) -> list[tuple[str, datetime | None]]:
-    return [(one.kind, one.at) for one in told]
+def times(output: list[Happening]) -> list[tuple[str, datetime | None]]:
+    return [(one.kind, one.at) for one in output]
 
 
-def test_tail_prints_when_a_checkpoint_was_taken_and_a_run_ended_not_when_it_looked(
+def test_tail_prints_the_time_of_the_event_not_of_the_check(
     commands: Commands,
 ) -> None:
     run = make_run("old", "r", created_at=minutes(1), ended_at=minutes(3), **ENDED)
@@ -49,17 +49,17 @@ def test_tail_prints_when_a_checkpoint_was_taken_and_a_run_ended_not_when_it_loo
     ]
 
 
-def test_what_happened_today_is_told_without_its_date(commands: Commands) -> None:
+def test_events_of_today_are_printed_without_a_date(commands: Commands) -> None:
     checkpoint = make_checkpoint("young")
     commands.store.save(checkpoint)
     [line] = commands("tail", "young", "-n", "0").stdout.splitlines()
-    # The day may end between the save and the look.
+    # The day may end between the save and the check.
     assert line.split("  ")[0] in {
         local(checkpoint.created_at, layout) for layout in ("%H:%M:%S", "%m-%d %H:%M:%S")
     }
 
 
-def test_what_the_store_has_no_time_for_has_none_if_it_was_there_before_tail_came(
+def test_an_event_without_a_stored_time_has_none_if_it_precedes_tail(
     commands: Commands,
 ) -> None:
     commands.store.add_run(make_run("busy", "r", status="failed", delivered=True, created_at=NOON))
@@ -77,7 +77,7 @@ def test_what_the_store_has_no_time_for_has_none_if_it_was_there_before_tail_cam
     assert json.loads(line)["at"] is None
 
 
-def test_what_the_store_has_no_time_for_gets_the_time_it_was_seen_while_tail_follows() -> None:
+def test_an_event_without_a_stored_time_gets_the_time_when_tail_saw_it() -> None:
     store, clock = MemoryCheckpointStore(), FakeClock(NOON)
     store.add_run(make_run("busy", "r", created_at=minutes(-5)))
     follower = Follower(store, "busy", 10, clock)
@@ -89,18 +89,18 @@ def test_what_the_store_has_no_time_for_gets_the_time_it_was_seen_while_tail_fol
     assert times(follower.look()) == [("step", minutes(1)), ("run", minutes(1))]
 
 
-def test_runs_that_ended_before_the_checkpoint_are_told_before_it() -> None:
+def test_runs_that_ended_before_a_checkpoint_are_printed_before_it() -> None:
     store = MemoryCheckpointStore()
     store.add_run(make_run("named", "first", created_at=NOON, ended_at=minutes(1), **ENDED))
     store.add_run(make_run("named", "second", created_at=NOON, ended_at=minutes(9), **ENDED))
     store.save(make_checkpoint("named", clock=FakeClock(minutes(8)), run_id="second"))
 
-    told = Follower(store, "named", 0).look()
+    output = Follower(store, "named", 0).look()
 
-    assert times(told) == [("run", minutes(1)), ("checkpoint", minutes(8)), ("run", minutes(9))]
+    assert times(output) == [("run", minutes(1)), ("checkpoint", minutes(8)), ("run", minutes(9))]
 
 
-def test_a_run_is_told_after_its_last_checkpoint_although_its_end_was_known_before() -> None:
+def test_a_run_that_ended_is_printed_after_its_last_checkpoint() -> None:
     store = MemoryCheckpointStore()
     store.add_run(make_run("agent", "r", created_at=NOON, ended_at=minutes(1), **ENDED))
     store.save(make_checkpoint("agent", clock=FakeClock(minutes(2)), run_id="r"))

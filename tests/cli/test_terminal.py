@@ -1,4 +1,4 @@
-"""``celery -A proj ckpt`` as a process: on a terminal, in a pipe, with a store that is away."""
+"""``celery -A proj ckpt`` as a process: on a terminal, in a pipe, with an unavailable store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from celery_ckpt import CheckpointStore, Conversation, Message
 from celery_ckpt.records import RunStatus
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 from celery_ckpt.transfer import export_agents
-from tests.support.cli import Process, commands_for, tell
+from tests.support.cli import Process, add_agent, commands_for
 from tests.support.servers.valkey import free_port
 from tests.support.wait import until
 
@@ -27,14 +27,14 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m[bold red]markup[/] :smile: \u202e\r\x08 e
 
 
 def plain(text: str) -> str:
-    """What a terminal shows: without colours, which are all that may be left."""
+    """Return what a terminal shows, without colours. No other escape may be left."""
     shown = ESCAPE.sub("", text)
     assert "\x1b" not in shown
     return shown
 
 
 def test_the_command_is_found_by_celery(process: Process, process_store: CheckpointStore) -> None:
-    tell(process_store)
+    add_agent(process_store)
     [titles, row] = process.run("list").stdout.splitlines()
     assert titles.startswith("AGENT ")
     assert row.startswith("user-42 ")
@@ -50,14 +50,14 @@ def test_the_command_is_found_by_celery(process: Process, process_store: Checkpo
     ],
     ids=str,
 )
-def test_a_stream_that_is_closed_outright_leads_nowhere(
+def test_a_closed_stream_is_treated_as_dev_null(
     process: Process,
     process_store: CheckpointStore,
     redirection: str,
     arguments: list[str],
     code: int,
 ) -> None:
-    tell(process_store)
+    add_agent(process_store)
     shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *process.command(*arguments)]
     ended = subprocess.run(shell, env=process.environment, capture_output=True, text=True, timeout=240)
     assert ended.returncode == code, ended.stderr
@@ -67,7 +67,7 @@ def test_a_stream_that_is_closed_outright_leads_nowhere(
 def test_on_a_terminal_there_are_tables_and_colours(
     process: Process, process_store: CheckpointStore
 ) -> None:
-    tell(process_store)
+    add_agent(process_store)
     code, shown = process.on_a_terminal("list")
     assert code == 0
     assert "\x1b[31mfailed" in shown
@@ -80,19 +80,19 @@ def test_on_a_terminal_there_are_tables_and_colours(
 def test_on_a_terminal_a_table_keeps_to_its_width(
     process: Process, process_store: CheckpointStore
 ) -> None:
-    tell(process_store, "a-rather-long-name-of-an-agent-that-somebody-may-want-to-copy")
+    add_agent(process_store, "a-rather-long-name-of-an-agent-that-users-may-want-to-copy")
     code, shown = process.on_a_terminal("list", columns=60)
     assert code == 0
     lines = plain(shown).splitlines()
     assert max(map(len, lines)) <= 60
     parts = [line.split(" ")[0] for line in lines[2:]]
-    assert "".join(parts) == "a-rather-long-name-of-an-agent-that-somebody-may-want-to-copy"
+    assert "".join(parts) == "a-rather-long-name-of-an-agent-that-users-may-want-to-copy"
 
 
-def test_on_a_narrow_terminal_columns_are_left_out_and_not_squeezed(
+def test_a_narrow_terminal_omits_columns_instead_of_squeezing_them(
     process: Process, process_store: CheckpointStore
 ) -> None:
-    tell(process_store)
+    add_agent(process_store)
     code, shown = process.on_a_terminal("list", columns=40)
     assert code == 0
     title, _, row = plain(shown).splitlines()
@@ -100,11 +100,11 @@ def test_on_a_narrow_terminal_columns_are_left_out_and_not_squeezed(
     assert row.split() == ["user-42", "failed", "3", "3"]
 
 
-def test_names_to_be_copied_stay_on_one_line_and_the_last_columns_make_room(
+def test_the_last_columns_are_omitted_to_keep_names_on_one_line(
     process: Process, process_store: CheckpointStore
 ) -> None:
     name = "571e3433-f94c-4cbf-876a-c31d17dc9276"
-    ids = tell(process_store, name, status=RunStatus.SUCCEEDED)
+    ids = add_agent(process_store, name, status=RunStatus.SUCCEEDED)
     process.run("pin", ids[1])
 
     _, listed = process.on_a_terminal("list", columns=80)
@@ -117,32 +117,32 @@ def test_names_to_be_copied_stay_on_one_line_and_the_last_columns_make_room(
     assert second.split()[2] == "pinned"
 
 
-def test_what_a_command_says_does_not_run_into_its_progress_bar(
+def test_output_and_progress_bar_do_not_share_a_line(
     process: Process, process_store: CheckpointStore, tmp_path: Path
 ) -> None:
     for name in ("one", "two", "three"):
-        tell(process_store, name)
+        add_agent(process_store, name)
     exported = str(tmp_path / "agents.jsonl")
     process.run("export", "-o", exported)
     code, shown = process.on_a_terminal("--store", f"sqlite:///{tmp_path}/other.db", "import", exported)
     assert code == 0
     assert "importing bytes" in shown
-    # What was on the line has been erased.
+    # The line of the bar has been erased.
     lines = re.findall(r"([^\n]*?)(?:one|two|three): 3 checkpoints, 1 run\n", shown)
     assert [before.endswith("\x1b[2K") for before in lines] == [True, True, True]
 
 
-def test_an_export_to_a_terminal_has_no_progress_bar_among_its_lines(
+def test_an_export_to_a_terminal_shows_no_progress_bar(
     process: Process, process_store: CheckpointStore, tmp_path: Path
 ) -> None:
-    tell(process_store)
+    add_agent(process_store)
     code, shown = process.on_a_terminal("export")
     assert (code, shown) == (0, process.run("export").stdout)
     _, shown = process.on_a_terminal("export", "-o", str(tmp_path / "agents.jsonl"))
     assert "exporting" in shown
 
 
-def test_what_a_message_holds_does_nothing_to_a_terminal(
+def test_a_message_cannot_control_the_terminal(
     process: Process, process_store: CheckpointStore
 ) -> None:
     conversation = Conversation(messages=[Message.user(EVIL), {"type": EVIL, EVIL: EVIL}])
@@ -175,7 +175,7 @@ VILE = f"Grüße {EVIL} \x7f \x9d0;owned\x9c \u2028 \u2066 \U000e0041"
 
 
 def spoilt(store: CheckpointStore, tmp_path: Path) -> None:
-    """An agent that has harmful characters wherever somebody can put them."""
+    """Make an agent with control characters wherever stored data can contain them."""
     store.add_run(make_run(VILE, VILE, task=VILE, error=VILE, status="failed", delivered=True))
     store.record_step(make_step(VILE, VILE, VILE, name=VILE, value={VILE: VILE}))
     for checkpoint_id in (VILE, f"{VILE} 2"):
@@ -215,7 +215,7 @@ def spoilt(store: CheckpointStore, tmp_path: Path) -> None:
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )
-def test_no_command_passes_on_what_a_terminal_obeys(
+def test_no_command_prints_control_characters(
     process: Process, process_store: CheckpointStore, tmp_path: Path, arguments: list[str], code: int
 ) -> None:
     spoilt(process_store, tmp_path)
@@ -233,7 +233,7 @@ def test_no_command_passes_on_what_a_terminal_obeys(
     assert [hex(ord(found[0])) for found in OBEYED.findall(shown)] == []
 
 
-def test_an_export_to_a_terminal_is_still_json_and_one_to_a_file_is_left_as_it_is(
+def test_an_export_is_escaped_for_a_terminal_and_unchanged_in_a_file(
     process: Process, process_store: CheckpointStore, tmp_path: Path
 ) -> None:
     spoilt(process_store, tmp_path)
@@ -248,23 +248,23 @@ def test_an_export_to_a_terminal_is_still_json_and_one_to_a_file_is_left_as_it_i
     assert process.run("export").stdout.encode() == whole
     process.run("export", "-o", str(tmp_path / "again"))
     assert (tmp_path / "again").read_bytes() == whole
-    assert "\x9b".encode() in whole  # so that there is something to escape
+    assert "\x9b".encode() in whole  # there is something to escape
 
 
-def test_what_is_longer_than_the_terminal_goes_to_a_pager(
+def test_output_longer_than_the_terminal_uses_a_pager(
     process: Process, process_store: CheckpointStore
 ) -> None:
-    tell(process_store, iterations=20)
+    add_agent(process_store, iterations=20)
     process.environment["PAGER"] = f"{sys.executable} -c 'print(\"paged\")'"
     assert plain(process.on_a_terminal("show", "user-42", lines=20)[1]) == "paged\n"
     assert "paged" not in process.on_a_terminal("show", "user-42", "--no-pager", lines=20)[1]
 
 
 @pytest.mark.parametrize("command", ["show", "export"])
-def test_a_reader_that_goes_away_is_no_drama(
+def test_a_closed_pipe_ends_the_command_quietly(
     process: Process, process_store: CheckpointStore, command: str
 ) -> None:
-    # More than a pipe holds.
+    # More than fits into a pipe.
     conversation = Conversation(messages=[Message.user("x" * 900) for _ in range(200)])
     process_store.save(make_checkpoint("long", conversation))
     names = {"show": ["long", "--all"], "export": []}
@@ -272,41 +272,43 @@ def test_a_reader_that_goes_away_is_no_drama(
     os.close(reader)
     with process.start(command, *names[command], stdout=writer) as running:
         os.close(writer)
-        _, told = running.communicate(timeout=240)
-    assert (running.returncode, told) == (141, "")
+        _, output = running.communicate(timeout=240)
+    assert (running.returncode, output) == (141, "")
 
 
 @pytest.mark.parametrize("command", ["list", "export"])
-def test_a_disk_without_room_for_the_output_is_said_in_one_line(
+def test_a_full_disk_is_reported_in_one_line(
     process: Process, process_store: CheckpointStore, command: str
 ) -> None:
-    tell(process_store)
+    add_agent(process_store)
     with Path("/dev/full").open("wb") as full, process.start(command, stdout=full) as running:
-        _, told = running.communicate(timeout=240)
+        _, output = running.communicate(timeout=240)
     assert running.returncode == 1
-    assert told == "Error: Cannot write the output: No space left on device.\n"
+    assert output == "Error: Cannot write the output: No space left on device.\n"
 
 
-def test_a_store_that_is_away_is_said_in_one_line(process: Process) -> None:
-    # An option of the command line can be given by the environment, as all of Celery's can.
+def test_an_unavailable_store_is_reported_in_one_line(process: Process) -> None:
+    # Like all options of Celery, this one can be set in the environment.
     process.environment["CELERY_CKPT_STORE"] = f"redis://127.0.0.1:{free_port()}/0"
-    told = process.run("list", code=69).stderr
-    assert len(told.splitlines()) == 1
-    assert "did not answer" in told
+    output = process.run("list", code=69).stderr
+    assert len(output.splitlines()) == 1
+    assert "did not answer" in output
 
 
 def test_an_interrupted_command_ends_quietly(process: Process, process_store: CheckpointStore) -> None:
-    tell(process_store, status="running", delivered=False)
+    add_agent(process_store, status="running", delivered=False)
     with process.start("tail", "user-42") as running:
         assert running.stdout is not None
-        until(lambda: "running" in running.stdout.readline(), 20, "tail has told how it stands")
+        until(lambda: "running" in running.stdout.readline(), 20, "tail has printed the status")
         running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=240)
-    assert (running.returncode, told.strip()) == (130, "")
+        _, output = running.communicate(timeout=240)
+    assert (running.returncode, output.strip()) == (130, "")
 
 
-def test_deleting_asks_on_a_terminal(process: Process, process_store: CheckpointStore) -> None:
-    tell(process_store)
+def test_delete_asks_for_confirmation_on_a_terminal(
+    process: Process, process_store: CheckpointStore
+) -> None:
+    add_agent(process_store)
     code, shown = process.on_a_terminal("delete", "user-42", answer=b"n\n")
     assert "Permanently delete user-42, with 3 checkpoints?" in shown
     assert code == 130
@@ -317,7 +319,7 @@ def test_the_shell_completes_the_names_of_agents(
     process: Process, process_store: CheckpointStore
 ) -> None:
     for name in ("user-1", "user-2", "other"):
-        tell(process_store, name)
+        add_agent(process_store, name)
     words = "celery -A proj ckpt show us"
     environment = {**process.environment, "_CELERY_COMPLETE": "bash_complete"}
     environment |= {"COMP_WORDS": words, "COMP_CWORD": "5"}

@@ -1,4 +1,4 @@
-"""Texts from elsewhere do nothing to a terminal."""
+"""Stored text cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANYTHING = st.text(st.characters() | st.sampled_from(sorted(HARMFUL)))
 
 
 @given(ANYTHING, st.integers(10, 50))
-def test_nothing_harmful_is_left(text: str, limit: int) -> None:
+def test_no_control_characters_are_left(text: str, limit: int) -> None:
     for made in (visible(text), one_line(text), one_line(text, limit), excerpt(text, limit)):
         assert not set(made) & HARMFUL
         made.encode()
@@ -46,7 +46,7 @@ def test_json_is_printable_and_exact(text: str) -> None:
 
 
 @given(ANYTHING)
-def test_a_line_of_json_is_made_harmless_and_says_the_same(text: str) -> None:
+def test_a_line_of_json_is_escaped_and_means_the_same(text: str) -> None:
     line = json.dumps({"text": text.encode(errors="ignore").decode()}, ensure_ascii=False)
     made = visible_json(f"{line}\n".encode()).decode()
     assert not set(made[:-1]) & HARMFUL
@@ -54,7 +54,7 @@ def test_a_line_of_json_is_made_harmless_and_says_the_same(text: str) -> None:
     assert json.loads(made) == json.loads(line)
 
 
-def test_harmless_text_is_left_as_it_is() -> None:
+def test_harmless_text_is_unchanged() -> None:
     text = "Grüße, 世界 👩‍🚀\n  indented"
     assert visible(text) == text
     assert visible("a\tb\r\nc") == "a    b\nc"
@@ -67,7 +67,7 @@ def test_a_long_text_is_shown_by_its_beginning_and_its_end() -> None:
     assert excerpt("short", 200) == "short"
 
 
-def test_a_text_that_is_a_little_too_long_is_not_cut_for_that() -> None:
+def test_a_text_that_is_only_a_little_too_long_is_not_cut() -> None:
     assert excerpt("a" * 250, 200) == "a" * 250
     assert "51 characters omitted" in excerpt("a" * 251, 200)
 

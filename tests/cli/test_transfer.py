@@ -1,4 +1,4 @@
-"""export and import: agents between stores, exactly; damaged files are refused, by the line."""
+"""export and import copy agents exactly, and refuse damaged files by line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from celery_ckpt.testing.contract.fixtures import settled
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 from celery_ckpt.transfer import export_agents, import_agents, sections
 from celery_ckpt.transfer.format import Sealer
-from tests.support.cli import Commands, commands_for, tell
+from tests.support.cli import Commands, add_agent, commands_for
 
 PROVIDERS = json.loads((Path(__file__).parents[1] / "support/provider_messages.json").read_text())
 
@@ -46,7 +46,7 @@ def imported(store: CheckpointStore, lines: list[bytes]) -> list[tuple[str, int,
 
 
 def everything(store: CheckpointStore) -> dict[str, object]:
-    """All that a store holds, to be compared."""
+    """Return everything in a store, for comparison."""
     return {
         agent_id: (
             [checkpoint.to_bytes() for checkpoint in store.list(agent_id)],
@@ -59,11 +59,11 @@ def everything(store: CheckpointStore) -> dict[str, object]:
 
 
 def fill(store: CheckpointStore) -> None:
-    """Agents of all sorts: growing, compacted in an iteration, of any provider, without runs."""
-    _, second, *_ = tell(store, "growing", iterations=5)
+    """Make agents of all kinds: growing, compacted, of any provider, without runs."""
+    _, second, *_ = add_agent(store, "growing", iterations=5)
     store.pin(second, "before the change")
     envelope = {"headers": {"task": "tests.agent", "id": "run-of-waiting"}, "a": [1, None]}
-    tell(store, "waiting", iterations=0, status="queued", delivered=False, envelope=envelope)
+    add_agent(store, "waiting", iterations=0, status="queued", delivered=False, envelope=envelope)
     conversation = Conversation(777, PROVIDERS.values())
     store.save(make_checkpoint("providers \x1b ü", conversation, state={"π": [1.5, True, 10**30]}))
     entered = conversation.copy()
@@ -98,28 +98,28 @@ def test_importing_twice_changes_nothing(any_store: CheckpointStore) -> None:
     assert everything(any_store) == before
 
 
-def test_an_import_that_was_cut_short_is_said_and_can_be_completed(any_store: CheckpointStore) -> None:
+def test_an_interrupted_import_is_reported_and_can_be_completed(any_store: CheckpointStore) -> None:
     original = MemoryCheckpointStore()
-    tell(original, iterations=6)
+    add_agent(original, iterations=6)
     lines = exported(original)
     faulty = FaultyStore(any_store, Fault(at=5))  # the lease, then three checkpoints
-    told = []
+    output = []
     with pytest.raises(StoreUnavailable):
-        told.extend(import_agents(faulty, lines))  # those that were told before stay
-    assert [(one.checkpoints, one.runs, one.in_part) for one in told] == [(3, 0, True)]
+        output.extend(import_agents(faulty, lines))  # results before the error are kept
+    assert [(one.checkpoints, one.runs, one.in_part) for one in output] == [(3, 0, True)]
     assert imported(any_store, lines) == [("user-42", 3, 1)]
     assert everything(any_store) == everything(original)
 
 
 @pytest.mark.parametrize("pruned_or_gone_on", ["pruned", "gone on", "another"])
-def test_an_agent_with_another_history_is_refused_and_not_touched(
+def test_an_agent_with_a_different_history_is_refused_and_unchanged(
     any_store: CheckpointStore, pruned_or_gone_on: str
 ) -> None:
     original = MemoryCheckpointStore()
-    tell(original, iterations=4)
+    add_agent(original, iterations=4)
     lines = exported(original)
     if pruned_or_gone_on == "another":
-        tell(any_store, iterations=4)
+        add_agent(any_store, iterations=4)
     else:
         imported(any_store, lines)
         any_store.prune("user-42", 2)
@@ -132,9 +132,9 @@ def test_an_agent_with_another_history_is_refused_and_not_touched(
     assert everything(any_store) == before
 
 
-def test_an_agent_that_has_only_gone_on_is_left_as_it_is(any_store: CheckpointStore) -> None:
+def test_an_agent_that_has_continued_since_the_export_is_unchanged(any_store: CheckpointStore) -> None:
     original = MemoryCheckpointStore()
-    tell(original)
+    add_agent(original)
     lines = exported(original)
     imported(any_store, lines)
     any_store.save(make_checkpoint("user-42", iteration=9))
@@ -142,7 +142,7 @@ def test_an_agent_that_has_only_gone_on_is_left_as_it_is(any_store: CheckpointSt
     assert any_store.history("user-42")[0].iteration == 9
 
 
-def test_the_same_id_with_another_content_is_refused() -> None:
+def test_an_existing_id_with_different_content_is_refused() -> None:
     original, other = MemoryCheckpointStore(), MemoryCheckpointStore()
     checkpoint = make_checkpoint()
     original.save(checkpoint)
@@ -153,7 +153,7 @@ def test_the_same_id_with_another_content_is_refused() -> None:
     assert "Delete the agent there first, or import into another store" in str(refused.error)
 
 
-def test_a_thousand_checkpoints_cost_their_messages_once(tmp_path: Path) -> None:
+def test_an_export_contains_each_message_once(tmp_path: Path) -> None:
     original, conversation = MemoryCheckpointStore(), Conversation()
     for number in range(1, 1001):
         conversation.append(Message.assistant(f"{number} {'x' * 2000}"))
@@ -166,10 +166,10 @@ def test_a_thousand_checkpoints_cost_their_messages_once(tmp_path: Path) -> None
         assert imported(copy, lines) == [("long", 0, 0)]
 
 
-def test_a_changed_byte_is_refused_with_the_number_of_its_line() -> None:
+def test_a_changed_byte_is_refused_and_its_line_is_named() -> None:
     original = MemoryCheckpointStore()
-    tell(original, "first")
-    tell(original, "second")
+    add_agent(original, "first")
+    add_agent(original, "second")
     lines = exported(original)
     second = next(number for number, line in enumerate(lines) if b'"agent_id":"second"' in line)
     for number, line in enumerate(lines):
@@ -177,16 +177,16 @@ def test_a_changed_byte_is_refused_with_the_number_of_its_line() -> None:
             damaged = lines.copy()
             damaged[number] = line[:at] + (b"#" if line[at : at + 1] != b"#" else b"!") + line[at + 1 :]
             store = MemoryCheckpointStore()
-            with pytest.raises(NotAnExport, match=f"Line {number + 1} ") as told:
+            with pytest.raises(NotAnExport, match=f"Line {number + 1} ") as output:
                 list(import_agents(store, damaged))
-            assert told.value.line == number + 1
+            assert output.value.line == number + 1
             whole = ["first", "second"] if line is lines[-1] else ["first"] if number >= second else []
             assert list(store.agents()) == whole
 
 
 def test_a_lost_repeated_or_moved_line_is_refused() -> None:
     original = MemoryCheckpointStore()
-    tell(original)
+    add_agent(original)
     lines = exported(original)
     for number in range(len(lines) - 1):
         for changed in (
@@ -201,7 +201,7 @@ def test_a_lost_repeated_or_moved_line_is_refused() -> None:
 
 
 def forged(*described: tuple[str, dict[str, object]]) -> list[bytes]:
-    """Lines with the right sums and whatever content."""
+    """Return lines with valid checksums and any content."""
     sealer = Sealer()
     return [sealer.line(kind, **fields) for kind, fields in (("export", {"format": 1}), *described)]
 
@@ -250,9 +250,9 @@ def test_forged_lines_are_refused_and_nothing_is_written(
     counts = {"messages": 1, "checkpoints": 1, "steps": 0, "runs": 0}
     whole = [*described, ("end", {"agent_id": "a", **counts}), ("finished", {"agents": 1})]
     store = MemoryCheckpointStore()
-    with pytest.raises(NotAnExport) as told:
+    with pytest.raises(NotAnExport) as output:
         list(import_agents(store, forged(*whole)))
-    assert told.value.line == line
+    assert output.value.line == line
     assert list(store.agents()) == []
 
 
@@ -262,23 +262,23 @@ def test_forged_lines_are_refused_and_nothing_is_written(
         ({"task": "proj.wipe", "id": "r"}, ["'proj.agent'", "'proj.wipe'"]),
         ({"task": "proj.agent", "id": "other"}, ["'r'", "'other'"]),
         ({"task": "proj.agent", "id": "r", AGENT_HEADER: "victim"}, ["'a'", "'victim'"]),
-        # A message of Celery's first protocol names its task in its body.
+        # A message of Celery's protocol 1 has its task name in the body.
         ({}, ["'proj.agent'", "None"]),
         (None, ["'proj.agent'", "None"]),
     ],
     ids=["task", "id", "agent", "neither", "no headers"],
 )
-def test_a_run_with_the_message_of_another_one_is_refused_and_nothing_is_written(
+def test_a_run_with_a_message_of_another_run_is_refused(
     headers: dict[str, str] | None, both: list[str]
 ) -> None:
     fields = {"run_id": "r", "task": "proj.agent", "created_at": "2026-01-01T00:00:00Z"}
     run = ("run", {**fields, "envelope": {"headers": headers, "text": "[]"}})
     end = ("end", {"agent_id": "a", "messages": 0, "checkpoints": 0, "steps": 0, "runs": 1})
     store = MemoryCheckpointStore()
-    with pytest.raises(NotAnExport) as told:
+    with pytest.raises(NotAnExport) as output:
         list(import_agents(store, forged(AGENT, run, end, ("finished", {"agents": 1}))))
-    assert all(name in str(told.value) for name in both), told.value
-    assert (told.value.line, list(store.agents())) == (3, [])
+    assert all(name in str(output.value) for name in both), output.value
+    assert (output.value.line, list(store.agents())) == (3, [])
 
 
 def test_runs_that_were_sent_are_imported_with_their_messages(commands: Commands) -> None:
@@ -308,12 +308,12 @@ def test_an_export_of_a_newer_version_is_refused() -> None:
 def test_the_commands_move_agents_from_one_store_to_another(
     commands: Commands, any_store: CheckpointStore, tmp_path: Path
 ) -> None:
-    tell(commands.store, "one")
-    tell(commands.store, "two", status="running", delivered=False)
+    add_agent(commands.store, "one")
+    add_agent(commands.store, "two", status="running", delivered=False)
     file, other = tmp_path / "agents.jsonl", commands_for(any_store)
 
-    told = commands("export", "-o", str(file)).stderr
-    assert told.startswith("Exported 2 agents, ")
+    output = commands("export", "-o", str(file)).stderr
+    assert output.startswith("Exported 2 agents, ")
     assert file.stat().st_mode & 0o777 == 0o600
     assert commands("export").stdout_bytes == file.read_bytes()
     assert other("import", str(file)).stdout.splitlines() == [
@@ -334,7 +334,7 @@ def test_the_commands_move_agents_from_one_store_to_another(
 
 
 def test_the_commands_name_the_line_of_a_damaged_file(commands: Commands, tmp_path: Path) -> None:
-    tell(commands.store)
+    add_agent(commands.store)
     file, other = tmp_path / "agents.jsonl", commands_for(MemoryCheckpointStore())
     commands("export", "user-42", "-o", str(file))
     file.write_bytes(file.read_bytes().replace(b"result 2", b"result 7"))
@@ -346,33 +346,33 @@ def test_the_commands_name_the_line_of_a_damaged_file(commands: Commands, tmp_pa
     assert "does not exist" not in other("import", str(tmp_path / "no"), code=2).stdout
 
 
-def test_the_command_says_that_an_agent_is_there_in_part(commands: Commands, tmp_path: Path) -> None:
-    tell(commands.store)
+def test_the_command_reports_a_partly_imported_agent(commands: Commands, tmp_path: Path) -> None:
+    add_agent(commands.store)
     commands("export", "-o", str(tmp_path / "file"))
     other, whole = commands_for(MemoryCheckpointStore()), MemoryCheckpointStore()
     AppContext.of(other.app).store = FaultyStore(whole, Fault(at=3))
-    told = other("import", str(tmp_path / "file"), code=69).stderr
-    assert "Error: Agent 'user-42' was imported only in part (1 checkpoint): " in told
+    output = other("import", str(tmp_path / "file"), code=69).stderr
+    assert "Error: Agent 'user-42' was imported only in part (1 checkpoint): " in output
     assert len(whole.history("user-42")) == 1
 
 
-def test_an_agent_with_another_history_is_refused_by_the_command(
+def test_the_command_refuses_an_agent_with_a_different_history(
     commands: Commands, tmp_path: Path
 ) -> None:
-    tell(commands.store)
+    add_agent(commands.store)
     commands("export", "-o", str(tmp_path / "file"))
     other = commands_for(MemoryCheckpointStore())
-    tell(other.store)
+    add_agent(other.store)
     line = other.fails("import", str(tmp_path / "file"), code=1)
     assert "Agent 'user-42' already has a different history in this store" in line
     assert "Delete the agent there first, or import into another store" in line
 
-    # What it advises works.
+    # The advice in the error works.
     other("delete", "user-42", "--yes")
     assert other("import", str(tmp_path / "file")).stdout == "user-42: 3 checkpoints, 1 run\n"
 
 
-def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
+def test_runs_that_the_store_has_deleted_are_not_imported_after_newer_ones(
     commands: Commands, tmp_path: Path
 ) -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -387,34 +387,32 @@ def test_runs_that_the_store_has_forgotten_are_not_put_behind_those_it_has(
     assert [run.run_id for run in commands.store.runs("user-7")] == ["last"]
 
 
-def test_a_file_that_cannot_be_written_is_an_error_in_one_line(
-    commands: Commands, tmp_path: Path
-) -> None:
+def test_an_unwritable_file_is_reported_in_one_line(commands: Commands, tmp_path: Path) -> None:
     assert "Cannot write" in commands.fails("export", "-o", str(tmp_path / "no/file"), code=1)
 
 
 def test_an_export_is_written_to_a_link_and_does_not_replace_it(
     commands: Commands, tmp_path: Path
 ) -> None:
-    # As /dev/stdout is one; a device is no regular file either.
+    # /dev/stdout is a link. A device is not a regular file either.
     (tmp_path / "link").symlink_to("behind it")
     commands("export", "-o", str(tmp_path / "link"))
     assert (tmp_path / "link").is_symlink()
     assert b'"finished"' in (tmp_path / "behind it").read_bytes()
 
 
-def test_what_cannot_be_read_stops_an_export_unless_it_may_be_skipped(tmp_path: Path) -> None:
+def test_damage_stops_an_export_unless_it_is_skipped(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with open_store(url) as store:
-        ids = tell(store)
+        ids = add_agent(store)
         store.add_run(make_run("other"))
         commands = commands_for(store)
         with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
             connection.execute("UPDATE ckpt_saves SET record = x'00' WHERE id = ?", [ids[1]])
         assert ids[1] in commands.fails("export", "-o", str(tmp_path / "file"), code=65)
         assert not (tmp_path / "file").exists()
-        told = commands("export", "--skip-damaged", "-o", str(tmp_path / "file"), code=65).stderr
-    assert ids[1] in told
+        output = commands("export", "--skip-damaged", "-o", str(tmp_path / "file"), code=65).stderr
+    assert ids[1] in output
     other = MemoryCheckpointStore()
     with (tmp_path / "file").open("rb") as file:
         list(import_agents(other, file))

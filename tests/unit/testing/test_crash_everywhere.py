@@ -1,4 +1,4 @@
-"""The kit's ``crash_everywhere``, on agents that work rightly and on agents that do not."""
+"""``crash_everywhere`` on correct and on incorrect agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app.conf.ckpt_store_url = "memory://"
 LEASE_LOST = LeaseLost(agent_id="a", token=1)
 AWAY = StoreUnavailable(where="there", reason="gone")
 STRATEGIES = (AfterToolCall(), AfterLlmResponse(), EveryN(1), EveryN(2), Never())
-#: An async body is told and saved by the same code: the extremes are enough.
+#: The same code saves an async body, so the extremes are enough.
 CASES = [("sync", one) for one in STRATEGIES] + [("async", EveryN(1)), ("async", Never())]
 
 
@@ -46,7 +46,7 @@ def begin(run: AgentRun) -> None:
         run.conversation.append(Message.user("go"))
 
 
-def turn_over(run: AgentRun, results: list[dict[str, int]]) -> None:
+def end_iteration(run: AgentRun, results: list[dict[str, int]]) -> None:
     run.state["sum"] = run.state.get("sum", 0) + sum(result["square"] for result in results)
     if run.iteration == 2:  # a compaction
         kept = run.conversation.messages
@@ -54,26 +54,26 @@ def turn_over(run: AgentRun, results: list[dict[str, int]]) -> None:
 
 
 @agent_task(app=app)
-def sync_agent(run: AgentRun, turns: int) -> list[Any]:
+def sync_agent(run: AgentRun, count: int) -> list[Any]:
     begin(run)
     seed = run.step("seed", lambda: 7)
-    for _ in run.iterations(limit=turns):
+    for _ in run.iterations(limit=count):
         reply = run.llm(model, run)
         with ThreadPoolExecutor(3) as pool:
             results = list(pool.map(lambda call: run.tool(call, tool), reply.tool_calls))
-        turn_over(run, results)
+        end_iteration(run, results)
     last = run.step("after", lambda total: total + seed, run.state["sum"])
     return [last, len(run.conversation)]
 
 
 @agent_task(app=app)
-async def async_agent(run: AgentRun, turns: int) -> list[Any]:
+async def async_agent(run: AgentRun, count: int) -> list[Any]:
     begin(run)
     seed = await run.step("seed", lambda: 7)
-    async for _ in run.iterations(limit=turns):
+    async for _ in run.iterations(limit=count):
         reply = await run.llm(model, run)
         results = await asyncio.gather(*(run.tool(call, tool) for call in reply.tool_calls))
-        turn_over(run, results)
+        end_iteration(run, results)
     last = await run.step("after", lambda total: total + seed, run.state["sum"])
     return [last, len(run.conversation)]
 
@@ -82,28 +82,28 @@ async def async_agent(run: AgentRun, turns: int) -> list[Any]:
 def test_an_agent_killed_at_any_write_ends_the_same(kind, strategy, monkeypatch) -> None:
     task = {"sync": sync_agent, "async": async_agent}[kind]
     monkeypatch.setattr(type(task._get_current_object()), "strategy", strategy)
-    # Killed at twice as many places it takes four times as long: a third turn, after the compaction,
-    # for one strategy.
-    turns = 3 if strategy == EveryN(1) else 2
+    # Twice as many places take four times as long: a third iteration, after the compaction, only for
+    # one strategy.
+    count = 3 if strategy == EveryN(1) else 2
 
-    report = crash_everywhere(task, (turns,))
+    report = crash_everywhere(task, (count,))
 
-    assert report.result == [5 * turns + 7, 6 + 4 * (turns - 2)]
-    # A step before the loop, four a turn, one after it, and the start and the end.
-    assert report.writes >= 1 + turns * 4 + 1 + 2
+    assert report.result == [5 * count + 7, 6 + 4 * (count - 2)]
+    # A step before the loop, four in each iteration, one after it, and the start and the end.
+    assert report.writes >= 1 + count * 4 + 1 + 2
     assert report.kills == 2 * report.writes
 
 
 @agent_task(app=app, strategy=EveryN(1))
 def forgetful(run: AgentRun) -> int:
-    """Keeps what crosses iterations in a variable instead of the state."""
+    """Accumulate in a variable instead of in the state."""
     total = 0
     for iteration in run.iterations(limit=3):
         total += run.step("count", int, iteration)
     return total
 
 
-def test_an_agent_that_keeps_its_state_elsewhere_is_found_out() -> None:
+def test_an_agent_that_keeps_its_state_elsewhere_is_detected() -> None:
     with pytest.raises(AssertionError) as caught:
         crash_everywhere(forgetful)
     assert str(caught.value) == (
@@ -113,15 +113,15 @@ def test_an_agent_that_keeps_its_state_elsewhere_is_found_out() -> None:
 
 @agent_task(app=app, strategy=EveryN(1))
 def noting(run: AgentRun) -> None:
-    """Says something in one checkpoint, and something else in all that follow."""
+    """Add one value to the metadata of one checkpoint, and another to all later ones."""
     for iteration in run.iterations(limit=3):
         run.metadata["turns"] = str(int(run.metadata.get("turns", 0)) + (iteration != 2))
         run.step("count", int, iteration)
         if iteration == 2:
-            run.checkpoint(note="half way", turns="many", pin="before-deploy")
+            run.checkpoint(note="half way", count="many", pin="before-deploy")
 
 
-def test_what_was_said_in_one_checkpoint_is_not_said_in_later_ones() -> None:
+def test_metadata_of_one_checkpoint_is_not_in_later_ones() -> None:
     assert crash_everywhere(noting).kills > 10
 
 
@@ -131,14 +131,14 @@ def boasting(run: AgentRun) -> None:
     run.step("count", int, 1)
 
 
-def test_an_agent_whose_metadata_depend_on_its_attempts_is_found_out() -> None:
+def test_an_agent_whose_metadata_depends_on_its_attempts_is_detected() -> None:
     with pytest.raises(AssertionError, match=r"the metadata is \{'attempts': '2'\} instead of"):
         crash_everywhere(boasting)
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are dropped soon: an agent of many turns is killed at many places."""
+    """Drop steps early, so that an agent with few iterations is enough."""
     monkeypatch.setattr(attempt, "_DROP_STEPS_EVERY", 6)
 
 
@@ -148,10 +148,10 @@ def counted(n: int) -> int:
 
 
 @agent_task(app=app, strategy=AfterLlmResponse())
-def long(run: AgentRun, turns: int) -> int:
-    """Has so many turns that the steps of the first ones are dropped while it runs, amid a turn."""
+def long(run: AgentRun, count: int) -> int:
+    """Run for so many iterations that early steps are dropped in the middle of one."""
     seed = run.step("seed", counted, 0)
-    for iteration in run.iterations(limit=turns):
+    for iteration in run.iterations(limit=count):
         number = run.step("count", counted, iteration)
         run.llm(model, run)
         run.state["sum"] = run.state.get("sum", seed) + number
@@ -159,17 +159,17 @@ def long(run: AgentRun, turns: int) -> int:
 
 
 @pytest.mark.usefixtures("soon")
-def test_an_agent_whose_first_steps_are_dropped_meanwhile_ends_the_same() -> None:
+def test_an_agent_whose_first_steps_are_dropped_while_it_runs_ends_the_same() -> None:
     CALLS.clear()
 
     report = crash_everywhere(long, (8,))
 
     assert report.result == sum(range(9))
-    # Beside two steps and a checkpoint a turn, the step before them, the start and the end: the steps
-    # were dropped once.
+    # Two steps and a checkpoint in each iteration, the step before them, the start and the end, and
+    # one write that drops steps.
     assert report.writes == 3 * 8 + 3 + 1
-    # Nothing was dropped that is still needed: each is called once a life, and once more by the one
-    # that was killed before it was recorded.
+    # No step was dropped that is still needed: each call is made once in each simulated run, and once
+    # more in the run that was killed before the call was recorded.
     assert set(CALLS.values()) == {1 + report.kills + report.hand_offs + 1}
 
 
@@ -188,7 +188,7 @@ def test_dropping_steps_never_fails_in_the_body(error: StoreError, outcome: Any,
 
 
 def test_an_agent_without_checkpoints_is_not_handed_off_after_some_iterations(monkeypatch) -> None:
-    """It would begin anew each time, for ever."""
+    """It would start over each time, and never end."""
     monkeypatch.setitem(app.conf, "ckpt_iterations_per_task", 1)
     monkeypatch.setattr(sync_agent, "strategy", Never())
     assert crash_everywhere(sync_agent, (2,)).result == [17, 6]
@@ -199,7 +199,7 @@ def test_an_agent_without_checkpoints_is_not_handed_off_after_some_iterations(mo
 
 @agent_task(app=app, strategy=EveryN(1))
 async def grouping(run: AgentRun) -> int:
-    """Makes its calls in a task group, which wraps what kills it."""
+    """Call in a task group, which wraps the exception that kills it."""
     async for _ in run.iterations(limit=2):
         reply = await run.llm(model, run)
         async with asyncio.TaskGroup() as group:
@@ -214,14 +214,14 @@ def test_kills_and_hand_offs_are_not_logged(task, args, caplog) -> None:
 
     assert report.kills == 2 * report.writes
     assert report.hand_offs >= report.calls
-    # Other tests' receivers of signals, in this process, may log what they like.
+    # Signal receivers of other tests in this process may log anything.
     own = [record for record in caplog.records if record.name.startswith("celery_ckpt")]
     assert [record.getMessage() for record in own if record.levelname != "INFO"] == []
 
 
 @agent_task(app=app, strategy=EveryN(1))
 def unlucky(run: AgentRun) -> str:
-    """Needs a variable that only the first attempt has."""
+    """Use a variable that only the first attempt has."""
     if not run.resumed:
         reply = run.llm(model, run)
     for _ in run.iterations(limit=2):
@@ -229,10 +229,10 @@ def unlucky(run: AgentRun) -> str:
     return reply.text
 
 
-def test_an_error_says_after_which_kill_the_body_raised_it() -> None:
+def test_an_error_of_the_body_names_the_kill() -> None:
     with pytest.raises(UnboundLocalError) as caught:
         crash_everywhere(unlucky)
-    # An answer before the loop is replayed until the loop has begun.
+    # A reply before the loop is replayed until the loop has begun.
     assert caught.value.__notes__ == [
         "crash_everywhere: killed just after write 5 (checkpoint, iteration 1)"
     ]
@@ -240,7 +240,7 @@ def test_an_error_says_after_which_kill_the_body_raised_it() -> None:
 
 @agent_task(app=app, strategy=EveryN(1000))
 def forgetful_when_handed_off(run: AgentRun, is_strict: bool) -> int:
-    """Killed, it begins anew, and counts anew; handed off, it does not."""
+    """Start over and count from the beginning after a kill, but not after a hand-off."""
     total = 0
     for iteration in run.iterations(limit=3):
         total += run.step("count", int, iteration)
@@ -249,26 +249,26 @@ def forgetful_when_handed_off(run: AgentRun, is_strict: bool) -> int:
     return total
 
 
-def test_an_end_that_differs_after_a_hand_off_is_found_out() -> None:
+def test_an_end_that_differs_after_a_hand_off_is_detected() -> None:
     with pytest.raises(AssertionError) as caught:
         crash_everywhere(forgetful_when_handed_off, (False,))
     assert str(caught.value) == "handed off after iteration 1, the result is 5 instead of 6"
 
 
-def test_an_error_says_after_which_hand_off_the_body_raised_it() -> None:
+def test_an_error_of_the_body_names_the_hand_off() -> None:
     with pytest.raises(ValueError, match="5") as caught:
         crash_everywhere(forgetful_when_handed_off, (True,))
     assert caught.value.__notes__ == ["crash_everywhere: handed off after iteration 1"]
 
 
-def test_hand_offs_can_be_left_out() -> None:
+def test_hand_offs_can_be_turned_off() -> None:
     report = crash_everywhere(forgetful_when_handed_off, (True,), hand_offs=False)
     assert (report.result, report.hand_offs) == (6, 0)
     assert report.kills == 2 * report.writes
 
 
 @agent_task(app=app, strategy=EveryN(1000))
-def telling_where_it_goes_on(run: AgentRun) -> int:
+def reporting_where_it_resumes(run: AgentRun) -> int:
     begun_in = run.iteration
     for _ in run.iterations(limit=1):
         run.step("count", int, 1)
@@ -276,9 +276,9 @@ def telling_where_it_goes_on(run: AgentRun) -> int:
     return begun_in
 
 
-def test_a_hand_off_before_a_call_is_named_by_what_was_written_before_it() -> None:
+def test_a_hand_off_before_a_call_is_named_by_the_write_before_it() -> None:
     with pytest.raises(AssertionError) as caught:
-        crash_everywhere(telling_where_it_goes_on)
+        crash_everywhere(reporting_where_it_resumes)
     assert str(caught.value) == (
         "handed off in iteration 1, after write 1 (start of an attempt), the result is 1 instead of 0"
     )
@@ -289,7 +289,7 @@ def failing(run: AgentRun) -> None:
     raise ValueError("always")
 
 
-def test_an_error_of_the_undisturbed_run_has_no_note() -> None:
+def test_an_error_of_the_uninterrupted_run_has_no_note() -> None:
     with pytest.raises(ValueError, match="always") as caught:
         crash_everywhere(failing)
     assert not hasattr(caught.value, "__notes__")
@@ -297,7 +297,7 @@ def test_an_error_of_the_undisturbed_run_has_no_note() -> None:
 
 @agent_task(app=app, strategy=Never())
 def restless(run: AgentRun) -> int:
-    """Asks something else in every attempt."""
+    """Ask something different in every attempt."""
     run.step("look", counted, run.attempt)
     run.step("count", counted, 7)
     return 1
@@ -318,7 +318,7 @@ def fickle(run: AgentRun) -> int:
     return CALLS["fickle"]
 
 
-def test_an_agent_that_ends_in_another_way_each_time_is_told_so() -> None:
+def test_an_agent_that_ends_differently_each_time_is_detected() -> None:
     with pytest.raises(
         AssertionError, match=r"\(start of an attempt\), before the body began, the result"
     ):
@@ -331,7 +331,7 @@ def stamping(run: AgentRun) -> list[Any]:
     return [run.step("count", int, 1), run.attempt]
 
 
-def test_what_differs_by_nature_can_be_left_out() -> None:
+def test_values_that_always_differ_can_be_excluded() -> None:
     with pytest.raises(AssertionError, match="the state is"):
         crash_everywhere(stamping)
     assert crash_everywhere(stamping, same=lambda end: end["result"][0]).result == [1, 1]
@@ -369,7 +369,7 @@ def too_slow(run: AgentRun) -> None:
     raise SoftTimeLimitExceeded
 
 
-def test_a_run_that_is_handed_off_for_ever_is_found_out() -> None:
+def test_a_run_that_is_handed_off_without_end_is_detected() -> None:
     too_slow.app.conf.update(ckpt_store_url="memory://", ckpt_hand_off_on_time_limit=True)
     with pytest.raises(AssertionError, match="handed off again and again at iteration 0"):
         crash_everywhere(too_slow)
@@ -390,7 +390,7 @@ async def late(run: AgentRun) -> list[int]:
         return n
 
     async def one(n: int) -> int:
-        for _ in range(n * 3):  # a framework has tasks of its own between the siblings
+        for _ in range(n * 3):  # like the tasks of a framework between the siblings
             await asyncio.sleep(0)
         return await run.step("tool", tool, n)
 

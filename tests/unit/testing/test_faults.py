@@ -1,4 +1,4 @@
-"""The kit's faults, in stores that several threads write to."""
+"""``FaultyStore`` with several writing threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITES = 32
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Let threads switch as often as possible."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -25,7 +25,7 @@ def restless() -> Iterator[None]:
 
 
 def times_met(at: int, when: Any) -> int:
-    """How often the fault at that write is met while eight threads write."""
+    """Return how often the fault at this write happens while eight threads write."""
     met: list[int] = []
     store = FaultyStore(MemoryCheckpointStore(), Fault(at, when, lambda: met.append(1)))
     with ThreadPoolExecutor(8) as pool:
@@ -36,11 +36,11 @@ def times_met(at: int, when: Any) -> int:
 
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_fault_happens_once_however_many_threads_write(when) -> None:
+def test_a_fault_happens_once_although_many_threads_write(when) -> None:
     assert [times_met(at, when) for at in range(1, WRITES + 1)] == [1] * WRITES
 
 
-def test_the_journal_says_what_each_write_was() -> None:
+def test_the_journal_describes_each_write() -> None:
     store = FaultyStore(MemoryCheckpointStore())
     lease = store.acquire("a", "me", 60)
     store.record_step(make_step("a", "r", name="plan"), lease)
