@@ -111,7 +111,9 @@ class Story:
             case "sent":
                 self._begin = note.at
             case "begin":
-                self._begins(note)
+                begins = "starts" if not self.attempts else "starts from scratch"
+                self._add_attempt(Attempt(note.worker, self._number(note)))
+                self._add_event(note, f"worker {self._number(note)} {begins}")
             case "resume":
                 self._resumes(note, facts["saved"], facts["replays"])
             case "call":
@@ -122,7 +124,11 @@ class Story:
             case "tool":
                 self.tools += 1
             case "checkpoint":
-                self._saves(note, facts["iteration"])
+                self.checkpoints += 1
+                if facts["iteration"] not in self.saved:
+                    text = f"checkpoint {facts['iteration']} saved"
+                    self._add_event(note, text, is_turning_point=False)
+                self.saved.add(facts["iteration"])
             case "killed":
                 self._ends(End.KILLED)
                 self._add_event(note, f"SIGKILL to worker {self._number(note)}")
@@ -132,14 +138,10 @@ class Story:
                 self._ends(End.HANDED_OFF)
                 self._add_event(note, f"worker {self._number(note)} hands the run off")
             case "answer":
-                self._answers(note)
+                self._end, self.now.end, self.text = note.at, End.ANSWERED, ""
+                self._add_event(note, "answered")
             case "failure":
                 self.failure = facts["reason"]
-
-    def _begins(self, note: Note) -> None:
-        begins = "starts" if not self.attempts else "starts from scratch"
-        self._add_attempt(Attempt(note.worker, self._number(note)))
-        self._add_event(note, f"worker {self._number(note)} {begins}")
 
     def _resumes(self, note: Note, saved: int, replays: list[int]) -> None:
         replayed = dict.fromkeys(replays, Payment.REPLAYED)
@@ -158,16 +160,6 @@ class Story:
         self._add_event(
             note, f"iteration {iteration}: the model is called{again}", is_turning_point=False
         )
-
-    def _saves(self, note: Note, iteration: int) -> None:
-        self.checkpoints += 1
-        if iteration not in self.saved:
-            self._add_event(note, f"checkpoint {iteration} saved", is_turning_point=False)
-        self.saved.add(iteration)
-
-    def _answers(self, note: Note) -> None:
-        self._end, self.now.end, self.text = note.at, End.ANSWERED, ""
-        self._add_event(note, "answered")
 
     def _ends(self, how: End) -> None:
         if self.now.end is None:

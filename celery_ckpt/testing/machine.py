@@ -168,7 +168,11 @@ class StoreMachine(RuleBasedStateMachine):
     def crash_and_reopen(self) -> None:
         """Discard everything that the process had in memory, as after a crash."""
         self.store = self.reopen(self.store)
-        self.live = {name: _copied(conversation) for name, conversation in self.live.items()}
+        # New objects, as another process would read them.
+        self.live = {
+            name: Conversation(conversation.max_tokens, [m.to_dict() for m in conversation])
+            for name, conversation in self.live.items()
+        }
 
     # -- leases and steps ----------------------------------------------------------------------------
 
@@ -289,11 +293,6 @@ class StoreMachine(RuleBasedStateMachine):
             assert _runs(self.store, agent_id) == _runs(self.model, agent_id)
         for checkpoint in self.saved:
             assert self.store.load(checkpoint.id) == self.model.load(checkpoint.id)
-
-
-def _copied(conversation: Conversation) -> Conversation:
-    """Return the messages as new objects, as another process would read them."""
-    return Conversation(conversation.max_tokens, [m.to_dict() for m in conversation])
 
 
 def _end(

@@ -209,18 +209,13 @@ class SimulatedRun:
     def finish(self) -> Any:
         """Make attempts until the run has ended, and return the result."""
         try:
-            while not self._is_over:
+            while (run := self.store.run(_AGENT, _RUN)) is None or not run.status.is_final:
                 self._attempt()
         except BaseException as error:
             if self.interruption is not None:
                 error.add_note(f"crash_everywhere: {self.interruption}")
             raise
         return self.result
-
-    @property
-    def _is_over(self) -> bool:
-        run = self.store.run(_AGENT, _RUN)
-        return run is not None and run.status.is_final
 
     def _attempt(self) -> None:
         store, before = _MortalStore(self), self._progress

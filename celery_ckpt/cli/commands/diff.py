@@ -11,7 +11,7 @@ from celery_ckpt.cli.errors import Code
 from celery_ckpt.cli.options import agents_of, checkpoint_id_at, json_option, screen_of
 from celery_ckpt.cli.output.screen import EXCERPT, Screen
 from celery_ckpt.cli.output.text import as_json_line, counted, one_line
-from celery_ckpt.views.diff import Change, Difference, difference
+from celery_ckpt.views.diff import Difference, difference
 from celery_ckpt.views.transcript import speaker
 
 
@@ -60,7 +60,14 @@ def _as_object(found: Difference) -> dict[str, Any]:
     return {
         "differ": bool(found),
         "shared_messages": found.shared,
-        "changes": [_change_as_object(change) for change in found.changes],
+        "changes": [
+            {
+                "path": change.path,
+                **({"old": change.old} if change.has_old else {}),
+                **({"new": change.new} if change.has_new else {}),
+            }
+            for change in found.changes
+        ],
         "messages": [
             {
                 "old_at": edit.old_at,
@@ -71,12 +78,3 @@ def _as_object(found: Difference) -> dict[str, Any]:
             for edit in found.edits
         ],
     }
-
-
-def _change_as_object(change: Change) -> dict[str, Any]:
-    shown: dict[str, Any] = {"path": change.path}
-    if change.has_old:
-        shown["old"] = change.old
-    if change.has_new:
-        shown["new"] = change.new
-    return shown

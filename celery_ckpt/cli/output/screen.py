@@ -51,7 +51,13 @@ class Screen:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write a line, or several. Control characters become visible escapes."""
-        self._write(visible(text), style)
+        text = visible(text)
+        if self.is_terminal and style:
+            from rich.text import Text
+
+            self._emit(self._rendered(Text(text, style)))
+        else:
+            self._emit(f"{text}\n")
 
     def heading(self, text: str) -> None:
         """Write a title, after an empty line unless it is the first line."""
@@ -99,21 +105,18 @@ class Screen:
     def _beside(self, label: str, text: str, width: int, label_style: str, style: str) -> None:
         for number, line in enumerate(visible(text).split("\n")):
             shown = f"{'' if number else label:{width}} "
-            self._write_beside(shown, line, label_style, style)
+            if not self.is_terminal:
+                self._emit(f"{shown}{line}".rstrip() + "\n")
+                continue
+            from rich.padding import Padding
+            from rich.table import Table
+            from rich.text import Text
 
-    def _write_beside(self, label: str, text: str, label_style: str, style: str) -> None:
-        if not self.is_terminal:
-            self._emit(f"{label}{text}".rstrip() + "\n")
-            return
-        from rich.padding import Padding
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table.grid(padding=0)
-        grid.add_column(width=len(label), no_wrap=True)
-        grid.add_column(overflow="fold")
-        grid.add_row(Text(label, label_style), Text(text, style))
-        self._emit(self._rendered(Padding(grid, 0)))
+            grid = Table.grid(padding=0)
+            grid.add_column(width=len(shown), no_wrap=True)
+            grid.add_column(overflow="fold")
+            grid.add_row(Text(shown, label_style), Text(line, style))
+            self._emit(self._rendered(Padding(grid, 0)))
 
     @contextmanager
     def paged(self, wanted: bool = True) -> Iterator[None]:
@@ -130,14 +133,6 @@ class Screen:
                 self._emit(text)
             else:
                 click.echo_via_pager(text.removesuffix("\n"))
-
-    def _write(self, text: str, style: str = "") -> None:
-        if self.is_terminal and style:
-            from rich.text import Text
-
-            self._emit(self._rendered(Text(text, style)))
-        else:
-            self._emit(f"{text}\n")
 
     def _emit(self, text: str) -> None:
         self._is_empty = False

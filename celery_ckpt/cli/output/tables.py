@@ -44,7 +44,9 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
     from rich.table import Table
     from rich.text import Text
 
-    columns, rows = _that_fit(*_without_empty(columns, rows), width)
+    used = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+    columns, rows = [columns[number] for number in used], [[row[n] for n in used] for row in rows]
+    columns, rows = _that_fit(columns, rows, width)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
     for column, room in zip(columns, _widths(columns, rows, width), strict=True):
         table.add_column(
@@ -80,13 +82,6 @@ def _that_fit(
     return columns[:count], [row[:count] for row in rows]
 
 
-def _without_empty(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]]
-) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
-    used = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
-    return [columns[number] for number in used], [[row[number] for number in used] for row in rows]
-
-
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return the width of each column. The widest shrink first, and ``whole`` columns last."""
     from rich.cells import cell_len
@@ -110,15 +105,14 @@ def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str
     table = [[column.title.upper() for column in columns]]
     table += [[cell.replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(_length, cells)) for cells in zip(*table, strict=True)]
-    return "".join(f"{_padded(columns, row, widths)}\n" for row in table)
-
-
-def _padded(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = []
-    for column, cell, width in zip(columns, row, widths, strict=True):
-        room = " " * (width - _length(cell))
-        cells.append(room + cell if column.right else cell + room)
-    return (" " * _GAP).join(cells).rstrip()
+    lines = []
+    for row in table:
+        cells = []
+        for column, cell, width in zip(columns, row, widths, strict=True):
+            room = " " * (width - _length(cell))
+            cells.append(room + cell if column.right else cell + room)
+        lines.append((" " * _GAP).join(cells).rstrip() + "\n")
+    return "".join(lines)
 
 
 def _length(text: str) -> int:
