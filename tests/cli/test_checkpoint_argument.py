@@ -61,7 +61,7 @@ def test_an_iteration_means_its_latest_checkpoint(commands: Commands) -> None:
     assert json.loads(commands("pin", "user-42@2", "--json").stdout)["id"] == newer.id
 
 
-@pytest.mark.parametrize("address", ["user-42@9", "nobody@latest", "user-42@", "@", "user-42", "zz"])
+@pytest.mark.parametrize("address", ["user-42@9", "unknown@latest", "user-42@", "@", "user-42", "zz"])
 def test_a_name_that_matches_nothing_is_not_found(commands: Commands, address: str) -> None:
     add_agent(commands.store)
     assert f"no checkpoint {address!r}" in commands.fails("fork", address, code=66)

@@ -18,13 +18,13 @@ from tests.support.servers.valkey import Valkey, free_port
 
 #: Each command with arguments that name something that is not there.
 UNKNOWN = {
-    "show": ["show", "nobody"],
-    "tail": ["tail", "nobody"],
-    "resume": ["resume", "nobody"],
-    "cancel": ["cancel", "nobody"],
-    "delete": ["delete", "nobody", "--yes"],
-    "export": ["export", "nobody"],
-    "prune": ["prune", "nobody", "--keep", "1"],
+    "show": ["show", "unknown"],
+    "tail": ["tail", "unknown"],
+    "resume": ["resume", "unknown"],
+    "cancel": ["cancel", "unknown"],
+    "delete": ["delete", "unknown", "--yes"],
+    "export": ["export", "unknown"],
+    "prune": ["prune", "unknown", "--keep", "1"],
     "pin": ["pin", "nothing"],
     "diff": ["diff", "nothing", "nothing"],
     "fork": ["fork", "nothing"],
@@ -48,11 +48,11 @@ def test_every_command_is_tested_with_bad_input() -> None:
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_unknown_agent_or_checkpoint_is_not_found(commands: Commands, name: str) -> None:
     line = commands.fails(*UNKNOWN[name], code=66)
-    assert "'nobody'" in line or "'nothing'" in line
+    assert "'unknown'" in line or "'nothing'" in line
 
 
 @pytest.mark.parametrize(
-    "arguments", [*UNKNOWN.values(), ["rekey", "nobody"]], ids=lambda given: given[0]
+    "arguments", [*UNKNOWN.values(), ["rekey", "unknown"]], ids=lambda given: given[0]
 )
 def test_the_store_that_was_searched_is_named_without_its_password(
     arguments: list[str], valkey: Valkey, redis_url: str
@@ -69,7 +69,7 @@ def test_the_store_that_was_searched_is_named_without_its_password(
 def test_any_path_is_named_in_the_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ann@home.db"
     open_store(url).close()
-    assert f" in the store at {url}." in commands_for(url).fails("show", "nobody", code=66)
+    assert f" in the store at {url}." in commands_for(url).fails("show", "unknown", code=66)
 
 
 @pytest.mark.parametrize("arguments", [*UNKNOWN.values(), *FREE.values()], ids=lambda given: given[0])
@@ -176,12 +176,12 @@ def test_an_agent_with_a_held_lease_is_busy(commands: Commands, tmp_path: Path) 
 def test_a_failure_for_one_agent_does_not_stop_the_others(commands: Commands) -> None:
     for name in ("one", "two"):
         add_agent(commands.store, name)
-    result = commands("delete", "one", "nobody", "two", "--yes", code=66)
+    result = commands("delete", "one", "unknown", "two", "--yes", code=66)
     assert result.stdout.splitlines() == [
         "one: deleted (3 checkpoints).",
         "two: deleted (3 checkpoints).",
     ]
-    assert "'nobody'" in result.stderr
+    assert "'unknown'" in result.stderr
     assert list(commands.store.agents()) == []
 
 

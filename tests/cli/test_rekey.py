@@ -75,7 +75,7 @@ def test_a_missing_old_key_is_named() -> None:
 
 def test_rekey_reports_an_unknown_agent() -> None:
     commands = with_keys(MemoryCheckpointStore(), NEW)
-    assert "'nobody'" in commands("rekey", "nobody", code=66).stderr
+    assert "'unknown'" in commands("rekey", "unknown", code=66).stderr
 
 
 def test_rekey_without_keys_is_a_configuration_error() -> None:

@@ -46,7 +46,7 @@ def test_the_command_is_found_by_celery(process: Process, process_store: Checkpo
         (">&-", ["list"], 0),
         (">&-", ["export"], 0),
         ("<&-", ["delete", "user-42"], 2),
-        ("<&- >&- 2>&-", ["show", "nobody"], 66),
+        ("<&- >&- 2>&-", ["show", "unknown"], 66),
     ],
     ids=str,
 )

@@ -45,7 +45,7 @@ def resume_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> No
 def cancel_(ctx: click.Context, agent_ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel all open runs of an agent.
 
-    A running run stops at its next event: a model reply, a tool call or the end of an iteration.
+    An active run stops at its next event: a model reply, a tool call or the end of an iteration.
     """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
     for agent_id in agent_ids:

@@ -92,11 +92,11 @@ class CheckpointsContract(ContractFixtures):
     def test_reading_an_unknown_agent_or_id_finds_nothing(self, store: CheckpointStore) -> None:
         store.save(make_checkpoint("agent"))
 
-        assert store.load_latest("nobody") is None
+        assert store.load_latest("unknown") is None
         assert store.load("bad-id") is None
         assert store.load(make_checkpoint("agent").id) is None
-        assert store.list("nobody") == []
-        assert store.history("nobody") == []
+        assert store.list("unknown") == []
+        assert store.history("unknown") == []
 
     def test_the_list_is_newest_first_and_of_one_agent(self, store: CheckpointStore) -> None:
         saved = [make_checkpoint("agent", iteration=i) for i in range(5)]

@@ -27,11 +27,11 @@ class FindingsContract(ContractFixtures):
         self, store: CheckpointStore
     ) -> None:
         for on in Schedule:
-            store.schedule("nobody", LONG_TTL, on)
+            store.schedule("unknown", LONG_TTL, on)
 
         assert [(found.subject, found.repaired) for found in store.findings()] == [
-            ("nobody", False),
-            ("nobody", False),
+            ("unknown", False),
+            ("unknown", False),
         ]
         assert all(found.repaired for found in store.findings(repair=True))
         assert list(store.findings()) == []

@@ -94,7 +94,7 @@ class PruningContract(ContractFixtures):
         saved(store, "agent", 1)
         found = store.claim_due(10, -1, SWEEP)
         store.delete("agent")
-        store.schedule("nobody", 0, SWEEP)
+        store.schedule("unknown", 0, SWEEP)
         sweep(store)
 
         assert found[0][0] == "agent"
@@ -106,13 +106,13 @@ class PruningContract(ContractFixtures):
 
     def test_a_snapshot_has_what_retention_needs(self, store: CheckpointStore) -> None:
         history = saved(store, "agent", 3)
-        [snapshot, nobody] = store.snapshots(["agent", "nobody"])
+        [snapshot, unknown] = store.snapshots(["agent", "unknown"])
 
         assert [mark.id for mark in snapshot.marks] == [one.id for one in reversed(history)]
         assert [mark.seq for mark in snapshot.marks] == [one.seq for one in store.history("agent")]
         assert [mark.created_at for mark in snapshot.marks] == [one.created_at for one in history[::-1]]
         assert (snapshot.is_busy, snapshot.is_named_by_task, snapshot.last_run) == (False, False, None)
-        assert (nobody.seen, nobody.marks) == ("", [])
+        assert (unknown.seen, unknown.marks) == ("", [])
 
     def test_a_snapshot_knows_the_runs(self, store: CheckpointStore) -> None:
         store.add_run(make_run("agent", "agent"))

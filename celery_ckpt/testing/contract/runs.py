@@ -22,7 +22,7 @@ class RunsContract(ContractFixtures):
         assert store.add_run(make_run("agent", "run", task="other")) is False
         assert store.run("agent", "run") == run
         assert store.run("agent", "none") is None
-        assert store.run("nobody", "run") is None
+        assert store.run("unknown", "run") is None
 
     def test_a_run_is_updated(self, store: CheckpointStore) -> None:
         run = make_run("agent", "run")

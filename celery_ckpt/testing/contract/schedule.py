@@ -32,7 +32,7 @@ class ScheduleContract(ContractFixtures):
 
         assert first != second
         assert store.unschedule({"agent": first}) == 0
-        assert store.unschedule({"agent": second, "nobody": second}) == 1
+        assert store.unschedule({"agent": second, "unknown": second}) == 1
         assert store.unschedule({"agent": second}) == 0
         assert store.claim_due(10, LONG_TTL) == []
 

@@ -143,7 +143,7 @@ class StepsContract(ContractFixtures):
         assert store.drop_steps("agent", "run") == 2
         assert store.steps("agent", "run") == []
         assert len(store.steps("agent", "other")) == 1
-        assert store.drop_steps("nobody", "run") == 0
+        assert store.drop_steps("unknown", "run") == 0
 
     def test_an_iteration_has_many_steps(self, store: CheckpointStore) -> None:
         steps = [make_step(iteration=1) for _ in range(120)]

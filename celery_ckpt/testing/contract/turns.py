@@ -232,7 +232,7 @@ class TurnsContract(ContractFixtures):
         with pytest.raises(RunNotFound):
             store.cancel_run("agent", "none", "me", LONG_TTL)
         with pytest.raises(RunNotFound):
-            store.cancel_run("nobody", "none", "me", LONG_TTL)
+            store.cancel_run("unknown", "none", "me", LONG_TTL)
         store.settle_run(_ended(run), lease)
 
     def test_a_cancellation_with_an_invalid_lease_cancels_nothing(self, store: CheckpointStore) -> None:
@@ -277,7 +277,7 @@ class TurnsContract(ContractFixtures):
         assert 0 < activity.seconds_left <= LONG_TTL
         store.settle_run(_ended(run), lease)
         assert [run.run_id for run in store.activity("agent").open] == ["c", "b"]
-        assert store.activity("nobody").open == []
+        assert store.activity("unknown").open == []
 
     def test_settling_an_unknown_run_is_an_error(self, store: CheckpointStore) -> None:
         with pytest.raises(RunNotFound):

@@ -149,7 +149,7 @@ def counted(n: int) -> int:
 
 @agent_task(app=app, strategy=AfterLlmResponse())
 def long(run: AgentRun, count: int) -> int:
-    """Run for so many iterations that early steps are dropped in the middle of one."""
+    """Run long enough that early steps are dropped in the middle of an iteration."""
     seed = run.step("seed", counted, 0)
     for iteration in run.iterations(limit=count):
         number = run.step("count", counted, iteration)
