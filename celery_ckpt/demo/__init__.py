@@ -6,7 +6,8 @@ ledger            what was called and what it cost, in a file that survives ever
 processes         the Valkey server and the Celery workers
 show  story       what is done to both sides, and what has happened to each so far
 screen  bill      what a person sees
-command  script   the command line, and how Ctrl-C ends the demo at any time
+command  script   the command line and its entry points
+stop              how Ctrl-C ends the demo at any time
 
 It may import everything but ``testing``; nothing imports it. Whatever ends the demo, no process and no
 file is left behind.

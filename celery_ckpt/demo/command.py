@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_ckpt import __version__
-from celery_ckpt.demo.script import Stopped
+from celery_ckpt.demo.stop import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,25 +1,19 @@
-"""The entry points, and how Ctrl-C ends the demo.
+"""The entry points.
 
 Importing what the demo needs takes a second or two. Ctrl-C during that time would print a traceback
-from some import, or click's "Aborted!", so this module imports nothing large and sets a handler first.
+from some import, or click's "Aborted!", so this module sets a handler before it imports the command.
 Nothing has been started by then, and nothing has to be cleaned up. Once the show begins, it has its own
 handlers.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from contextlib import suppress
-from types import FrameType
-
-_STANDARD_ERROR = 2
+from celery_ckpt.demo.stop import stop_at_once_on_ctrl_c
 
 
 def main() -> None:
     """Run ``celery-ckpt``."""
-    _stop_at_once_on_ctrl_c()
+    stop_at_once_on_ctrl_c()
     from celery_ckpt.demo.command import main
 
     main()
@@ -27,32 +21,7 @@ def main() -> None:
 
 def demo() -> None:
     """Run ``python -m celery_ckpt.demo``."""
-    _stop_at_once_on_ctrl_c()
+    stop_at_once_on_ctrl_c()
     from celery_ckpt.demo.command import demo
 
     demo()
-
-
-class Stopped(Exception):
-    """A signal ended the demo. ``code`` is the exit code that shells expect."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"Stopped by {signal.Signals(number).name}. Nothing is left behind.")
-        self.code = 128 + number
-
-
-def _stop_at_once_on_ctrl_c() -> None:
-    """Let Ctrl-C end the process without cleaning up: nothing has been started yet."""
-    # A signal that is ignored, as in the background of a shell script, stays ignored.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _stop)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    # Not an exception: some imports catch all exceptions.
-    stopped = Stopped(number)
-    with suppress(Exception):
-        sys.stdout.flush()
-    with suppress(OSError):
-        os.write(_STANDARD_ERROR, f"{stopped}\n".encode())
-    os._exit(stopped.code)

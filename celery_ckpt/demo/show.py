@@ -23,7 +23,7 @@ from celery_ckpt.demo import ledger
 from celery_ckpt.demo.agents import QUESTION
 from celery_ckpt.demo.ledger import WORDS, Cue, Ledger
 from celery_ckpt.demo.processes import URL, Server, Worker
-from celery_ckpt.demo.script import Stopped
+from celery_ckpt.demo.stop import Stopped
 from celery_ckpt.demo.story import Story
 
 #: Twice what two busy cores need.
