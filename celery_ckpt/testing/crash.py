@@ -47,8 +47,7 @@ def crash_everywhere(
     """Kill an agent before and after every write, hand it off wherever possible, and continue it.
 
     ``same`` maps the end of a run to what must be equal, for agents whose messages contain times or
-    new ids.
-    ``hand_offs=False`` only kills.
+    new ids. ``hand_offs=False`` only kills.
 
     Raises:
         AssertionError: a run ended differently from an uninterrupted one, or made a recorded call
