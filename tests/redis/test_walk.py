@@ -22,7 +22,7 @@ def test_an_emit_that_saves_visits_no_more_than_it_did(redis_url: str) -> None:
 
 
 def test_a_save_visits_no_more_than_it_did(store: RedisCheckpointStore) -> None:
-    assert_at_most(save(store), files=14, functions=33)
+    assert_at_most(save(store), files=12, functions=25)
 
 
 def test_a_walk_counts_nothing_but_the_package() -> None:

@@ -2,14 +2,14 @@
 
 A save refers to messages that earlier saves have written. That is safe only while something keeps
 those messages in the log, so every save names a **basis**: a stored checkpoint that refers to all of
-them. The store accepts it only if the basis is still there at that moment, in the same atomic step,
-with the same **mark**: its base, its ranges and its digest. Nothing else needs checking: whatever
-happened meanwhile (the history was pruned, the agent deleted and made anew, a replica promoted that had
-missed the last saves), if the basis is there, so are its messages, at the offsets it says.
+them. The store accepts the save only if the basis still exists, in the same atomic step, with the same
+**mark**: its base, its ranges and its digest. Nothing else needs checking. The history may have been
+pruned since, the agent deleted and created again, or a replica promoted that had missed the last
+saves: if the basis exists, so do its messages, at the offsets that it names.
 
-The writer remembers, for each spine, its latest basis; so the usual save costs the new messages. If it
-remembers none, or the basis is gone, it reads the agent's latest checkpoint and looks up each message
-in it: what is found there is not written again.
+The writer remembers the latest basis of each spine, so that the usual save writes only the new
+messages. If it remembers none, or the basis is gone, it reads the agent's latest checkpoint, and does
+not write again the messages that it finds there.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
 
 
 class Basis(Enum):
-    """What a save may rest on, if not on a certain checkpoint."""
+    """The basis of a save that does not depend on a certain checkpoint."""
 
     #: The agent has no checkpoint at all, and must still have none.
     EMPTY = ""
-    #: The save brings all its messages along and does not care.
+    #: The save contains all its messages. Any state of the agent will do.
     ANY = "*"
 
 
 class Draft(NamedTuple):
-    """A save, ready to be written: its place in the log is all that is missing."""
+    """A save, ready to be written. Only its place in the log is still missing."""
 
     basis: str | Basis
-    #: What the basis must say of itself: base, low, ranges and digest.
+    #: The mark that the basis must have: base, low, ranges and digest.
     mark: str
-    #: Where the log ended with the basis: the base of this save, if nobody came between.
+    #: Where the log ended with the basis: the base of this save, unless another save came in between.
     end: int
     #: The messages to append to the log, one JSON line each.
     messages: list[bytes]
@@ -51,16 +51,12 @@ class Draft(NamedTuple):
     ranges: Ranges
     #: Low, ranges and digest, as the record has them before the header.
     place: str
-    header: bytes
-
-    @property
-    def rest(self) -> bytes:
-        """The record without its stamp."""
-        return f"{self.place} ".encode() + self.header
+    #: The record without its stamp: the place and the header.
+    rest: bytes
 
 
 class Place(NamedTuple):
-    """Where the first messages of a spine lie, as long as the basis is there."""
+    """Where the first messages of a spine are in the log, as long as the basis exists."""
 
     basis: str
     mark: str
@@ -70,9 +66,9 @@ class Place(NamedTuple):
 
 
 class Parts:
-    """A checkpoint taken apart into what is written: its messages in order, and its header."""
+    """A checkpoint, split into what is written: its messages in order, and its header."""
 
-    __slots__ = ("conversation", "digest", "entered", "header", "kept", "rest", "size")
+    __slots__ = ("conversation", "digest", "entered", "header", "kept", "rest", "size", "spine")
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         fields = checkpoint.__dict__
@@ -80,6 +76,7 @@ class Parts:
         self.entered: Conversation | None = None
         self.kept, self.rest = codec.shared_with_entry(checkpoint)
         spine, count = self.conversation.extent
+        self.spine = spine
         if self.rest:
             self.entered = fields["entry"].conversation
             spine, count = Spine([*self.conversation, *self.rest]), count + len(self.rest)
@@ -106,49 +103,49 @@ class Parts:
             part_size=sizes[part],
         )
 
-    def draft(
+    def _draft(
         self, basis: str | Basis, mark: str, end: int, ranges: Ranges, messages: list[bytes]
     ) -> Draft:
-        """Put the pieces together."""
         place = f"{ranges.place} {self.digest}"
-        return Draft(basis, mark, end, messages, ranges, place, self.header)
+        rest = f"{place} ".encode() + self.header
+        return Draft(basis, mark, end, messages, ranges, place, rest)
 
     def draft_of_all(self, basis: Basis) -> Draft:
-        """Write every message."""
+        """Return a draft that writes every message."""
         lines = self._all_lines()
-        return self.draft(basis, "", 0, Ranges.all_new(len(lines)), lines)
+        return self._draft(basis, "", 0, Ranges.all_new(len(lines)), lines)
 
     def _all_lines(self) -> list[bytes]:
-        own = self.conversation.spine.lines(0, len(self.conversation))
+        own = self.spine.lines(0, len(self.conversation))
         return [*own, *(message.to_json() for message in self.rest)]
 
     def draft_by_memory(self, memory: Memory, agent_id: str) -> Draft | None:
-        """Write what came after the remembered places; ``None`` if they are not remembered."""
-        place = memory.place_of(agent_id, self.conversation.spine)
+        """Return a draft that writes what follows the remembered places, or ``None`` without them."""
+        place: Place | None = self.spine.policy.get((memory, agent_id))
         if place is None:
             return None
         ranges, lines = _continued(place, self.conversation, 0)
         if self.entered is not None:
-            entered = memory.place_of(agent_id, self.entered.spine)
+            entered: Place | None = self.entered.spine.policy.get((memory, agent_id))
             if entered is None or entered.basis != place.basis:
                 return None
             more, more_lines = _continued(entered, self.entered, self.kept)
             ranges, lines = ranges + more.after(len(lines)), lines + more_lines
-        return self.draft(place.basis, place.mark, place.end, ranges, lines)
+        return self._draft(place.basis, place.mark, place.end, ranges, lines)
 
     def draft_by_search(self, basis: Record, stored: Mapping[int, bytes]) -> Draft:
-        """Write what is not among the messages of a stored checkpoint."""
+        """Return a draft that writes the messages that a stored checkpoint does not have."""
         wanted = self._all_lines()
         places = list(basis.ranges)
         offsets = freshen(_search(wanted, [stored[at] for at in places], places))
         lines = [line for line, at in zip(wanted, offsets, strict=True) if at is None]
         number = count()
         spans = ((next(number), 1, True) if at is None else (at, 1, False) for at in offsets)
-        return self.draft(basis.checkpoint_id, basis.mark, basis.end, Ranges.of(spans), lines)
+        return self._draft(basis.checkpoint_id, basis.mark, basis.end, Ranges.of(spans), lines)
 
 
 def _continued(place: Place, conversation: Conversation, start: int) -> tuple[Ranges, list[bytes]]:
-    """The ranges of a conversation from ``start`` on, and the lines of what is not in its place."""
+    """Return the ranges of a conversation from ``start`` on, and the lines that its place lacks."""
     spine, total = conversation.extent
     ranges = place.ranges
     known = ranges.count
@@ -157,12 +154,14 @@ def _continued(place: Place, conversation: Conversation, start: int) -> tuple[Ra
     if start:
         known = max(start, known)
         ranges = ranges.cut(start, known)
-    return ranges.with_new(total - known), spine.lines(known, total)
+    return Ranges((*ranges.spans, (0, total - known, True))), spine.lines(known, total)
 
 
 def _search(wanted: list[bytes], stored: list[bytes], offsets: list[int]) -> list[int | None]:
-    """Where each wanted line lies: after the one before if it can be, else where it is latest, so that
-    what lies left of it can go.
+    """Return the offset of each wanted line, or ``None``.
+
+    A line is taken from right after the line before it if it is there, else from its latest place, so
+    that the log can be trimmed up to it.
     """
     latest = {line: index for index, line in enumerate(stored)}
     found: list[int | None] = []
@@ -176,23 +175,19 @@ def _search(wanted: list[bytes], stored: list[bytes], offsets: list[int]) -> lis
 
 
 class Memory:
-    """What one store object remembers of the places of messages. Lost, it costs a read, no more.
+    """What one store object remembers about the places of messages. Without it a save reads first.
 
-    It is kept with the spines, so that it goes when they go.
+    The places are kept with the spines, under the key (memory, agent), and live as long as they do.
     """
 
-    def place_of(self, agent_id: str, spine: Spine) -> Place | None:
-        """Where the messages of a spine lie in the agent's log, as far as is known."""
-        place: Place | None = spine.policy.get((self, agent_id))
-        return place
-
     def remember(self, checkpoint: Checkpoint, mark: str, end: int, located: Ranges) -> None:
-        """A checkpoint was saved or read, it says that of itself, and its messages lie there."""
+        """Remember the mark of a checkpoint that was saved or read, and where its messages are."""
         fields = checkpoint.__dict__
         spine, own = fields["conversation"].extent
         key = (self, checkpoint.agent_id)
-        spine.policy[key] = Place(checkpoint.id, mark, end, located.cut(0, own))
         if located.count > own:
             kept, rest = codec.shared_with_entry(checkpoint)
             entered = located.cut(0, kept) + located.cut(own, own + len(rest))
             fields["entry"].conversation.spine.policy[key] = Place(checkpoint.id, mark, end, entered)
+            located = located.cut(0, own)
+        spine.policy[key] = Place(checkpoint.id, mark, end, located)

@@ -106,10 +106,6 @@ class Ranges:
         """The spans with the new messages at their place, not merged."""
         return [(start + base * new, count, False) for start, count, new in self.spans]
 
-    def with_new(self, count: int) -> Ranges:
-        """The same followed by the first ``count`` new messages."""
-        return Ranges((*self.spans, (0, count, True)))
-
     def after(self, count: int) -> Ranges:
         """The same, if ``count`` new messages come before its own new ones."""
         return Ranges(tuple([(start + count * new, n, new) for start, n, new in self.spans]))

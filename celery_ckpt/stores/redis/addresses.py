@@ -1,11 +1,11 @@
-"""From a URL to a Redis client.
+"""The URLs of Redis stores, and the clients that they describe.
 
     redis://user:password@host:6379/0            rediss:// the same over TLS
     valkey://host:6379/0                         valkeys:// the same over TLS
     redis+sentinel://user:password@host1:26379,host2:26379/mymaster/0?sentinel_password=...
     redis+cluster://user:password@host1:6379,host2:6379        rediss+sentinel, rediss+cluster: TLS
 
-Options of redis-py, ``ssl_ca_certs`` or ``socket_timeout`` for instance, go into the query.
+Options of redis-py, for instance ``ssl_ca_certs`` or ``socket_timeout``, are parameters of the query.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from celery_ckpt.stores.redis.connections import (
     PatientTlsConnection,
     Pool,
     SentinelPool,
+    retry,
 )
-from celery_ckpt.stores.redis.errors import retry, translated
+from celery_ckpt.stores.redis.errors import translated
 
 _UNKNOWN_OPTION = re.compile("unexpected keyword argument ('.+')")
 
@@ -41,7 +42,7 @@ _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 
 def connect(url: str) -> AnyClient:
-    """Make a client; nothing is sent yet, except to learn the shape of a cluster.
+    """Return a client. It does not connect yet, except to learn the shape of a cluster.
 
     Raises:
         ConfigurationError: the URL is wrong.
@@ -52,13 +53,13 @@ def connect(url: str) -> AnyClient:
         scheme, _, kind = parts.scheme.partition("+")
         make = {"": _plain, "sentinel": _sentinel, "cluster": _cluster}[kind]
         if scheme not in ("redis", "rediss") or not parts.netloc:
-            raise ValueError("there is no host in it")
+            raise ValueError("it has no host")
         return make(parts, scheme)
     except (ValueError, KeyError, TypeError) as error:
         option = _UNKNOWN_OPTION.search(str(error))
-        told = f"{option[1]} is no option of redis-py's connections" if option else error
+        why = f"{option[1]} is not an option of redis-py's connections" if option else error
         raise ConfigurationError(
-            reason=f"{without_password(url)} is no URL of a Redis store: {told}."
+            reason=f"{without_password(url)} is not the URL of a Redis store: {why}."
         ) from error
 
 
@@ -71,7 +72,7 @@ def _plain(parts: SplitResult, scheme: str) -> AnyClient:
 
 
 def _with_known_options(client: Redis) -> Redis:
-    # A misspelt option only shows when a connection is made: make one, without connecting it.
+    # A misspelt option is only noticed when a connection is made: make one, without connecting it.
     client.connection_pool.make_connection()
     return client
 
@@ -96,15 +97,15 @@ def _sentinel(parts: SplitResult, scheme: str) -> AnyClient:
 
 
 def _greet_master(connection: Any) -> None:
-    """Who was the master when Sentinel was asked may be a replica by now, and would answer as one."""
+    """Refuse a server that has become a replica since Sentinel named it as the master."""
     connection.on_connect()
     connection.send_command("ROLE")
     try:
         role = connection.read_response()[0]
     except NoPermissionError:
-        return  # its first write will tell
+        return  # a replica refuses the first write
     if role not in (b"master", "master"):
-        raise RedisConnectionError(f"{connection.host}:{connection.port} is no master any more")
+        raise RedisConnectionError(f"{connection.host}:{connection.port} is not the master any more")
 
 
 def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
@@ -112,7 +113,7 @@ def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
     first = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with translated(parts.netloc.rpartition("@")[2]):
         client = RedisCluster(
-            # Only with a URL does it take a pool.
+            # It takes the class of its pool only with a URL.
             url=_plain_url(parts, scheme, first, "0"),
             startup_nodes=[ClusterNode(host, port) for host, port in others],
             connection_pool_class=Pool,
@@ -123,8 +124,8 @@ def _cluster(parts: SplitResult, scheme: str) -> AnyClient:
 
 
 def _with_known_places(client: RedisCluster) -> RedisCluster:
-    # In a pipeline it would ask a server, for each script, where in the call the keys are. Behind
-    # their number; and the first will do, for all of them lie in one slot.
+    # In a pipeline it would ask a server, for each script, where in the call the keys are. They follow
+    # their number, and the first one is enough, because all of them are in one slot.
     behind = {"flags": [], "first_key_pos": 3, "last_key_pos": 3, "step_count": 1}
     known: dict[str, Any] = client.commands_parser.commands
     known.update({name: {**known.get(name, {}), **behind} for name in ("eval", "evalsha")})
@@ -132,7 +133,7 @@ def _with_known_places(client: RedisCluster) -> RedisCluster:
 
 
 def _options(parts: SplitResult, scheme: str, database: str) -> dict[str, Any]:
-    """Credentials, database and query, as redis-py reads them from a plain URL."""
+    """Return credentials, database and query as redis-py reads them from a plain URL."""
     options: dict[str, Any] = {**_DEFAULTS, **parse_url(_plain_url(parts, scheme, "host", database))}
     options.pop("host")
     if options.pop("connection_class", None) is SSLConnection:
@@ -148,7 +149,7 @@ def _plain_url(parts: SplitResult, scheme: str, host: str, database: str) -> str
 
 def _database(text: str) -> int:
     if text and not text.isdecimal():
-        raise ValueError(f"{text!r} is no number of a database")
+        raise ValueError(f"{text!r} is not the number of a database")
     return int(text or 0)
 
 
@@ -157,26 +158,26 @@ def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
     for host in parts.netloc.rpartition("@")[2].split(","):
         one = urlsplit(f"//{host}")
         if not one.hostname:
-            raise ValueError(f"{host!r} is no host")
+            raise ValueError(f"{host!r} is not a host")
         hosts.append((one.hostname, one.port or default_port))
     return hosts
 
 
 def _refuse_unclear(url: str) -> None:
-    """Nobody can tell where the password of such a URL ends; it may not be shown either."""
+    """Raise ``ValueError`` if it is not clear where the password ends. Such a URL must not be shown."""
     if "://" not in url or "@" in _parts_to_show(url)[1]:
         raise ValueError("write / ? # and @ in a password as %2F %3F %23 and %40")
 
 
 def _parts_to_show(url: str) -> tuple[str, str]:
-    """The scheme and hosts, then all that comes behind the hosts."""
+    """Return the scheme and hosts, then everything after the hosts."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     return f"{scheme}://{authority.rpartition('@')[2]}", rest[len(authority) :]
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """Return the URL as it may be shown."""
     hosts, behind = _parts_to_show(url)
     if "://" not in url or "@" in behind:
         return "This"

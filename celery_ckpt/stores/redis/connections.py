@@ -1,48 +1,85 @@
-"""Connections as the store wants them: patient with a server that is late, and shared by waiting."""
+"""Connections to a server that may be late: how long a call tries again, and how threads share them."""
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from queue import Empty, LifoQueue
 from typing import Any
 
 from redis import BlockingConnectionPool
+from redis.backoff import ExponentialWithJitterBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection
-from redis.exceptions import MaxConnectionsError
+from redis.exceptions import AuthenticationError, MaxConnectionsError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-_AT_MOST = 100
+from celery_ckpt.stores.redis.errors import lacks_handshake
+
+_MAX_CONNECTIONS = 100
+#: How long, in seconds, a TLS handshake is tried that the server does not answer. Each try takes as
+#: long as the socket's timeout.
+_HANDSHAKE_PATIENCE = 8.0
+
+
+class _Retry(Retry):
+    """Gives up at once on a refused login, and soon on a TLS handshake without an answer."""
+
+    def call_with_retry(self, do: Any, fail: Any, *args: Any, **options: Any) -> Any:
+        """See redis-py."""
+        end = time.monotonic() + _HANDSHAKE_PATIENCE
+
+        # An error in the failure handler ends the loop in every redis-py. Version 6 has no other way.
+        def fail_for_good_if_hopeless(error: Exception, *count: int) -> Any:
+            is_late = lacks_handshake(error) and time.monotonic() > end
+            if is_late or isinstance(error, AuthenticationError):
+                raise error
+            return fail(error, *count)
+
+        return super().call_with_retry(do, fail_for_good_if_hopeless, *args, **options)
+
+
+def retry(also: tuple[type[Exception], ...] = ()) -> Retry:
+    """Return a policy that tries again for about ten seconds: longer than a restart or a failover.
+
+    It must not contain a second loop. Health checks would add one.
+    """
+    errors = (RedisConnectionError, RedisTimeoutError, TimeoutError, *also)
+    return _Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.5), 10, errors)
 
 
 class _Patient(AbstractConnection):
     """Tries again until the server has also answered the first commands.
 
-    Before redis-py 8 only the socket is tried again. Then a server that is still loading its data, or a
-    proxy without a server behind it, ends the call at once.
+    Before redis-py 8 only connecting the socket is tried again. Then a server that is still loading its
+    data, or a proxy without a server behind it, ends the call at once.
     """
 
     def connect(self) -> None:
         """See redis-py."""
-        self.retry.call_with_retry(
-            lambda: self.connect_check_health(check_health=True, retry_socket_connect=False),
-            self.disconnect,
-        )
+        if self._sock is None:
+            self.retry.call_with_retry(
+                lambda: self.connect_check_health(check_health=True, retry_socket_connect=False),
+                self.disconnect,
+            )
 
 
 class PatientConnection(_Patient, Connection):
-    """Over TCP."""
+    """A patient connection over TCP."""
 
 
 class PatientTlsConnection(_Patient, SSLConnection):
-    """Over TLS."""
+    """A patient connection over TLS."""
 
 
-# Not LifoQueue[Any]: gevent's, which takes its place, has no parameter.
+# Not LifoQueue[Any]: gevent's class, which replaces it, has no parameter.
 class _Connections(LifoQueue):  # type: ignore[type-arg]
-    """The connections that nobody uses.
+    """The connections that are not in use.
 
-    Whoever waits for one goes on waiting while others return theirs: the server answers, there are just
-    many threads.
+    A thread that waits for one keeps waiting while others return theirs: the server answers, there are
+    just many threads.
     """
 
     returned = 0
@@ -67,17 +104,17 @@ class _Connections(LifoQueue):  # type: ignore[type-arg]
 
 
 class Pool(BlockingConnectionPool):
-    """A thread that finds all connections in use waits for one.
+    """A pool in which a thread waits for a connection if all are in use.
 
     Args:
-        max_connections: how many there are at most.
-        timeout: for how many seconds no connection may be returned to those that wait; as long as a
-            server may take to answer.
-        options: of the connections.
+        max_connections: the most connections of the pool.
+        timeout: how many seconds may pass without a connection being returned while threads wait; by
+            default as long as a server may take to answer.
+        options: options of the connections.
     """
 
     def __init__(
-        self, max_connections: int = _AT_MOST, timeout: float | None = None, **options: Any
+        self, max_connections: int = _MAX_CONNECTIONS, timeout: float | None = None, **options: Any
     ) -> None:
         if timeout is None:
             timeout = options.get("socket_timeout")
@@ -85,7 +122,7 @@ class Pool(BlockingConnectionPool):
         super().__init__(queue_class=_Connections, **options)  # type: ignore[no-untyped-call]
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close all connections, or those that nobody uses, which redis-py 6 cannot do."""
+        """Close all connections, or only those that are not in use, which redis-py 6 cannot do."""
         if inuse_connections:
             super().disconnect()
             return
@@ -101,4 +138,4 @@ class Pool(BlockingConnectionPool):
 
 
 class SentinelPool(SentinelConnectionPool, Pool):
-    """The same for the master that Sentinel names."""
+    """A pool of connections to the master that Sentinel names."""

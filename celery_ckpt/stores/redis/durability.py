@@ -1,9 +1,9 @@
-"""Writes that are awaited: on the server's disk (``WAITAOF``), or on a replica (``WAIT``).
+"""Writes that are confirmed: by the server's disk (``WAITAOF``), or by a replica (``WAIT``).
 
-A server waits for what the same connection wrote, so both travel in one pipeline. And it waits for
-nothing if that connection wrote nothing: a write that is repeated, because the first try was not
-confirmed in time, changes nothing any more, and "confirmed" would be the answer although no replica has
-it. So a mark is always written behind it: whoever has the mark has everything before it.
+A server waits for what the same connection wrote, so the write and the wait are sent in one pipeline.
+It waits for nothing if the connection wrote nothing. A write that is repeated, because it was not
+confirmed in time, changes nothing, and the server would confirm it although no replica has it. So a
+mark is always written after it: a replica that has the mark has everything before it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgain
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.store import Durability
 from celery_ckpt.stores.redis.addresses import AnyClient
-from celery_ckpt.stores.redis.errors import DRIVER_ERRORS, retry
+from celery_ckpt.stores.redis.connections import retry
+from celery_ckpt.stores.redis.errors import DRIVER_ERRORS
 from celery_ckpt.stores.redis.server import Call, Server
 
-#: An agent's work, and what others are told of it: refused as unavailable until it is confirmed.
+#: An agent's work, and its index entries. If it is not confirmed, the store is unavailable.
 MUST_BE_KEPT = frozenset(
     {
         "run_add",
@@ -34,9 +35,9 @@ MUST_BE_KEPT = frozenset(
     | {"run_update"}
     | {"HSETNX", "ZADD"}
 )
-#: Waited for, and done without if it takes too long. To begin again counts as a further attempt.
+#: Awaited, but used without confirmation after a while: repeating it would count as another attempt.
 SHOULD_BE_KEPT = frozenset({"run_start"})
-#: If a failover takes these back, it costs some time, or a bit of memory.
+#: If a failover undoes these, that costs some time, or some memory.
 MAY_BE_LOST = frozenset(
     {
         "lease_acquire",
@@ -53,21 +54,21 @@ MAY_BE_LOST = frozenset(
     }
 )
 
-#: How much of the time that a client waits for any answer a confirmation may take.
+#: The share of the socket's timeout that a confirmation may take.
 _SHARE = 0.8
 _DEFAULT_SOCKET_TIMEOUT = 5.0
 _REDIRECTED = (AskError, ClusterDownError, TryAgainError)  # MOVED is an AskError
 
 
 def server_for(client: AnyClient, where: str, durability: Durability) -> Server:
-    """The client as a store uses it that is to be so durable."""
+    """Return the server for a client: one that confirms writes, if the durability needs it."""
     if durability == "default":
         return Server(client, where)
     return AwaitingServer(client, where, durability)
 
 
 class AwaitingServer(Server):
-    """Answers a write when it is confirmed."""
+    """A server whose writes return when they are confirmed."""
 
     def __init__(self, client: AnyClient, where: str, durability: Durability) -> None:
         super().__init__(client, where)
@@ -90,7 +91,7 @@ class AwaitingServer(Server):
         return self.together(Call.command(*args))[0]
 
     def together(self, *calls: Call) -> list[Any]:
-        """See ``Server``. If one of them is awaited, all are."""
+        """See ``Server``. If one call is awaited, all are."""
         if not any(_is_awaited(call.name) for call in calls):
             return super().together(*calls)
         try:
@@ -109,7 +110,7 @@ class AwaitingServer(Server):
         return [replies[0] for replies, _ in each], all(is_kept for _, is_kept in each)
 
     def _on_its_node(self, call: Call) -> tuple[list[Any], bool]:
-        """The same on a cluster, whose own client would follow a redirection with the write alone."""
+        """Send a call to a cluster, whose own client would follow a redirection without the wait."""
         cluster: Any = self.client
 
         def attempt() -> tuple[list[Any], bool]:
@@ -126,7 +127,7 @@ class AwaitingServer(Server):
         sent = [*calls, Call.script("wait_mark", [calls[-1].key]), self._wait]
         replies = _piped(client, [call.args for call in sent])
         if any(map(_is_unknown, replies)):
-            # Everything again: what the server did before may be lost since, with that server.
+            # Send all of it again: what the server did may have been lost, with that server.
             first, again = replies, _piped(client, [call.with_source for call in sent])
             known = zip(first[: len(calls)], again, strict=False)
             replies = [new if _is_unknown(old) else old for old, new in known] + again[len(calls) :]
@@ -150,7 +151,7 @@ def _piped(client: Redis, commands: list[tuple[Any, ...]]) -> list[Any]:
 
 
 def _is_unknown(reply: Any) -> bool:
-    """Does the server not know that script?"""
+    """True if the server does not know the script."""
     return isinstance(reply, NoScriptError)
 
 

@@ -1,4 +1,4 @@
-"""Commands and scripts, sent to wherever the data is; what comes back is bytes, or an error of ours."""
+"""Commands and scripts, sent to the node that has the data. A reply is bytes, or a ``StoreError``."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ def _script(name: str) -> tuple[bytes, bytes]:
 
 
 def _bytes(fact: Any) -> Any:
-    # The user's client may have decoded it.
+    # The user's client may have decoded the reply.
     return fact.encode() if isinstance(fact, str) else fact
 
 
 def _key_of(args: Sequence[Any]) -> Any:
-    """The first key of a command."""
+    """Return the first key of a command."""
     place = 3 if args[0] in ("EVAL", "EVALSHA") else 1
     return args[place] if len(args) > place else ""
 
 
 class Call(NamedTuple):
-    """A command, or a script, to be sent together with others."""
+    """A command or a script, to be sent together with others."""
 
     args: tuple[Any, ...]
     source: bytes | None = None
-    #: Of the command, or of the script.
+    #: The name of the command or of the script.
     name: str = ""
 
     @classmethod
     def command(cls, *args: Any) -> Call:
-        """One command."""
+        """Return the call of a command."""
         return cls(args, name=args[0])
 
     @classmethod
     def script(cls, name: str, keys: Sequence[bytes], *args: Any) -> Call:
-        """One script."""
+        """Return the call of a script."""
         source, digest = _script(name)
         return cls(("EVALSHA", digest, len(keys), *keys, *args), source, name)
 
     @property
     def with_source(self) -> tuple[Any, ...]:
-        """The same for a server that does not know the script."""
+        """The call for a server that does not know the script."""
         return self.args if self.source is None else ("EVAL", self.source, *self.args[2:])
 
     @property
@@ -81,8 +81,8 @@ class Server:
     def run(self, script: str, keys: Sequence[bytes], *args: Any) -> Any:
         """Run a script in one round trip.
 
-        A server that has forgotten the script, after a restart, a flush or a failover, is sent its
-        source: that it did not know it means that it did nothing.
+        A server that does not know the script, after a restart, a flush or a failover, does nothing and
+        is sent the source.
         """
         source, digest = _script(script)
         try:
@@ -95,7 +95,7 @@ class Server:
     def together(self, *calls: Call) -> list[Any]:
         """Send several commands and scripts in one round trip, in this order.
 
-        They are not one atomic step. To a cluster, where they may go to different nodes, they are sent
+        They are not one atomic step. In a cluster, where they may be for different nodes, they are sent
         one after the other.
         """
         if not isinstance(self.client, Redis):
@@ -107,18 +107,18 @@ class Server:
         return [self._unless_error(*answer) for answer in zip(calls, self._answers(calls), strict=True)]
 
     def each(self, *calls: Call) -> list[Any]:
-        """The same; if one of them fails for what its key holds, the error is its answer."""
+        """Like ``side_by_side``, but the reply of a call that fails because of its key is the error."""
         return [self._or_error(*answer) for answer in zip(calls, self._answers(calls), strict=True)]
 
     def _answers(self, calls: Sequence[Call]) -> list[Any]:
-        """What the servers say to each, errors included."""
+        """Return the replies, including errors."""
         if not calls:
             return []
         plain = {"transaction": False} if isinstance(self.client, Redis) else {}
         replies = self._replies(calls, **plain)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            # The server learns a script with the first call of it; then the others can be sent again.
+            # The first call teaches the server the script. Then the others can be sent again.
             first = self._answer(calls[unknown[0]])
             again = [first, *self._answers([calls[at] for at in unknown[1:]])]
             for at, reply in zip(unknown, again, strict=True):
@@ -128,8 +128,8 @@ class Server:
     def at_once(self, *calls: Call) -> list[Any] | None:
         """Send several commands and scripts as one atomic step, in one round trip.
 
-        ``None``, and nothing was done: it is a cluster, a client that decodes even what it is not to
-        decode, or a server that does not know a script.
+        Return ``None``, and do nothing, for a cluster, for a client that decodes replies in spite of
+        NEVER_DECODE, and for a server that does not know a script.
         """
         if not isinstance(self.client, Redis) or self.client.get_encoder().decode_responses:
             return None
@@ -177,18 +177,18 @@ class Server:
         except DRIVER_ERRORS as error:
             raise self._translated(error, call.key) from error
 
-    # -- all of something, page by page --------------------------------------------------------------
+    # -- everything in a key, page by page -----------------------------------------------------------
 
     def scan(self, pattern: str) -> Iterator[bytes]:
-        """The names of the keys that are like that, on all nodes."""
+        """Yield the keys that match the pattern, of all nodes."""
         return self._all(self.client.scan_iter(match=pattern, count=_PAGE))
 
     def hash_items(self, key: bytes | str) -> Iterator[tuple[bytes, bytes]]:
-        """The fields and values of a hash."""
+        """Yield the fields and values of a hash."""
         return self._all(self.client.hscan_iter(key, count=_PAGE), key)
 
     def scored(self, key: bytes) -> Iterator[tuple[bytes, float]]:
-        """The members of a sorted set, and their scores."""
+        """Yield the members of a sorted set and their scores."""
         return self._all(self.client.zscan_iter(key, count=_PAGE), key)
 
     def _all(self, items: Iterable[Any], key: bytes | str = "") -> Iterator[Any]:
@@ -207,6 +207,6 @@ class Server:
 
 
 def _raise_unless_about_a_key(error: StoreError) -> None:
-    # Its subclasses say that the server is away, or full.
+    # Subclasses of StoreError mean that the server is unavailable or full.
     if type(error) is not StoreError:
         raise error

@@ -62,12 +62,6 @@ def test_after_moves_only_what_is_new(spans: list[Span], count: int, base: int) 
     assert list(moved.at(base)) == offsets([(s + count * new, n, new) for s, n, new in spans], base)
 
 
-@given(SPANS, st.integers(1, 9), BASES)
-def test_with_new_adds_the_first_new_ones(spans: list[Span], count: int, base: int) -> None:
-    placed = Ranges.of(spans).at(base)
-    assert list(placed.with_new(count).at(base)) == [*placed, *range(base, base + count)]
-
-
 @given(st.lists(st.integers(0, 50)))
 def test_single_offsets_make_ranges_of_those_offsets(wanted: list[int]) -> None:
     assert list(of_offsets(wanted)) == wanted
@@ -102,7 +96,7 @@ def test_the_low_end_is_the_smallest_old_offset(spans: list[Span]) -> None:
         (Ranges.all_new(3), "+0:3"),
         (of_offsets([0, 1, 2, 7, 8]), "0:3,7:2"),
         (of_offsets([2, 1, 0]), "2:1,1:1,0:1"),
-        (Ranges.of([(0, 40, False)]).with_new(2), "0:40,+0:2"),
+        (Ranges.of([(0, 40, False), (0, 2, True)]), "0:40,+0:2"),
         (Ranges.of([(0, 2, True), (2, 1, True), (3, 1, False)]), "+0:3,3:1"),
     ],
 )
@@ -111,7 +105,7 @@ def test_neighbours_are_written_as_one(ranges: Ranges, text: str) -> None:
 
 
 def test_new_messages_join_the_old_ones_they_land_behind() -> None:
-    assert str(Ranges.of([(0, 40, False)]).with_new(2).at(40)) == "0:42"
+    assert str(Ranges.of([(0, 40, False), (0, 2, True)]).at(40)) == "0:42"
 
 
 def test_ranges_compare_and_hash_by_value() -> None:
