@@ -1,4 +1,4 @@
---[[ agent_activity: an agent's runs that are not settled, whose turn it is, and who holds the lease.
+--[[ agent_activity: return the open runs of an agent, which of them is active, and the lease that is held.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
   returns  {active or "", left_ms, {} | {owner, token, nonce, expires_ms}, run_id, line, ...}
 ]]

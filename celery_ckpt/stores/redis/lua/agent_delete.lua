@@ -1,9 +1,9 @@
---[[ agent_delete: forget an agent.
+--[[ agent_delete: delete an agent and everything it has.
   KEYS     every key of the agent; KEYS[1] is its hash (see shared.lua), the last one its open runs
-  ARGV[1]  what a sweep saw (see shared.lua): it must still be so; "": whatever it is now
-  ARGV[2]  1: the caller knows which checkpoints there are; 0: they are to be named
-  returns  {} if it has changed | {bytes (estimated), "c:" id of each checkpoint, if they are to be named, ...}
-           | {-1} and nothing is done: there are too many to be named
+  ARGV[1]  the state that a sweep saw (see seen in shared.lua), which must be unchanged; "": any state
+  ARGV[2]  0: return the names of the checkpoints; 1: the caller knows them
+  returns  {} if the agent has changed | {bytes (estimated), "c:" id of each checkpoint if asked for, ...}
+           | {-1} if there are too many checkpoints to return; nothing is deleted
 ]]
 local LONG = 1000
 

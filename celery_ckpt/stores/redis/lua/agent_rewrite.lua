@@ -1,8 +1,8 @@
---[[ agent_rewrite: put others in the place of all checkpoints, steps and runs of an agent, or change nothing.
+--[[ agent_rewrite: replace all checkpoints, steps and runs of an agent, or change nothing.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  the log (see checkpoint_save.lua)
   KEYS[3], KEYS[4]  steps (see step_record.lua)    KEYS[5]  runs (see run_add.lua)
-  ARGV[1]  lease (see shared.lua)    ARGV[2]  the digest of what there must be (see agent_contents.lua)
-  ARGV[3], ARGV[4], ARGV[5]  how many checkpoints, steps and runs there are
+  ARGV[1]  lease (see shared.lua)    ARGV[2]  the digest that the agent must have (see agent_contents.lua)
+  ARGV[3], ARGV[4], ARGV[5]  the numbers of checkpoints, steps and runs that follow
   ARGV[6...]  "c:" id and line of each checkpoint; "length:run_id:key", iteration and value of each step;
               id and line of each run; then all messages of the log
   returns  {"ok"} | {"changed"} | refusal
@@ -28,7 +28,7 @@ end
 redis.call('UNLINK', KEYS[2])
 if tonumber(ARGV[3]) > 0 then
   redis.call('HSET', KEYS[1], 'first', 0)
-  -- Who read offsets before would trim by them what is needed now: to him it is a save.
+  -- A caller that read offsets before would trim what is needed now. A higher seq looks like a save to it.
   local seq, latest = tip(redis.call('HGET', KEYS[1], 'tip'))
   if latest then redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. latest) end
 end

@@ -1,7 +1,7 @@
---[[ agent_set_policy: replace what was decided about an agent, if it is still that.
+--[[ agent_set_policy: replace the policy of an agent, if it is still the one that the caller read.
   KEYS[1]  hash of the agent (see shared.lua)
-  ARGV[1]  before  ARGV[2]  after
-  returns  1 | 0 if it is something else by now, or there is no such agent
+  ARGV[1]  policy before  ARGV[2]  policy after; "": none
+  returns  1 | 0 if the policy has changed, or the agent does not exist
 ]]
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 if (redis.call('HGET', KEYS[1], 'notes') or '') ~= ARGV[1] then return 0 end

@@ -1,14 +1,14 @@
---[[ agent_snapshot: what a sweep has to know of an agent.
+--[[ agent_snapshot: return what a sweep needs to know about an agent.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
   ARGV[1]  agent_id
-  ARGV[2]  at most so many fields, and ARGV[3] about so many bytes: of a longer hash none are answered
-  returns  {} | {seen, notes, 1 if a run is open or the lease held, 1 if a run has the agent's name,
+  ARGV[2], ARGV[3]  the most fields, and about the most bytes, of a hash that is returned
+  returns  {} | {seen, policy, 1 if a run is open or the lease is held, 1 if a run has the agent's name,
            {id, status, delivered, the end of the record} of the last run or {},
            oldest, "?" if it is not known, or "" if there is no other run, first, seq,
-           1 if it is too long, {field whose value is not answered as it is, its length, ...},
-           {field of KEYS[1], value, ...}}
+           1 if the hash is too long, {field whose value is cut short, its length, ...},
+           {field of KEYS[1], value, ...}, empty if the hash is too long}
 ]]
--- Records are answered as they are: Python takes them apart quicker, while the server serves others.
+-- Records are returned as they are: Python parses them faster, while the server serves others.
 local function last_run(id, line)
   if not line then return {} end
   local run = run_facts(line)
@@ -23,7 +23,7 @@ local token, nonce, _, _, last_save, steps, runs, notes, first, last = unpack(ag
 last = last or ARGV[1]
 local named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
 local oldest = ''
--- Most agents have one run: it costs them nothing.
+-- Most agents have one run, and skip this.
 if runs and runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
   oldest = redis.call('HGET', KEYS[1], 'oldest') or '?'
 end

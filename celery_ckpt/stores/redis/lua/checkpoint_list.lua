@@ -1,7 +1,7 @@
---[[ checkpoint_list: all checkpoints of an agent, without their messages, and the sequence they stand at.
+--[[ checkpoint_list: return all checkpoints of an agent without their messages, and its sequence number.
   KEYS[1]  hash of the agent (see shared.lua)
-  ARGV[1]  at most so many fields: of a longer hash only the beginning is answered
-  returns  {seq, notes, 1 if it is too long, "c:" id, line, "c:" id, line, ...}
+  ARGV[1]  the most fields of a hash whose checkpoints are returned
+  returns  {seq, policy, 1 if the hash is too long, "c:" id, line, "c:" id, line, ...}
 ]]
 local agent = redis.call('HMGET', KEYS[1], 'tip', 'notes')
 local seq = string.match(agent[1] or '', '^%d+') or '0'

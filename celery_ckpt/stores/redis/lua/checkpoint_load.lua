@@ -1,11 +1,11 @@
---[[ checkpoint_load: one checkpoint with its messages.
+--[[ checkpoint_load: return one checkpoint with its messages.
   KEYS[1]  hash of the agent    KEYS[2]  the log (see checkpoint_save.lua)
   ARGV[1]  "c:" and the checkpoint's id; "": the latest
-  ARGV[2]  so many of the log's newest messages the caller reads himself, in the same transaction: what comes
-           out of a script is copied twice
+  ARGV[2]  how many of the log's newest messages the caller reads itself, in the same transaction: what a
+           script returns is copied twice
   returns  {"none"} | {"gone", "c:" id}
-           | {"newest", "c:" id, line, offset of the first that the caller reads}, if it needs no others
-           | {"found", "c:" id, line, {messages of a range}, ...} as far as they are there
+           | {"newest", "c:" id, line, offset of the first message that the caller reads}, if that is enough
+           | {"found", "c:" id, line, {messages of a range}, ...} as far as the log has them
 ]]
 local function has_records()
   local all = redis.call('HGETALL', KEYS[1])

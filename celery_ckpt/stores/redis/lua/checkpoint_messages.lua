@@ -1,7 +1,7 @@
---[[ checkpoint_messages: parts of the log, and which of some checkpoints are still there at this moment.
+--[[ checkpoint_messages: return parts of the log, and which of some checkpoints still exist.
   KEYS[1]  hash of the agent    KEYS[2]  the log (see checkpoint_save.lua)
-  ARGV[1]  how many ids         ARGV[2...]  "c:" and id of each, then start and count of each part
-  returns  {offset at which the log begins, 1 or 0 for each id,
+  ARGV[1]  number of ids        ARGV[2...]  "c:" and id of each, then start and count of each part
+  returns  {offset at which the log starts, 1 or 0 for each id,
             then {messages} of each part as far as the log has it}
 ]]
 local first = tonumber(redis.call('HGET', KEYS[1], 'first') or 0)

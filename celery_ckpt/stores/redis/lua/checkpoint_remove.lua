@@ -1,18 +1,18 @@
---[[ checkpoint_remove: drop checkpoints, and the part of the log that nobody refers to any more.
+--[[ checkpoint_remove: remove checkpoints, and the part of the log that no other checkpoint refers to.
   KEYS[1]  hash of the agent    KEYS[2]  the log (see checkpoint_save.lua)    KEYS[3]  open (see run_add.lua)
   ARGV[1]  seq at which the caller read the checkpoints (see checkpoint_list.lua)
-  ARGV[2]  smallest offset that those which stay refer to
-  ARGV[3]  "c:" and the id of the newest that stays; "": none stays
-  ARGV[4]  notes that the agent must have; "*": any    ARGV[5]  notes that it has from now on
-  ARGV[6]  what a sweep saw (see shared.lua), which is done with the agent; "": it is not
-  ARGV[7...]  "c:" and the ids to drop, at most 1,000
-  returns  {how many were there, bytes of the log that went, what is left to do}, the last being
+  ARGV[2]  smallest offset that the remaining checkpoints refer to
+  ARGV[3]  "c:" and the id of the newest remaining checkpoint; "": none remains
+  ARGV[4]  policy that the agent must have; "*": any    ARGV[5]  its policy from now on
+  ARGV[6]  the state that a sweep saw (see seen in shared.lua), if the sweep has finished with the agent; "": none
+  ARGV[7...]  "c:" and the ids to remove, at most 1,000
+  returns  {number of removed checkpoints, bytes trimmed from the log, what is left to do}, the last being
            0  nothing
-           1  all again: after a save since ARGV[1], or if others are there than the caller read, only the
-              log is left alone; after the removal of ARGV[3], or with other notes, everything is
-           2  the log is still to be trimmed: it is done a part at a time
-           3  nothing here, but the agent has changed since the sweep saw it; if it would have lost its latest,
-              everything is left alone
+           1  start over: after a save since ARGV[1], or if there are checkpoints that the caller did not read,
+              only the log was left alone; if ARGV[3] is gone or the policy differs, nothing was changed
+           2  trim more of the log: it is trimmed in parts
+           3  nothing, but the agent has changed since the sweep saw it; if it would have lost its latest
+              checkpoint, nothing was changed
 ]]
 local TRIM = 1000
 
@@ -22,7 +22,7 @@ local function any_left()
   end
 end
 
--- Estimated, as if all messages had the same size: to measure them would take longer than to drop them.
+-- Estimated, as if all messages had the same size: to measure them would take longer than to trim them.
 local function size_of_log(count)
   local all = redis.call('LLEN', KEYS[2])
   local size = all > 0 and redis.call('MEMORY', 'USAGE', KEYS[2]) or 0
@@ -38,7 +38,7 @@ local is_unchanged = is_swept
 local seq, latest = tip(last_save)
 local saved_since = (seq or 0) ~= tonumber(ARGV[1])
 if not saved_since and ARGV[3] ~= '' and not newest then return {0, 0, 1} end
--- Somebody may have taken the agent up since it was seen, and goes on from its latest.
+-- A run may have started since the sweep saw the agent: it continues from the latest checkpoint.
 local loses_latest = not saved_since and latest and latest ~= ARGV[3]
 if is_swept and not is_unchanged and loses_latest then return {0, 0, 3} end
 local removed, bytes, left, changes = 0, 0, 0, {}
@@ -55,7 +55,7 @@ elseif ARGV[5] ~= ARGV[4] then
 end
 if saved_since then return {removed, 0, 1} end
 if ARGV[3] == '' then
-  -- An agent that was deleted and made anew meanwhile can stand at the same seq.
+  -- An agent that was deleted and created again since then can have the same seq.
   if any_left() then return {removed, 0, 1} end
   bytes = redis.call('MEMORY', 'USAGE', KEYS[2]) or 0
   redis.call('UNLINK', KEYS[2])
@@ -75,7 +75,7 @@ else
   end
 end
 if is_swept and left == 0 then
-  -- The sweep is done with the agent: the next save has to list it.
+  -- The sweep has finished with the agent: the next save must list it.
   if is_unchanged then change('listed', -math.abs(listed or 0) - 1) else left = 3 end
 end
 if changes[1] then redis.call('HSET', KEYS[1], unpack(changes)) end

@@ -1,19 +1,19 @@
 --[[ checkpoint_save: append new messages to the log and add a checkpoint, or change nothing.
   KEYS[1]  hash of the agent (see shared.lua)
   KEYS[2]  list: the log, messages as JSON lines; the first one has the offset "first" of KEYS[1]
-  KEYS[3]  runs (see run_add.lua), if a run's record is to be replaced too
+  KEYS[3]  runs (see run_add.lua), if a run's record is replaced too
   ARGV[1]  "c:" and the checkpoint's id
-  ARGV[2]  basis: the same of a checkpoint that must be there; "": none may be; "*": any
-  ARGV[3]  what stands between seq and header in the line of the basis
+  ARGV[2]  basis: "c:" and the id of a checkpoint that must exist; "": none may exist; "*": any
+  ARGV[3]  the mark of the basis: what is between seq and header in its line
   ARGV[4]  lease (see shared.lua)
   ARGV[5]  the line after version, seq and base
-  ARGV[6]  what "listed" was when the caller listed the agent; "": it did not
+  ARGV[6]  the value of "listed" when the caller listed the agent; "": it did not
   ARGV[7], ARGV[8]  only with KEYS[3]: run_id, and the run's line after the number and the usage
   ARGV[7...] or ARGV[9...]  new messages
-  returns  base | {"first", base} for an agent's first | {"exists", line} | {"stale"} | refusal
-           | {"unlisted", listed} if it has to be listed first | {"none"} if there is no such run
+  returns  base | {"first", base} for an agent's first save | {"exists", line} | {"stale"} | refusal
+           | {"unlisted", listed} if the agent must be listed first | {"none"} if the run does not exist
 ]]
--- An agent's first save, or somebody damaged the tip: what is there has the last word.
+-- For an agent's first save, or a damaged tip: the newest checkpoint that exists.
 local function newest()
   local seq, latest, all = 0, nil, redis.call('HGETALL', KEYS[1])
   for i = 1, #all, 2 do
@@ -35,7 +35,7 @@ if ARGV[2] == '' then
 elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
   return {'stale'}
 end
--- Until a sweep is done with the agent, one entry in its index is enough; it has to be there first.
+-- Until a sweep has finished with the agent, one due time is enough. It must be written before the save.
 local listed = agent[9] or '0'
 local is_listed = tonumber(listed) > 0
 if not is_listed and seq > 0 and ARGV[6] ~= listed then return {'unlisted', listed} end

@@ -1,11 +1,10 @@
---[[ checkpoint_scan: the checkpoints of a history that is long, or has long states, as a sweep has to know them (see
-  agent_snapshot.lua), a part at a time.
+--[[ checkpoint_scan: return part of a history that is too long for agent_snapshot.lua, in the same form.
   KEYS[1]  hash of the agent (see shared.lua)
-  ARGV[1]  where to go on: a cursor; at first "0"
-  returns  {cursor, "0" if that was all, {field whose value is not answered as it is, its length, ...},
+  ARGV[1]  the cursor that the last call returned; at first "0"
+  returns  {cursor, "0" after the last part, {field whose value is cut short, its length, ...},
            {field of KEYS[1], value, ...}}
 ]]
--- At most about so many fields, of so many bytes, are read at once.
+-- About the most fields, and bytes, that one call reads.
 local FIELDS, BYTES = 1000, 500000
 
 local cursor, all, bytes = ARGV[1], {}, 0

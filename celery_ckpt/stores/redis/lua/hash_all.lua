@@ -1,4 +1,4 @@
---[[ hash_all: a whole hash, as bytes and in one shape whatever the protocol.
+--[[ hash_all: return a whole hash, as bytes and in the same shape for every protocol version.
   KEYS[1]  a hash
   returns  {field, value, field, value, ...}
 ]]

@@ -1,4 +1,4 @@
---[[ lease_holder: who holds the lease now.
+--[[ lease_holder: return the lease that is held now.
   KEYS[1]  hash of the agent (see shared.lua)
   returns  {} | {owner, token, nonce, expires_ms}
 ]]

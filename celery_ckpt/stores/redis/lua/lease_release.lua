@@ -1,8 +1,8 @@
---[[ lease_release: give up a lease, if it is still the caller's; with a run, replace its record.
+--[[ lease_release: release a lease, if the caller still holds it, and replace the record of a run if given.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  runs (see run_add.lua), if a run is given
-  ARGV[1]  lease  ARGV[2]  name of this call, so that it may be repeated
+  ARGV[1]  lease  ARGV[2]  name of this call, so that it can be repeated
   ARGV[3]  run_id  ARGV[4]  the run's line after the number and the usage
-  returns  {"ok"} if this call released it | {"over"} | {"none"} if there is no such run
+  returns  {"ok"} if this call released it | {"over"} | {"none"} if the run does not exist
 ]]
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'released')
 if agent[5] == ARGV[2] then return {'ok'} end

@@ -1,6 +1,6 @@
---[[ run_add: keep a run's record if there is none.
+--[[ run_add: add the record of a run, unless it exists.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  hash: run_id -> a run's line (see shared.lua)
-  KEYS[3]  list: the ids of the runs that are not settled, in the order in which they were added
+  KEYS[3]  list: the ids of the open runs, in the order in which they were added
   ARGV[1]  run_id  ARGV[2]  the line after the number
   returns  {"ok", is_first_run} | {"exists", line}
 ]]

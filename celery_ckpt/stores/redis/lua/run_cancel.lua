@@ -1,14 +1,14 @@
---[[ run_cancel: put an end to a run; whoever works on it is fenced off.
+--[[ run_cancel: mark a run as cancelled, and take the lease if it is the active run.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  runs (see run_add.lua)
   ARGV[1]  run_id   ARGV[2]  nonce of the new lease   ARGV[3]  owner   ARGV[4]  ttl_ms
-  returns  {"ok"} | {"ok", token, expires_ms} if it was the active one | {"none"} | {"over", status}
-           | {"damaged", line}: nothing is done
+  returns  {"ok"} | {"ok", token, expires_ms} if it was the active run | {"none"} | {"over", status}
+           | {"damaged", line}; nothing is changed
 ]]
 local stored = redis.call('HGET', KEYS[2], ARGV[1])
 if not stored then return {'none'} end
 local run, number = run_facts(stored)
 if not number then return {'damaged', stored} end
--- A cancellation that was not delivered may be repeated.
+-- A cancellation whose outcome was not delivered may be repeated.
 if run.is_final and (run.delivered == '1' or run.status ~= 'cancelled') then
   return {'over', run.status}
 end
@@ -16,7 +16,7 @@ run.status = 'cancelled'
 redis.call('HSET', KEYS[2], ARGV[1], run_line(number, run))
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active')
 if agent[5] ~= ARGV[1] then return {'ok'} end
--- As if it were free: it is given whoever holds it, unless this call is repeated.
+-- Taken as if it were free: the cancellation fences the holder, unless this call is repeated.
 if agent[2] ~= ARGV[2] then agent[2] = '' end
 local _, token, expires_ms = take_lease(agent, ARGV[2], ARGV[3], ARGV[4], '')
 return {'ok', token, expires_ms}

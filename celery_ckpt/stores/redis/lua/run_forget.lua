@@ -1,14 +1,15 @@
---[[ run_forget: drop the records of runs that ended long ago, and what steps are left of them, a part at a time.
+--[[ run_forget: delete the records of runs that ended long ago, and their steps, a part at a time.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  steps (see step_record.lua)
   KEYS[4]  runs (see run_add.lua)
-  ARGV[1]  agent_id: the run of that name stays, as does the one that was added last
-  ARGV[2]  notes that the agent must have
-  ARGV[3]  those go that are settled and ended by then: ISO 8601 in UTC, without the Z
-  ARGV[4], ARGV[5]  where to go on: a cursor in KEYS[4], a rank in KEYS[3]; at first "0", "0"
-  ARGV[6]  when the first of those ended that stay, of all parts before; at first ""
-  returns  {1 if that was all, how many went, their bytes, ARGV[4], ARGV[5] and ARGV[6] of the next part}
+  ARGV[1]  agent_id: the run of that name is kept, and the run that was added last
+  ARGV[2]  policy that the agent must have
+  ARGV[3]  settled runs are deleted if they ended by this time: ISO 8601 in UTC, without the Z
+  ARGV[4], ARGV[5]  where to continue: a cursor in KEYS[4], a rank in KEYS[3]; at first "0", "0"
+  ARGV[6]  when the first remaining run ended, in all parts before; at first ""
+  returns  {1 after the last part, number of deleted runs, their bytes,
+           ARGV[4], ARGV[5] and ARGV[6] of the next part}
 ]]
--- At most about so many records, of so many bytes, are read at once, and so many steps.
+-- About the most records, bytes of records, and steps that one call reads.
 local RUNS, BYTES, STEPS = 100, 100000, 500
 
 local last, notes = unpack(redis.call('HMGET', KEYS[1], 'last', 'notes'))
@@ -26,11 +27,11 @@ local function look_at(id, line)
   end
 end
 
--- Those of the next steps that belong to runs that go, and how many were looked at.
+-- The next steps that belong to deleted runs, and how many steps were read.
 local function their_steps()
   local prefixes, lengths, found = {}, {}, {}
   for _, id in ipairs(gone) do
-    -- As run_prefix makes it: with the number of characters, not of bytes.
+    -- As run_prefix in steps.py: the number of characters, not of bytes.
     local prefix = select(2, string.gsub(id, '[^\128-\191]', '')) .. ':' .. id .. ':'
     prefixes[prefix], lengths[#prefix] = true, true
   end
@@ -58,7 +59,7 @@ if gone[1] and redis.call('EXISTS', KEYS[3]) == 1 then
     redis.call('HDEL', KEYS[2], unpack(steps))
     redis.call('ZREM', KEYS[3], unpack(steps))
   end
-  -- No run goes before its steps: the same runs again, with the next steps.
+  -- Steps are deleted before their run: the same runs again, with the next steps.
   if seen_steps == STEPS then
     return {0, 0, 0, ARGV[4], string.format('%d', rank + STEPS - #steps), ARGV[6]}
   end
@@ -66,7 +67,7 @@ end
 local count = 0
 each(gone, 1, 1000, function(...) count = count + redis.call('HDEL', KEYS[4], ...) end)
 if cursor == '0' then
-  -- A sweep need not look here again before that one comes of age.
+  -- A sweep need not read the runs again before this one is old enough.
   if oldest ~= '' then redis.call('HSET', KEYS[1], 'oldest', oldest) else redis.call('HDEL', KEYS[1], 'oldest') end
 end
 return {cursor == '0' and 1 or 0, count, size, cursor, '0', oldest}

@@ -1,7 +1,7 @@
---[[ run_settle: a run's outcome was delivered; give up the lease, and let the next one have its turn.
+--[[ run_settle: record that a run's outcome was delivered, release the lease, and make the next run active.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  steps (see step_record.lua)
   KEYS[4], KEYS[5]  runs (see run_add.lua)
-  ARGV[1]  lease  ARGV[2]  name of this call, so that it may be repeated
+  ARGV[1]  lease  ARGV[2]  name of this call, so that it can be repeated
   ARGV[3]  run_id  ARGV[4]  its line after the number and the usage  ARGV[5]  "length:run_id:"
   returns  {"ok"} | {"next", run_id, line} | {"none"} | refusal
 ]]
@@ -31,7 +31,7 @@ if has_lease then
 end
 redis.call('HSET', KEYS[4], ARGV[3], string.match(stored, '^%d+ %S+ ') .. ARGV[4])
 redis.call('LREM', KEYS[5], 0, ARGV[3])
--- Others may be resumed by hand.
+-- Runs that did not succeed may be resumed manually: they keep their steps.
 if agent[7] and string.match(ARGV[4], '^succeeded ') then drop_steps(ARGV[5], '-inf', '+inf') end
 local id, line, turn = nil, nil, agent[5] or ''
 if is_active then

@@ -1,9 +1,9 @@
---[[ run_start: begin an attempt of a run that was delivered, if it is its turn.
+--[[ run_start: start an attempt of a run that was delivered, if it is its turn.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  runs (see run_add.lua)
   ARGV[1]  run_id   ARGV[2]  delivery
   ARGV[3]  nonce of the new lease   ARGV[4]  owner   ARGV[5]  ttl_ms   ARGV[6]  over (see shared.lua)
   returns  {"ok", line, token, expires_ms} | {"blocked", line} | {"settled", line} | {"none"} | refusal
-           | {"damaged", line}: nothing is done, also if a newer version wrote it
+           | {"damaged", line} if a script cannot read the line, or a newer version wrote it; nothing is changed
 ]]
 local function keep(line)
   redis.call('HSET', KEYS[2], ARGV[1], line)
@@ -14,7 +14,7 @@ local stored = redis.call('HGET', KEYS[2], ARGV[1])
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active', 'tip', 'steps')
 local active = agent[5] or ''
 local is_anothers = active ~= '' and active ~= ARGV[1]
--- One that is not known has to be added first, unless it would be refused.
+-- An unknown run must be added first, unless it would be refused.
 if not stored then return not is_anothers and taking_refusal(agent, ARGV[6]) or {'none'} end
 local run, number = run_facts(stored)
 if not number or is_too_new(run) then return {'damaged', stored} end
@@ -29,7 +29,7 @@ if refused then return refused end
 local is_repeated = agent[2] == ARGV[3]
 if is_repeated or run.is_final then return {'ok', stored, token, expires_ms} end
 local progress = (tip(agent[6]) or 0) .. '.' .. (agent[7] or 0)
--- Nobody wrote the end of the attempt before, and it has left nothing behind: it stalled.
+-- The attempt before has no recorded end, and saved nothing: it stalled.
 local is_stalled = run.status == 'running' and run.progress == progress
 run.stalled = is_stalled and run.stalled + 1 or 0
 run.attempts = run.attempts + 1

@@ -1,4 +1,4 @@
---[[ run_update: replace a run's record.
+--[[ run_update: replace the record of a run.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
   ARGV[1]  lease  ARGV[2]  run_id  ARGV[3]  the line after the number and the usage
   returns  {"ok"} | {"none"} | refusal

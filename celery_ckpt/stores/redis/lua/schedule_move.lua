@@ -1,13 +1,13 @@
---[[ schedule_move: give some agents other moments, or none, unless they were given others meanwhile.
-  KEYS[1]  agents by moment (see schedule_add.lua)
-  ARGV     agent_id, its moment, how long from now in microseconds ("": none), agent_id, ...
-  returns  how many were moved
+--[[ schedule_move: reschedule agents, or unschedule them, unless their due times have changed.
+  KEYS[1]  agents by due time (see schedule_add.lua)
+  ARGV     agent_id, its due time, how long from now in microseconds ("": unschedule), agent_id, ...
+  returns  how many were changed
 ]]
 local time = redis.call('TIME')
 local now, later, over = time[1] * 1000000 + time[2], {}, {}
-for i, moment in ipairs(moments(3)) do
+for i, due_at in ipairs(due_times(3)) do
   local agent_id, expected, after = unpack(ARGV, 3 * i - 2, 3 * i)
-  if moment == tonumber(expected) then
+  if due_at == tonumber(expected) then
     if after == '' then
       over[#over + 1] = agent_id
     else

@@ -1,11 +1,11 @@
---[[ schedule_remove: forget when to look at some agents, unless they were given other moments.
-  KEYS[1]  agents by moment (see schedule_add.lua)
-  ARGV     agent_id, its moment, agent_id, its moment, ...
-  returns  how many were forgotten
+--[[ schedule_remove: unschedule agents, unless their due times have changed.
+  KEYS[1]  agents by due time (see schedule_add.lua)
+  ARGV     agent_id, its due time, agent_id, its due time, ...
+  returns  how many were unscheduled
 ]]
 local over = {}
-for i, moment in ipairs(moments(2)) do
-  if moment == tonumber(ARGV[2 * i]) then over[#over + 1] = ARGV[2 * i - 1] end
+for i, due_at in ipairs(due_times(2)) do
+  if due_at == tonumber(ARGV[2 * i]) then over[#over + 1] = ARGV[2 * i - 1] end
 end
 each(over, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
 return #over

@@ -1,43 +1,43 @@
---[[ shared: what the scripts share. Each begins with those of these functions that it uses: they are made
-  anew whenever it is called. What costs most is redis.call, so what is needed is asked for at once.
+--[[ shared: the functions that scripts share. A script starts with those that it uses: they are created
+  on every call. The most expensive operation is redis.call, so a script asks for everything it needs at once.
   KEYS[1]  hash of the agent: token, nonce, owner, expires_ms, released (lease);
-           tip ("seq" of the last save, or a higher one after agent_rewrite.lua, and, if it has any, "c:" id of
+           tip ("seq" of the last save, or a higher one after agent_rewrite.lua, and, if there is one, "c:" id of
            the latest checkpoint),
            first (offset of the log's first message);
-           steps, runs (how many were ever added, for their order);
-           active (id of the run whose turn it is; empty or missing: none's),
+           steps, runs (how many were ever added: their order);
+           active (id of the active run; empty or missing: none),
            last (id of the run that was added last),
-           oldest (no run that may go ended before this, see run_forget.lua; missing: not known);
-           notes (what was decided about the agent, see maintenance.py);
-           listed (over 0: a sweep is sure to look at the agent soon; its amount grows with each change)
+           oldest (no run that may be deleted ended before this, see run_forget.lua; missing: not known);
+           notes (the policy of the agent, see retention/report.py);
+           listed (over 0: a sweep will look at the agent soon; its absolute value grows with each change)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see checkpoint_save.lua)
-  FORMAT_VERSION  of what is written; it stands before this text when it is loaded
-  held  a table that begins with token, nonce, owner and expires_ms of the agent
-  lease_refusal(held, lease)  what to answer instead of writing, or nil; a lease is "token:nonce", or empty
+  FORMAT_VERSION  the version that is written; it is defined before this text when a script is loaded
+  held  a table that starts with token, nonce, owner and expires_ms of the agent
+  lease_refusal(held, lease)  the reply of a script that may not write, or nil; a lease is "token:nonce", or ""
       {"lost"}                                      the lease is not the newest one, or was released
-      {"held", owner, token, nonce, left_ms}        no lease was given, and somebody holds one
-  refusal(lease)  the same, if nothing else has to be known of the agent
-  tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if not there
+      {"held", owner, token, nonce, left_ms}        no lease was given, and another owner holds one
+  refusal(lease)  the same, for a script that needs nothing else of the agent
+  tip(value)  the two parts of tip: seq, and the field of the latest checkpoint; nil if missing
   messages(from, last)  the log's messages from index to index; none before the first
-  taking_refusal(held, over)  what take_lease would answer instead of giving the lease, or nil
-  take_lease(held, nonce, owner, ttl_ms, over, ...)  gives the lease, and sets more fields of the agent;
-                                                     nil, token, expires_ms, or what to answer
-      over  a lease that may be taken over although unexpired; empty: none
+  taking_refusal(held, over)  the reply of take_lease if it may not grant the lease, or nil
+  take_lease(held, nonce, owner, ttl_ms, over, ...)  grants the lease, and sets more fields of the agent;
+                                                     nil, token, expires_ms, or the reply
+      over  a lease that may be taken over before it expires; "": none
   run_facts(line)  of a run's "number usage status delivered attempts stalled progress delivery record",
-                   all but the number as a table by name, and the number
-  run_line(number, facts)  puts them together again
-  is_settled(facts)  is there nothing left to do for that run?
-  is_too_new(facts)  was that run written by a newer version?
+                   everything but the number as a table by name, and the number; no number: damaged
+  run_line(number, facts)  the line again
+  is_settled(facts)  true if nothing is left to do for the run
+  is_too_new(facts)  true if a newer version wrote the run
   run_ending(line)  the end of a run's line, or of its record, from created_at on; or nil
   run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
-  add_usage(used, more)  the sum of two usages (see runs.py)
-  drop_steps(prefix, from, to)  the steps in KEYS[2] and KEYS[3] whose names begin so; how many
-  seen(open, tip, steps, runs, token, nonce, notes)  a text that changes whenever the agent does, given
-                                                     how many of its runs are open and fields of it
-  cut_short(all)  in {field of the agent, value, ...}, leaves of long records only what a sweep judges by;
+  add_usage(used, more)  the sum of two usages (see run_line.py)
+  drop_steps(prefix, from, to)  drops the steps in KEYS[2] and KEYS[3] whose names start with prefix; how many
+  seen(open, tip, steps, runs, token, nonce, notes)  a text that differs after every change of the agent, from the
+                                                     number of its open runs and from fields of its hash
+  cut_short(all)  in {field of the agent, value, ...}, reduces long records to what a sweep needs;
                   {field of each, its length, ...}
-  moments(step)  the moments in KEYS[1] (see schedule_add.lua) of the agents ARGV[1], ARGV[1 + step], ...
+  due_times(step)  the due times in KEYS[1] (see schedule_add.lua) of the agents ARGV[1], ARGV[1 + step], ...
   contents(steps, runs)  a digest of all checkpoints, and of the hashes under these keys
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
@@ -77,11 +77,11 @@ local function each(items, first, size, action)
   end
 end
 
-local function moments(step)
+local function due_times(step)
   local ids, found = {}, {}
   for i = 1, #ARGV, step do ids[#ids + 1] = ARGV[i] end
   each(ids, 1, 1000, function(...)
-    for _, moment in ipairs(redis.call('ZMSCORE', KEYS[1], ...)) do found[#found + 1] = tonumber(moment) or false end
+    for _, due_at in ipairs(redis.call('ZMSCORE', KEYS[1], ...)) do found[#found + 1] = tonumber(due_at) or false end
   end)
   return found
 end
@@ -106,7 +106,7 @@ local function outline(line)
 end
 
 local function cut_short(all)
-  -- A state can be long, and nobody judges by it.
+  -- A state can be long, and a sweep does not need it.
   local cut = {}
   for i = 2, #all, 2 do
     if #all[i] > 1000 and string.sub(all[i - 1], 1, 2) == 'c:' then
@@ -170,12 +170,12 @@ local function is_too_new(run)
 end
 
 local function run_ending(line)
-  -- The envelope and the result can be long, and nobody judges by them.
+  -- The envelope and the result can be long, and a sweep does not need them.
   return string.match(line or '', '^.*,("created_at":"[^"]*".*)$')
 end
 
 local function run_end(line)
-  -- Quicker than run_facts: it is asked of thousands, which can be long.
+  -- Faster than run_facts: it reads thousands of lines, which can be long.
   local status = string.match(line, '^%d+ %S+ (%a+) 1 ')
   local is_over = status == 'succeeded' or status == 'failed' or status == 'cancelled'
   local ending = is_over and run_ending(string.sub(line, -500))

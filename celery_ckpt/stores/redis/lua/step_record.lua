@@ -1,9 +1,9 @@
---[[ step_record: keep a step's result.
+--[[ step_record: record the result of a step.
   KEYS[1]  hash of the agent (see shared.lua)
-  KEYS[2]  hash: "length:run_id:key" -> "number value"    KEYS[3]  sorted set: the same by iteration
-  KEYS[4]  runs (see run_add.lua), if the usage of the run is to be raised
+  KEYS[2]  hash: "length:run_id:key" -> "number value"    KEYS[3]  sorted set: the same names by iteration
+  KEYS[4]  runs (see run_add.lua), if the step adds to the usage of its run
   ARGV[1]  lease  ARGV[2]  "length:run_id:key"  ARGV[3]  iteration  ARGV[4]  value
-  ARGV[5], ARGV[6]  only with KEYS[4]: run_id, and the usage by which it is raised
+  ARGV[5], ARGV[6]  only with KEYS[4]: run_id, and the usage to add
   returns  {"ok", is_first_step} | {"exists", "number value"} | refusal
 ]]
 local exists = redis.call('HGET', KEYS[2], ARGV[2])

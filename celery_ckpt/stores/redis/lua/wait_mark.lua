@@ -1,5 +1,5 @@
---[[ wait_mark: a write that changes nothing, for WAIT and WAITAOF to wait for (see durability.py).
-  KEYS[1]  the key that was written before, be it gone by now
+--[[ wait_mark: write something that changes nothing, for WAIT and WAITAOF to wait for (see durability.py).
+  KEYS[1]  the key that was written before; it may be deleted by now
   returns  nothing
 ]]
 if redis.call('EXPIRE', KEYS[1], 1000000) == 1 then
