@@ -101,9 +101,12 @@ def undocumented(node: ast.AST, prefix: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("name", files("*.py"))
 def test_everything_public_has_a_docstring(name: str) -> None:
-    module = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
+    source = (PACKAGE / name).read_text(encoding="utf-8")
+    module = ast.parse(source)
     assert ast.get_docstring(module)
-    assert list(undocumented(module)) == []
+    # A method that implements the protocol of stores is documented there.
+    is_store = "# ruff: noqa: D102" in source
+    assert [each for each in undocumented(module) if not (is_store and "." in each)] == []
 
 
 def drawn_tree() -> dict[str, str]:
