@@ -1,4 +1,4 @@
-"""Steps and run records as bytes, if they are not too large, and back."""
+"""Steps and run records as bytes, and back. A record that is too large is refused."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _NOT_DUMPED = {"agent_id", "run_id", "usage"}
 
 
 def encoded(record: Step | RunRecord, limit: int) -> bytes:
-    """The record as JSON, without the names under which it is kept.
+    """Return the record as JSON, without the names under which it is stored.
 
     Raises:
         CheckpointTooLarge: it is over the limit.
     """
-    # Not by pydantic: what interrupts a serializer in Python, as a time limit does, it would hide.
+    # Not by pydantic, which would hide an exception that interrupts a serializer, like a time limit.
     fields = record.model_dump(mode="json", exclude=_NOT_DUMPED)
     if record.usage:
-        # In front: sweeps read the end of a record, where its times are.
+        # First: sweeps read the end of a record, where its times are.
         fields = {"usage": record.usage.to_json(), **fields}
     if fields.get("place", 0) is None:
         del fields["place"]
@@ -33,7 +33,7 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
 
 
 def refuse_too_large(record: Step | RunRecord, size: int, limit: int) -> None:
-    """Raise ``CheckpointTooLarge`` for a record of that size, if it is over the limit."""
+    """Raise ``CheckpointTooLarge`` if the size of a record is over the limit."""
     if size > limit:
         what = f"Step {record.key!r}" if isinstance(record, Step) else f"Run {record.run_id!r}"
         raise CheckpointTooLarge(
@@ -47,7 +47,7 @@ def refuse_too_large(record: Step | RunRecord, size: int, limit: int) -> None:
 
 
 def is_same(one: Step | RunRecord, other: Step | RunRecord) -> bool:
-    """Are two records the same JSON? Unlike in Python, 0 is not False then; keys have no order."""
+    """True if two records are the same JSON. Unlike in Python, 0 is not False; keys have no order."""
     if one != other:
         return False
     first, second = (json.dumps(each.model_dump(mode="json"), sort_keys=True) for each in (one, other))
@@ -55,7 +55,7 @@ def is_same(one: Step | RunRecord, other: Step | RunRecord) -> bool:
 
 
 def decoded_step(agent_id: str, run_id: str, data: bytes) -> Step:
-    """The step that ``encoded`` wrote. Raises ``StoreError`` if it is damaged, or too new."""
+    """Return the step that ``encoded`` wrote. Raises ``StoreError`` if it is damaged or too new."""
     what = f"A step of run {run_id!r} of agent {agent_id!r}"
     try:
         return Step(agent_id=agent_id, run_id=run_id, **fields_of(data, what))
@@ -64,7 +64,7 @@ def decoded_step(agent_id: str, run_id: str, data: bytes) -> Step:
 
 
 def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
-    """The run record that ``encoded`` wrote. Raises ``StoreError`` if it is damaged, or too new."""
+    """Return the run that ``encoded`` wrote. Raises ``StoreError`` if it is damaged or too new."""
     what = f"The record of run {run_id!r} of agent {agent_id!r}"
     try:
         return RunRecord(agent_id=agent_id, run_id=run_id, **fields_of(data, what))
@@ -73,11 +73,11 @@ def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
 
 
 def fields_of(data: bytes, what: str) -> dict[str, Any]:
-    """The fields of a step or a run as it is stored. One of format 1 does not say so.
+    """Return the fields of a stored step or run. A record without a format has format 1.
 
     Raises:
         SchemaTooNew: a newer version wrote it.
-        ValueError: it is no object.
+        ValueError: it is not a JSON object.
     """
     fields = _object(data)
     refuse_newer(fields.pop("format", 1), what)
@@ -85,8 +85,9 @@ def fields_of(data: bytes, what: str) -> dict[str, Any]:
 
 
 def run_end(data: bytes) -> datetime | None:
-    """When the run was over of whose record, as ``encoded`` wrote it, this is the end; ``None``: it
-    cannot be read. What stands before the times can be long, and is of no use here.
+    """Return when a run ended, from the tail of its encoded record, or ``None`` if it is not readable.
+
+    The tail is enough, because the times come last. What comes before them can be long.
     """
     try:
         fields = _object(b"{" + data[data.rindex(b'"created_at":') :])
@@ -103,5 +104,5 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def damaged(what: str, error: Exception) -> StoreError:
-    """The error for a step or a run that cannot be read."""
+    """Return the error for a step or a run that cannot be read."""
     return StoreError(reason=f"{what} is damaged: {str(error)[:200]}. Delete the agent, or that run.")

@@ -1,4 +1,4 @@
-"""The lines of a log store, as far as a sweep has to know them."""
+"""The summaries that a sweep makes of the lines of checkpoints."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.json_values import decode
 from celery_ckpt.retention.report import PIN, AgentPolicy, CheckpointSummary
 
-#: Of a record that cannot be read: never old, but the first to go if there are too many.
+#: The time of a record that cannot be read: it is never old, but the first to be removed by number.
 UNKNOWN = datetime.max.replace(tzinfo=UTC)
 _NEVER_OLD = microseconds(UNKNOWN)
 _CURRENT = b"%d" % FORMAT_VERSION
-#: What nearly every line begins with, up to a date before the year 5000.
+#: What nearly every line starts with, up to a date before the year 5000.
 _BEGINNING = re.compile(_CURRENT + rb' (\d+) (\d+) (-|\d+) \S+ \S+ \{"created_at":(\d{1,17})[,}]').match
 _new = tuple.__new__
 _HAS_PIN = b'"%s"' % PIN.encode()
@@ -25,7 +25,7 @@ _HAS_PIN = b'"%s"' % PIN.encode()
 def marks(
     agent_id: str, lines: Collection[tuple[str, bytes]], policy: AgentPolicy
 ) -> list[CheckpointSummary]:
-    """Of each line what it takes to judge it, newest first.
+    """Return a summary of each line, newest first.
 
     Raises:
         SchemaTooNew: a newer version wrote one of them.
@@ -33,21 +33,21 @@ def marks(
     is_pinned = policy.pins or _HAS_PIN in b"".join([line for _, line in lines])
     found = []
     for name, line in lines:
-        # A sweep reads all records of a fleet: this loop is most of what it does in Python.
+        # A sweep reads all records of all agents: this loop is most of its work in Python.
         beginning = None if is_pinned else _BEGINNING(line)
         if beginning is None:
             found.append(_mark(agent_id, name, line, policy))
         else:
             seq, base, lowest, taken = beginning.groups()
             low = int(base if lowest == b"-" else lowest)
-            # As a named tuple makes itself, without the call in between.
+            # As a named tuple creates itself, without the call in between.
             found.append(_new(CheckpointSummary, (name, int(seq), int(taken), None, len(line), low)))
     found.sort(key=attrgetter("seq"), reverse=True)
     return found
 
 
 def _mark(agent_id: str, checkpoint_id: str, line: bytes, policy: AgentPolicy) -> CheckpointSummary:
-    """The same of one that may be pinned, or that this version did not write."""
+    """Return the summary of a checkpoint that may be pinned, or that another version wrote."""
     given, seq, taken, low = None, 0, _NEVER_OLD, 0
     try:
         version, number, base, lowest, _, _, header = line.split(b" ", 6)

@@ -1,11 +1,10 @@
-"""Where a checkpoint's messages lie in its agent's log.
+"""Where a checkpoint's messages are in its agent's log.
 
 Every message of an agent has an offset in an append-only log. A checkpoint refers to *ranges* of
-offsets, in the order of its messages. When a save is prepared, nobody knows yet at which offset its
-new messages will land: that is decided when it is written. So a range may be relative to the *base*,
-the offset of the first message which that save adds.
+offsets, in the order of its messages. The offsets of new messages are only known when a save is
+written. So a range may be relative to the *base*, the offset of the first message that the save adds.
 
-    "0:40,+0:2"     the messages at 0 to 39, then the two that this save brings
+    "0:40,+0:2"     the messages at 0 to 39, then the two that this save adds
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Span = tuple[int, int, bool]
 class Ranges:
     """Spans in the order of a checkpoint's messages. Immutable; compared by value.
 
-    Every save makes a few of these, so they are plain and quick.
+    Every save creates a few, so they are plain and fast.
     """
 
     __slots__ = ("count", "spans")
@@ -36,7 +35,7 @@ class Ranges:
 
     @classmethod
     def of(cls, spans: Iterable[Span]) -> Ranges:
-        """Put spans in a row, merging those that continue each other."""
+        """Return ranges of these spans. Adjacent spans are merged."""
         merged: list[Span] = []
         end, was_new = -1, False
         for start, count, new in spans:
@@ -52,7 +51,7 @@ class Ranges:
 
     @classmethod
     def union(cls, spans: Iterable[Span]) -> Ranges:
-        """Every message that is in any of the spans, once, in the order of the log."""
+        """Return the ranges of all messages in the spans, each once, in the order of the log."""
         merged: list[Span] = []
         for start, count, _ in sorted(set(spans)):
             first, before = merged[-1][:2] if merged else (0, -1)
@@ -64,7 +63,7 @@ class Ranges:
 
     @classmethod
     def all_new(cls, count: int) -> Ranges:
-        """The first ``count`` new messages of a save."""
+        """Return the ranges of the first ``count`` new messages of a save."""
         return cls(((0, count, True),) if count else ())
 
     @classmethod
@@ -89,29 +88,29 @@ class Ranges:
         return Ranges.of((*self.spans, *other.spans))
 
     def __iter__(self) -> Iterator[int]:
-        """The offsets, one a message; only of ranges that are at their place."""
+        """Yield the offset of each message. The ranges must be absolute."""
         for start, count, _ in self.spans:
             yield from range(start, start + count)
 
     def at(self, base: int) -> Ranges:
-        """The same with the new messages at their place."""
+        """Return the ranges with the new messages from offset ``base`` on."""
         if len(self.spans) == 2:
-            # Nearly every save: what there was, and what is new behind it.
+            # Nearly every save: the messages before, then the new ones.
             (first, before, is_new), (start, count, new) = self.spans
             if new and not is_new and first + before == base + start:
                 return Ranges(((first, before + count, False),))
         return Ranges.of(self.placed(base))
 
     def placed(self, base: int) -> list[Span]:
-        """The spans with the new messages at their place, not merged."""
+        """Return the spans with the new messages from offset ``base`` on, not merged."""
         return [(start + base * new, count, False) for start, count, new in self.spans]
 
     def after(self, count: int) -> Ranges:
-        """The same, if ``count`` new messages come before its own new ones."""
+        """Return the ranges as they are after ``count`` other new messages of the same save."""
         return Ranges(tuple([(start + count * new, n, new) for start, n, new in self.spans]))
 
     def cut(self, start: int, stop: int) -> Ranges:
-        """The ranges of messages number ``start`` to ``stop - 1`` of these."""
+        """Return the ranges of the messages number ``start`` to ``stop - 1``."""
         if start == 0 and stop >= self.count:
             return self
         cut, position = [], 0
@@ -124,7 +123,7 @@ class Ranges:
 
     @property
     def place(self) -> str:
-        """Low and ranges, as a record has them."""
+        """Low and ranges, as in a record."""
         if len(self.spans) == 2:
             # Nearly every save, see ``at``.
             (first, before, is_new), (start, count, new) = self.spans
@@ -134,7 +133,7 @@ class Ranges:
 
     @property
     def low(self) -> str:
-        """The smallest offset that the log must keep for these; ``-`` if all are new."""
+        """The smallest offset that the log must keep; ``-`` if all messages are new."""
         low = -1
         for start, _, new in self.spans:
             if not new and (low < 0 or start < low):
@@ -145,20 +144,20 @@ class Ranges:
 def _parse_span(text: str) -> Span:
     found = _SPAN.fullmatch(text)
     if found is None:
-        raise ValueError("where a range belongs is no range")
+        raise ValueError("expected a range")
     return int(found[2]), int(found[3]), found[1] == "+"
 
 
-#: A kept island is written again if that much more garbage lies behind it: see ``freshen``.
+#: Kept messages are written again if this many times as many unused ones follow, see ``freshen``.
 _GARBAGE_FACTOR = 4
 
 
 def freshen(offsets: list[int | None]) -> list[int | None]:
-    """Decide which of the messages found in the log are better written again.
+    """Replace the offsets of messages that are better written again by ``None``.
 
-    The log can only be trimmed from the left. A system prompt that every compaction keeps would hold
-    all the messages ever written behind it. So whatever is kept to the left of a gap at least four
-    times as long as itself is written again: each copy frees four times as much.
+    The log can only be trimmed from the left. A system prompt that every compaction keeps would keep
+    all messages after it in the log. So what is kept to the left of a gap at least four times as long
+    as itself is written again: each copy frees four times as much.
     """
     kept = sorted({offset for offset in offsets if offset is not None})
     left = 0

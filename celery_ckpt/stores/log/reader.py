@@ -1,4 +1,4 @@
-"""How checkpoints come out of their records and messages again, checked against their digests."""
+"""How checkpoints are rebuilt from their records and messages, and checked against their digests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ S = TypeVar("S")
 
 
 class Reading:
-    """Reads checkpoints of one agent, oldest first, and checks them."""
+    """Rebuilds checkpoints of one agent, oldest first, and checks them."""
 
     def __init__(self) -> None:
         self._shared = SharedSpine()
 
     def checkpoint(self, record: Record, messages: Mapping[int, bytes]) -> Checkpoint:
-        """Make one checkpoint.
+        """Return one checkpoint.
 
         Raises:
             CheckpointDamaged: a message is missing, or something is not what was saved.
@@ -40,8 +40,10 @@ class Reading:
 
 
 class SharedSpine:
-    """The messages of one checkpoint after another. Those that grew out of one another share a spine,
-    so that a long history costs its messages once, not once for each checkpoint.
+    """The messages of one checkpoint after another.
+
+    Checkpoints that continue each other share a spine, so that the memory of a long history is that of
+    its messages, not of its checkpoints.
     """
 
     def __init__(self) -> None:
@@ -49,18 +51,18 @@ class SharedSpine:
         self._spine = Spine()
 
     def at(self, ranges: Ranges, messages: Mapping[int, bytes]) -> Spine:
-        """The spine with exactly the messages at these places.
+        """Return the spine with exactly the messages at these places.
 
         Raises:
-            ValueError: one of them is missing, or is no message.
+            ValueError: a message is missing, or is not a JSON object.
         """
         known = self._ranges.count
         if ranges.cut(0, known) != self._ranges:
             self._ranges, self._spine, known = Ranges(), Spine(), 0
         added = ranges.cut(known, ranges.count)
         if Ranges.union(added.spans).count > len(messages):
-            # A damaged record may name billions: not one of them is looked for.
-            raise ValueError(f"it needs {ranges.count} messages, and not all are there")
+            # A damaged record may name billions of messages: do not look for any of them.
+            raise ValueError(f"it needs {ranges.count} messages, and some are missing")
         try:
             lines = [messages[at] for at in added]
         except KeyError as error:
@@ -76,10 +78,10 @@ def all_readable(
     """Read all of these, newest first.
 
     Raises:
-        CheckpointDamaged: one cannot be read, or there was damage before; it has those that can be.
+        CheckpointDamaged: one cannot be read, or ``damage`` was given; ``readable`` has the others.
     """
     readable = []
-    # Oldest first: what is damaged in a later one does not concern those before it.
+    # Oldest first: damage in a later checkpoint does not affect those before it.
     for one in reversed(newest_first):
         try:
             readable.append(read(one))

@@ -3,13 +3,13 @@
     1 17 34 0 0:34,+0:2 9f86d081884c7d659a2feaa0 {"created_at":...,"messages":36,"iteration":17}
     |  |  | |     |        |      the header (see codec.py)
     |  |  | |     |        digest of the header and of all messages
-    |  |  | |     where the messages lie (see ranges.py)
+    |  |  | |     where the messages are (see ranges.py)
     |  |  | the smallest offset among them: what the log must keep ("-": the base)
     |  |  base: the offset of the first message that this save added
     |  seq: the store's order
     format version
 
-The first three are only known when the line is written: ``stamp`` puts them before the rest.
+The first three are only known when the line is written: ``stamp`` adds them.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ DIGEST_LENGTH = 24
 
 
 def stamp(version: int, seq: int, base: int, rest: bytes) -> bytes:
-    """The whole line, once the store knows where the checkpoint goes."""
+    """Return the whole line, when the store knows where the messages are."""
     return b"%d %d %d %b" % (version, seq, base, rest)
 
 
 def low_of(line: bytes) -> int:
-    """The smallest offset that the log must keep for a line; 0, if that cannot be read."""
+    """Return the smallest offset that the log must keep for a line, or 0 if it cannot be read."""
     base, low = (line.split(b" ", 4) + [b""] * 4)[2:4]
     number = base if low == b"-" else low
     return int(number) if number.isdigit() else 0
 
 
 def _number(word: bytes) -> int:
-    # int() would say what stands there, and that may be a part of what an agent has said.
+    # The error of int() would quote the text, which may be part of a conversation.
     if not word.isdigit():
-        raise ValueError("where a number belongs is none")
+        raise ValueError("expected a number")
     return int(word)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A stored line, taken apart."""
+    """A parsed line."""
 
     agent_id: str
     checkpoint_id: str
     seq: int
     base: int
     low: int
-    #: Where the messages lie, as absolute offsets.
+    #: Where the messages are, as absolute offsets.
     ranges: Ranges
-    #: The same, span for span as the line has them.
+    #: The same, not merged: one span for each in the line.
     spans: list[Span]
     digest: str
-    #: Base, low, ranges and digest, as the line has them: what tells this save from any other.
+    #: Base, low, ranges and digest, as in the line. They distinguish this save from all others.
     mark: str
     header_bytes: bytes
     header: dict[str, Any]
 
     @classmethod
     def parse(cls, agent_id: str, checkpoint_id: str, line: bytes) -> Record:
-        """Take a stored line apart.
+        """Parse a stored line.
 
         Raises:
-            CheckpointDamaged: it is no such line.
+            CheckpointDamaged: the line cannot be parsed.
             SchemaTooNew: a newer version wrote it.
         """
         try:
@@ -103,13 +103,13 @@ class Record:
         return max([self.base, *(start + count for start, count, _ in self.spans)])
 
     def damaged(self, reason: str) -> CheckpointDamaged:
-        """The error that names this checkpoint."""
+        """Return the error for this checkpoint."""
         return CheckpointDamaged(
             agent_id=self.agent_id, checkpoint_id=self.checkpoint_id, reason=reason[:200]
         )
 
     def info(self, policy: AgentPolicy = NO_POLICY) -> CheckpointInfo:
-        """The outline of the checkpoint, with what its agent's notes say of it."""
+        """Return the outline of the checkpoint, with its pin by the agent's policy."""
         wanted = ("iteration", "event", "run_id", "metadata")
         try:
             fields = {name: self.header[name] for name in wanted if name in self.header}

@@ -1,6 +1,6 @@
-"""A whole history written anew: the log and the records of all checkpoints of an agent.
+"""A whole history, written again: the log and the records of all checkpoints of an agent.
 
-It is what saves would have written that came one after the other, with nobody else between them.
+It is what the same saves would have written, one after the other, without any other writer.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import FORMAT_VERSION
-from celery_ckpt.stores.log.draft import Basis, Draft, Memory, Parts
+from celery_ckpt.stores.log.draft import Basis, Memory, Parts
 from celery_ckpt.stores.log.record import Record, stamp
 
 
 class Rewritten(NamedTuple):
-    """A checkpoint as it is written."""
+    """A checkpoint, ready to be written."""
 
     checkpoint_id: str
     seq: int
     base: int
     #: The record after its stamp.
     rest: bytes
-    #: What it adds to the log, one JSON line each.
+    #: The messages that it adds to the log, one JSON line each.
     messages: list[bytes]
 
     @property
@@ -34,11 +34,20 @@ class Rewritten(NamedTuple):
 def rewritten(
     agent_id: str, checkpoints: Iterable[tuple[int, Checkpoint]], base: int = 0
 ) -> list[Rewritten]:
-    """All checkpoints of an agent, with their numbers, oldest first, for a log from ``base`` on."""
+    """Return what to write for checkpoints with their sequence numbers, oldest first.
+
+    The log starts at offset ``base``.
+    """
     history: list[Rewritten] = []
-    memory, log, latest = Memory(), dict[int, bytes](), None
+    memory, log = Memory(), dict[int, bytes]()
+    latest: Record | None = None
     for seq, checkpoint in checkpoints:
-        draft = _draft(agent_id, Parts(checkpoint), memory, log, latest)
+        parts = Parts(checkpoint)
+        draft = parts.draft_by_memory(memory, agent_id)
+        if draft is None and latest is not None:
+            draft = parts.draft_by_search(latest, log)
+        if draft is None:
+            draft = parts.draft_of_all(Basis.EMPTY)
         one = Rewritten(checkpoint.id, seq, base, draft.rest, draft.messages)
         latest = Record.parse(agent_id, checkpoint.id, one.line)
         memory.remember(checkpoint, latest.mark, latest.end, latest.ranges)
@@ -46,12 +55,3 @@ def rewritten(
         base += len(draft.messages)
         history.append(one)
     return history
-
-
-def _draft(
-    agent_id: str, parts: Parts, memory: Memory, log: dict[int, bytes], latest: Record | None
-) -> Draft:
-    draft = parts.draft_by_memory(memory, agent_id)
-    if draft is None:
-        return parts.draft_by_search(latest, log) if latest else parts.draft_of_all(Basis.EMPTY)
-    return draft

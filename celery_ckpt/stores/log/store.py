@@ -1,8 +1,9 @@
-"""What all stores with a log share: how checkpoints are saved, read and pruned.
+"""``LogStore``: how checkpoints are saved, loaded and listed in a store with a log.
 
-A log store brings the primitives below, each atomic in itself; everything that can be decided without
-touching the disk or the network is decided here, once.
+A log store implements the primitives below, each atomic. Everything that can be decided without the
+disk or the network is decided here, once.
 """
+# ruff: noqa: D102  (CheckpointStore documents these methods)
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from celery_ckpt.stores.log.ranges import Ranges, Span
 from celery_ckpt.stores.log.reader import Reading, all_readable
 from celery_ckpt.stores.log.record import Record
 
-#: After so many lost races for a basis a save brings all its messages along.
+#: After this many lost races for a basis, a save writes all its messages.
 _MAX_RACES = 3
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint as it was read: who, its line, and its messages by offset."""
+    """A checkpoint as it was read: its names, its line, and its messages by offset."""
 
     agent_id: str
     checkpoint_id: str
@@ -36,16 +37,16 @@ class Stored:
     messages: Mapping[int, bytes]
 
     def record(self) -> Record:
-        """Its line, taken apart."""
+        """Return the parsed line. Raises ``CheckpointDamaged``."""
         return Record.parse(self.agent_id, self.checkpoint_id, self.line)
 
 
 class BasisGone(Exception):
-    """The save was refused, because what it rests on is not there. Nothing was written."""
+    """The save was refused because its basis does not exist. Nothing was written."""
 
 
 class SavedBefore(Exception):
-    """The id is stored already: ``digest`` says with which content. Nothing was written."""
+    """The id exists already; ``digest`` identifies its content. Nothing was written."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(digest)
@@ -59,7 +60,7 @@ class LogStore(CheckpointStore):
         self.max_checkpoint_bytes = max_checkpoint_bytes
         self._memory = Memory()
 
-    # -- what a log store brings ---------------------------------------------------------------------
+    # -- primitives ----------------------------------------------------------------------------------
 
     @abstractmethod
     def _append(
@@ -70,7 +71,7 @@ class LogStore(CheckpointStore):
         lease: Lease | None,
         run: RunRecord | None,
     ) -> int:
-        """Write a draft, and a run's record if given, in one atomic step; returns the draft's base.
+        """Write a draft, and the record of a run if given, in one atomic step. Return the draft's base.
 
         Raises:
             SavedBefore, LeaseLost, LeaseHeld, BasisGone, RunNotFound: checked in this order.
@@ -78,32 +79,31 @@ class LogStore(CheckpointStore):
 
     @abstractmethod
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:
-        """One checkpoint of an agent, or its latest, in one atomic step."""
+        """Read one checkpoint of an agent, or its latest, in one atomic step."""
 
     @abstractmethod
     def _read_many(
         self, agent_id: str, limit: int | None
     ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
-        """The newest checkpoints, newest first, as ids and lines, and the messages they need."""
+        """Return ids and lines of the newest checkpoints, newest first, and the messages they need."""
 
     @abstractmethod
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
-        """The ids and lines of all checkpoints of the agent, in any order."""
+        """Return the ids and lines of all checkpoints of the agent, in any order."""
 
     @abstractmethod
     def _agents_that_may_have(self, checkpoint_id: str) -> Iterable[str]:
-        """The agents among whose checkpoints an id can be."""
+        """Return the agents that may have a checkpoint with this id."""
 
     @abstractmethod
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
-        """Note whose an id is that does not name its agent, before it is saved."""
+        """Register the agent of an id that does not name it, before the checkpoint is saved."""
 
-    # -- what follows from it ------------------------------------------------------------------------
+    # -- what follows from them ----------------------------------------------------------------------
 
     def save(
         self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
     ) -> None:
-        """See ``CheckpointStore``."""
         parts = Parts(checkpoint)
         if parts.size > self.max_checkpoint_bytes:
             parts.refuse_too_large(checkpoint, self.max_checkpoint_bytes)
@@ -123,10 +123,10 @@ class LogStore(CheckpointStore):
                 mark = f"{base} {draft.place}"
                 end = base + len(draft.messages)
                 return self._memory.remember(checkpoint, mark, end, draft.ranges.at(base))
-        raise AssertionError("a save that rests on nothing cannot be refused for its basis")
+        raise AssertionError("a save without a basis was refused because of its basis")
 
     def _make_findable(self, checkpoint_id: str, agent_id: str) -> None:
-        """Prepare for an id that does not say whose it is."""
+        """Register an id that does not name its agent. Raises ``AlreadyExists``."""
         for other in self._agents_that_may_have(checkpoint_id):
             if other != agent_id and self._read(other, checkpoint_id) is not None:
                 raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=other)
@@ -142,24 +142,22 @@ class LogStore(CheckpointStore):
             record = latest.record()
             Reading().checkpoint(record, latest.messages)
         except CheckpointDamaged:
-            # Nothing can be built on it; the agent goes on beside it.
+            # Nothing can build on a damaged checkpoint. The agent continues without it.
             return parts.draft_of_all(Basis.ANY)
         return parts.draft_by_search(record, latest.messages)
 
     def _refuse_different(self, checkpoint: Checkpoint, digest: str, stored: str) -> None:
         if digest == stored:
             return
-        # Equal values can be written differently (the order of keys): only their content decides.
+        # Equal values can be written differently (the order of keys): the content decides.
         loaded = self._loaded(self._read(checkpoint.agent_id, checkpoint.id))
         if loaded is None or not is_same(loaded, checkpoint):
             raise AlreadyExists(what=f"Checkpoint {checkpoint.id}", agent_id=checkpoint.agent_id)
 
     def load_latest(self, agent_id: str) -> Checkpoint | None:
-        """See ``CheckpointStore``."""
         return self._loaded(self._read(checked_name(agent_id), None))
 
     def load(self, checkpoint_id: str) -> Checkpoint | None:
-        """See ``CheckpointStore``."""
         checked_name(checkpoint_id, "A checkpoint id")
         for agent_id in self._agents_that_may_have(checkpoint_id):
             found = self._loaded(self._read(agent_id, checkpoint_id))
@@ -176,13 +174,11 @@ class LogStore(CheckpointStore):
         return checkpoint
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
-        """See ``CheckpointStore``."""
         if limit is not None and limit < 0:
             raise ValueError(f"list(limit={limit}): limit is 0 or more, or None")
         return listed(agent_id, *self._read_many(checked_name(agent_id), limit))
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        """See ``CheckpointStore``."""
         records, policy = self._newest_first(checked_name(agent_id)), self.policy(agent_id)
         return [record.info(policy) for record in records]
 
@@ -198,7 +194,7 @@ class LogStore(CheckpointStore):
 def listed(
     agent_id: str, lines: Sequence[tuple[str, bytes]], messages: Mapping[int, bytes]
 ) -> list[Checkpoint]:
-    """The checkpoints of some lines, newest first, and their messages. Raises ``CheckpointDamaged``."""
+    """Return the checkpoints of some lines, newest first. Raises ``CheckpointDamaged``."""
     reading = Reading()
 
     def read(named: tuple[str, bytes]) -> Checkpoint:
@@ -213,11 +209,10 @@ OLDEST, NEWEST = float("-inf"), float("inf")
 def newest_first(
     lines: Iterable[tuple[str, bytes]], *, damaged: float = NEWEST
 ) -> builtins.list[tuple[str, bytes]]:
-    """Order ids and lines by their sequence, the newest first, without taking them apart.
+    """Sort ids and lines by sequence number, newest first, without parsing the lines.
 
-    A line that has no number where it should be is damaged. For a reader it counts as the newest, so
-    that it is met and not passed over; for a prune as the oldest, so that it outlives none that can be
-    read.
+    A line without the number is damaged. A reader treats it as the newest, so that the damage is
+    noticed. Pruning treats it as the oldest, so that it is removed before any readable checkpoint.
     """
     return sorted(lines, key=lambda named: _sequence(named[1], damaged), reverse=True)
 
@@ -228,11 +223,11 @@ def _sequence(line: bytes, damaged: float) -> float:
 
 
 def ranges_of_all(agent_id: str, lines: Iterable[tuple[str, bytes]]) -> Ranges:
-    """The parts of the log that some checkpoints need, each once, in order."""
+    """Return the parts of the log that some checkpoints need, each once, in order."""
     spans: list[Span] = []
     for checkpoint_id, line in lines:
         try:
             spans += Record.parse(agent_id, checkpoint_id, line).ranges.spans
         except CheckpointDamaged:
-            continue  # it is met, and named, when the line is read
+            continue  # reported when the line is read
     return Ranges.union(spans)

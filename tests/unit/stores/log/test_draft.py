@@ -269,7 +269,7 @@ def test_the_low_end_of_a_line_is_read_without_the_rest(line: bytes, low: int) -
 @pytest.mark.parametrize(
     ("lost", "reason"),
     [
-        ({}, "it needs 2 messages, and not all are there"),
+        ({}, "it needs 2 messages, and some are missing"),
         ({1: b'{"x":1}'}, "not what was saved"),
         ({1: b"{"}, "is damaged: .* at line 1"),
         ({1: b"3"}, "not a JSON object"),

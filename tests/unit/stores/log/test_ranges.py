@@ -123,7 +123,7 @@ def test_ranges_compare_and_hash_by_value() -> None:
     ],
 )
 def test_anything_else_is_not_read_as_ranges(text: str) -> None:
-    with pytest.raises(ValueError, match="is no range"):
+    with pytest.raises(ValueError, match="expected a range"):
         Ranges.parse(text)
 
 
