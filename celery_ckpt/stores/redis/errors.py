@@ -101,7 +101,7 @@ def translated(where: str) -> Iterator[None]:
 
 def translate(error: Exception, where: str, key: bytes | str = "") -> CheckpointError:
     """Return the error of the store for one of the driver's; ``key`` is the key of the command."""
-    # The error of Sentinel's client goes on with all its clients and all their options.
+    # The rest of the error of Sentinel's client lists all its clients and all their options.
     reason = str(error).partition(" : <redis")[0].rstrip(".?") or type(error).__name__
     if lacks_handshake(error):
         reason += ", no TLS was spoken (if the server has none, write redis:// for rediss://)"
