@@ -34,6 +34,6 @@ def examined(verdict: Verdict, **options: Any) -> Iterator[Fleet]:
 def _take_down(made: Fleet, directory: Path) -> None:
     for worker in made.workers:
         with suppress(AssertionError):  # one that is stopped cannot
-            worker.tell_stacks()
+            worker.dump_stacks()
     left = [f"{key}: {value}" for key, value in made.broker.left().items()]
     (directory / "left").write_text("\n".join([*left, *made.broker.unacked_messages()]))

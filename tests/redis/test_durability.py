@@ -137,7 +137,7 @@ def test_another_connection_confirms_no_repetition_that_the_replica_lacks(
 ) -> None:
     write = prepare(durable)
     wait_until("the replica is in step", pair.is_in_step)
-    pair.stand_still()
+    pair.freeze_replica()
     # A server counts what a connection has written: a new one, and a write that was done before. An
     # agent's first save is two writes.
     for _ in range(3):

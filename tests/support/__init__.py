@@ -1,3 +1,3 @@
-"""What the tests stand on: servers, workers, task bodies, kits. No tests; those are in unit/support
-and workers/harness.
+"""What the tests share: servers, workers, tasks, and checks. Their own tests are in unit/support and
+workers/harness.
 """

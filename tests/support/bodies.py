@@ -1,8 +1,8 @@
-"""When a body of a run was active, as the notes of a ledger tell it.
+"""When a body of a run was active, according to the notes in a ledger.
 
-A body is active from its "begin" to its "end". It has no end of its own if it was killed: then it
-ends at the kill, or at its last note if it got one more out, which may be its first: a kill is noted
-just before it is made. While frozen it is not active.
+A body is active from its "begin" to its "end". A killed body has no "end": it ends at the kill, or at
+its last note if that is later, because a kill is noted just before it is made. A frozen body is not
+active.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Body:
-    """One execution of a task's body."""
+    """One execution of the body of a task."""
 
     pid: int
     attempt: int | None
@@ -30,11 +30,11 @@ class Body:
     how: str
     """``returned``, the name of an exception, ``killed``, or ``running``."""
     frozen: tuple[Span, ...] = field(default=())
-    #: When it last did something, before its end.
+    #: The time of its last note before its end.
     last: float = inf
 
     def active(self, grace_after_thaw: float) -> list[Span]:
-        """The spans of time in which it could do something, less a grace after each thaw."""
+        """Return the spans of time in which it was active, without a grace period after each thaw."""
         spans, begin = [], self.begin
         for stop, go in self.frozen:
             spans.append((begin, stop))
@@ -49,13 +49,13 @@ class Body:
 
 
 def of_run(notes: Sequence[Note], run_id: str) -> list[Body]:
-    """The bodies of a run, in the order of their beginnings."""
+    """Return the bodies of a run, in the order of their start."""
     begins = [note for note in notes if note.run_id == run_id and note.what == "begin"]
     return sorted((_body(begin, notes) for begin in begins), key=lambda body: body.begin)
 
 
 def overlaps(bodies: Sequence[Body], grace_after_thaw: float = 0.0) -> list[tuple[Body, Body]]:
-    """The pairs of bodies that were active at one time."""
+    """Return the pairs of bodies that were active at the same time."""
     return [
         (one, other)
         for one, other in combinations(bodies, 2)
@@ -80,7 +80,7 @@ def _body(begin: Note, notes: Sequence[Note]) -> Body:
 
 
 def _identity(note: Note) -> tuple[object, ...]:
-    """Threads of one process are told apart by the body's own name, else by the attempt."""
+    """Return what identifies the body of a note: its name, or else the process and the attempt."""
     if "body" in note.facts:
         return note.run_id, note.facts["body"]
     return note.run_id, note.pid, note.facts.get("attempt")

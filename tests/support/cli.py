@@ -1,4 +1,4 @@
-"""Commands as users give them: in this process, as a real process, and in a pseudo terminal."""
+"""Run commands as users do: in this process, as a real process, and in a pseudo terminal."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Commands:
         return AppContext.of(self.app).store
 
     def __call__(self, *arguments: str, code: int = 0, **options: Any) -> Result:
-        """Give a command, and see that it ends with that code and without a traceback."""
+        """Run a command, and assert that it exits with that code and without a traceback."""
         context = CLIContext(app=self.app, no_color=False, workdir=None)
         result = CliRunner().invoke(ckpt, arguments, obj=context, prog_name="celery ckpt", **options)
         assert result.exit_code == code, (result.exit_code, result.output, result.exception)
         return result
 
     def fails(self, *arguments: str, code: int) -> str:
-        """Give a command that fails, with one line; returns the line."""
+        """Run a command that must fail with a message of one line; return the line."""
         result = self(*arguments, code=code)
         [line] = result.stderr.splitlines()
         assert line.startswith("Error: ")
@@ -55,7 +55,7 @@ class Commands:
 
 
 def commands_for(store: CheckpointStore | str | None, **conf: Any) -> Commands:
-    """Commands on a store, or on whatever a URL names."""
+    """Return commands on a store, or on the store that a URL names."""
     app = Celery("cli", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.update(conf)
     if isinstance(store, CheckpointStore):
@@ -114,7 +114,7 @@ def with_entry_points(directory: Path) -> dict[str, str]:
 
 @dataclass
 class Process:
-    """``celery ckpt`` as a process of its own."""
+    """``celery ckpt`` as a real process."""
 
     environment: dict[str, str]
     app: str = "tests.support.workers.app"
@@ -127,7 +127,7 @@ class Process:
         return subprocess.Popen(self.command(*arguments), env=self.environment, **{**pipes, **options})
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Give a command, and see that it ends with that code and without a traceback."""
+        """Run a command, and assert that it exits with that code and without a traceback."""
         finished = subprocess.run(
             self.command(*arguments),
             env=self.environment,
@@ -142,7 +142,7 @@ class Process:
     def on_a_terminal(
         self, *arguments: str, lines: int = 50, columns: int = 100, answer: bytes = b""
     ) -> tuple[int, str]:
-        """Give a command on a pseudo terminal of that size; its code and all that it wrote there."""
+        """Run a command on a pseudo terminal of that size; return its exit code and its output."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         environment = {k: v for k, v in self.environment.items() if k not in ("COLUMNS", "LINES")}
@@ -161,7 +161,7 @@ def _all_of(terminal: int) -> bytes:
     while select.select([terminal], [], [], DEADLINE)[0]:
         try:
             more = os.read(terminal, 65_536)
-        except OSError:  # Linux's way to say that nobody has the other end any more
+        except OSError:  # on Linux: the other end is closed
             return written
         if not more:
             return written

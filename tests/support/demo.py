@@ -1,4 +1,4 @@
-"""The demo as a person starts it, and what it leaves behind."""
+"""Run the demo as a user does, and check what it leaves behind."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.wait import until
 
 ROOT = Path(__file__).parents[2]
 DEMO = ("-m", "celery_ckpt.demo")
-#: With two cores that others use as well.
+#: Seconds, on two cores that other tests use as well.
 DEADLINE = 60.0
 _GONE_DEADLINE = 10.0
 
 
 class Demo:
-    """Runs it, with its temporary files in a folder of their own; ``columns`` gives it a terminal."""
+    """A demo that runs, with a folder for its temporary files; ``columns`` gives it a terminal."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Demo:
         self._folder.mkdir()
         self._output, self._is_read = b"", True
         ours, theirs = pty.openpty() if columns else os.pipe()
-        # As a terminal does: what it runs is the leader of a group of its own.
+        # As in a terminal, the process is the leader of its own group.
         self.process = subprocess.Popen(
             [sys.executable, *(arguments or DEMO)],
             stdin=subprocess.DEVNULL,
@@ -63,7 +63,7 @@ class Demo:
         return {**os.environ, **own, **size, **variables}
 
     def _read(self) -> None:
-        # A terminal whose other end is closed answers with an error.
+        # Reading from a terminal whose other end is closed is an error.
         with suppress(OSError):
             while self._is_read and (some := os.read(self._ours, 65536)):
                 self._output += some
@@ -86,25 +86,25 @@ class Demo:
         return False
 
     def wait(self) -> int:
-        """Wait for its end; returns its exit status."""
+        """Wait until it has ended; return its exit status."""
         status = self.process.wait(240)
         self._reader.join(240)
         return status
 
     def interrupt(self) -> None:
-        """Ctrl-C: SIGINT to the whole group."""
+        """Send SIGINT to the whole group, as Ctrl-C does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def hang_up(self) -> None:
-        """Nobody reads any more what it prints."""
+        """Stop reading what it prints."""
         self._is_read = False
 
     def processes(self) -> list[psutil.Process]:
-        """All that it has started: they work in its folder, or in what was its folder."""
+        """Return the processes that it has started: they run in its folder, even if it is deleted."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
-        # Not by their environment: Valkey writes its title over it.
+        # Not found by their environment, because Valkey overwrites it with its title.
         try:
             is_dead = process.status() == psutil.STATUS_ZOMBIE
             return not is_dead and process.cwd().startswith(str(self._folder))
@@ -112,7 +112,7 @@ class Demo:
             return False
 
     def started(self, word: str) -> psutil.Process:
-        """A process that it has started, by a word of its command line, without its children."""
+        """Wait for a process that it has started, and find it by a word of its command line."""
         return until(lambda: self._found(word), DEADLINE, f"a process with {word}")
 
     def _found(self, word: str) -> psutil.Process | None:
@@ -120,16 +120,16 @@ class Demo:
         return min(found, key=lambda process: process.pid, default=None)
 
     def wait_until_gone(self) -> None:
-        """Wait until all that it has started has ended."""
-        until(lambda: not self.processes(), _GONE_DEADLINE, "all its processes are gone")
+        """Wait until all its processes have ended."""
+        until(lambda: not self.processes(), _GONE_DEADLINE, "all its processes have ended")
 
     def assert_nothing_left(self) -> None:
-        """No process and no file."""
+        """Assert that no process and no file is left."""
         self.wait_until_gone()
         assert list(self._folder.iterdir()) == []
 
     def close(self) -> None:
-        """End whatever is left."""
+        """Kill every process that is left."""
         for process in self.processes():
             with suppress(psutil.Error):
                 process.kill()

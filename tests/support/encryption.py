@@ -1,4 +1,4 @@
-"""Keys, and stores that are sealed with them."""
+"""Keys, and stores that are encrypted with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from celery_ckpt.stores.encrypted import EncryptedStore
 
 
 def key(number: int, name: str = "") -> str:
-    """A key as people write it down: always the same for the same number."""
+    """Return a key as it is written in settings, always the same for the same number."""
     text = base64.b64encode(bytes([number]) * 32).decode()
     return f"{name}:{text}" if name else text
 

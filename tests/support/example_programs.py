@@ -1,4 +1,4 @@
-"""An example run as its README says: its worker, its programs, its server, each a process."""
+"""Run an example as its README says: its workers, programs and server are real processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.workers.launch import ROOT
 from tests.support.workers.processes import FAST, Pool, WorkerProcess
 
 EXAMPLES = ROOT / "examples"
-#: Many processes start at once, and each imports a lot.
+#: Seconds. Many processes start at the same time, and each imports a lot.
 DEADLINE = 60.0
 
 
 class Program:
-    """A Python program of an example, at work."""
+    """A running Python program of an example."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str], *arguments: str) -> None:
         launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, sys.executable]
@@ -37,10 +37,10 @@ class Program:
         )
 
     def output(self) -> list[str]:
-        """Wait for its end; the lines that it printed."""
-        told, complaints = self._process.communicate(timeout=240)
-        assert self._process.returncode == 0, complaints
-        return told.splitlines()
+        """Wait until it has ended; return the lines that it printed."""
+        output, errors = self._process.communicate(timeout=240)
+        assert self._process.returncode == 0, errors
+        return output.splitlines()
 
     def is_running(self) -> bool:
         return self._process.poll() is None
@@ -64,11 +64,11 @@ class Example:
         self._workers: list[WorkerProcess] = []
 
     def set(self, **variables: str) -> None:
-        """More for the environment."""
+        """Add variables to the environment."""
         self._environment.update(variables)
 
     def start_workers(self, pool: Pool = "prefork", concurrency: int = 1) -> None:
-        """``celery -A APP worker``, twice; they become ready while the test goes on."""
+        """Start ``celery -A APP worker`` twice, without waiting until they are ready."""
         for name in ("worker1", "worker2"):
             arguments = ["-A", self._app, "worker", "-n", f"{name}@%h", "-l", "INFO", *FAST]
             arguments += ["-P", pool, "-c", str(concurrency)]
@@ -77,7 +77,7 @@ class Example:
             self._workers.append(worker.start())
 
     def working(self) -> WorkerProcess:
-        """The worker that has something to do; the other one is there to go on with it, or will be."""
+        """Wait for the worker that has received a task. The other one takes over, once it is ready."""
 
         def busy() -> WorkerProcess | None:
             return next((worker for worker in self._workers if " received" in worker.log()), None)
@@ -87,13 +87,13 @@ class Example:
         return worker
 
     def start(self, *arguments: str) -> Program:
-        """``python ARGUMENTS``, in the example's directory."""
+        """Start ``python ARGUMENTS`` in the directory of the example."""
         program = Program(self.directory, self._environment, *arguments)
         self._running.callback(program.close)
         return program
 
     def serve(self, *arguments: str) -> httpx.Client:
-        """``python ARGUMENTS PORT`` for a server, and a client for it once it answers."""
+        """Start a server with ``python ARGUMENTS``, and return a client once it answers."""
         port = free_port()
         server = self.start(*(argument.format(port=port) for argument in arguments))
         client = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=DEADLINE, trust_env=False)
@@ -109,11 +109,11 @@ class Example:
             return False
 
     def close(self) -> None:
-        """End everything."""
+        """End all its processes."""
         self._running.close()
 
 
 class OpenExample(Protocol):
-    """The example of that directory; whatever it starts ends with the test."""
+    """Return the example in that directory. Its processes end with the test."""
 
     def __call__(self, name: str, app: str) -> Example: ...

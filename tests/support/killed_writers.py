@@ -1,4 +1,4 @@
-"""Processes that save until they are killed, and what they say before."""
+"""Processes that save checkpoints until they are killed, and report each save."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Acknowledged = tuple[str, str]
 
 
 def save_for_ever(url: str, seed: int, said: Connection) -> None:
-    """Go on from the latest checkpoint, save without end, and say what was saved after it was."""
+    """Continue from the latest checkpoint, save forever, and report each checkpoint after its save."""
     random = Random(seed)
     with open_store(url) as store:
         latest = store.load_latest("agent")
@@ -40,10 +40,10 @@ def save_for_ever(url: str, seed: int, said: Connection) -> None:
 
 
 def killed_while_saving(url: str, seed: int, after: int) -> list[Acknowledged]:
-    """Start such a process, kill it some time after so many saves; returns what it had said."""
+    """Start such a process and kill it after ``after`` saves or more; return what it has reported."""
     with started(save_for_ever, url, seed) as (process, heard):
         acknowledged = [heard.recv() for _ in range(after)]
-        # The kill hits at whatever it is doing by now.
+        # The kill hits it at any point of a later save.
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join(10)
         assert process.exitcode == -signal.SIGKILL
@@ -57,7 +57,7 @@ def killed_while_saving(url: str, seed: int, after: int) -> list[Acknowledged]:
 
 @contextmanager
 def started(target: Any, *args: Any) -> Iterator[tuple[ForkServerProcess, Connection]]:
-    """Run a function in a process of its own, with a pipe to say things through."""
+    """Run a function in a process of its own, with a pipe for its reports."""
     heard, said = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=target, args=(*args, said), daemon=True)
     process.start()
@@ -71,7 +71,7 @@ def started(target: Any, *args: Any) -> Iterator[tuple[ForkServerProcess, Connec
 
 
 def assert_nothing_is_missing(store: CheckpointStore, acknowledged: list[Acknowledged]) -> None:
-    """The latest checkpoint is whole, and all that was acknowledged loads as it was saved."""
+    """Assert that the latest checkpoint is complete, and acknowledged ones load as they were saved."""
     listed = {checkpoint.id: checkpoint.conversation.digest for checkpoint in store.list("agent")}
     assert listed.items() >= dict(acknowledged).items()
     latest = store.load_latest("agent")

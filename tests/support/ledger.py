@@ -1,17 +1,17 @@
-"""What task bodies did, written where no store, broker or kill can take it away.
+"""A ledger: what task bodies did, written where no lost store, lost broker or kill can delete it.
 
-A file opened with O_APPEND: a note is one ``write`` of one line, so that it is there whole or not
-at all, whoever is killed and whichever server is away. Times are ``time.monotonic()``, which all
-processes of a machine share. In a worker::
+It is a file opened with O_APPEND. A note is one ``write`` of one line, so that it is there completely
+or not at all, whichever process is killed. Times are ``time.monotonic()``, which all processes of a
+machine share. In a worker::
 
     with here().body(run_id, attempt=run.attempt):      # notes "begin" and "end"
         here().call(run_id, "search")
 
-The tests read the same file; ``bodies.py`` has what follows from begins and ends. How long a call takes
-is for the test to say: one that is held waits in the midst of it, however slow the machine is::
+The tests read the same file; ``bodies.py`` derives from it when bodies were active. A test decides how
+long a call takes: a held call waits, on a fast and on a slow machine::
 
     ledger.hold("tool 2")
-    ... ledger.wait_for_call("tool 2", 10) ...          # it is made, and goes on when it is let go
+    ... ledger.wait_for_call("tool 2", 10) ...          # it is made, and waits
     ledger.let_go()
 """
 
@@ -33,9 +33,9 @@ from uuid import uuid4
 from tests.support import bodies
 from tests.support.wait import POLL, until
 
-#: The environment variable that tells worker processes where the ledger is.
+#: The environment variable with the path of the ledger for worker processes.
 VARIABLE = "CKPT_TEST_LEDGER"
-#: Notes of the harness itself are of no run.
+#: The run id of notes by the harness itself.
 NO_RUN = ""
 _BODY: ContextVar[str | None] = ContextVar("body", default=None)
 
@@ -59,7 +59,7 @@ class Note:
 
 
 class Ledger:
-    """An append-only list of notes, shared by all processes that know its path."""
+    """An append-only list of notes, shared by all processes with its path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class Ledger:
     # Writing
 
     def note(self, run_id: str, what: str, **facts: Any) -> Note:
-        """Write down what happens now in this process, and in the body that calls, if one does."""
+        """Write a note of this process, now, and of the body that calls this, if there is one."""
         if (body := _BODY.get()) is not None:
             facts.setdefault("body", body)
         note = Note(run_id, what, time.monotonic(), os.getpid(), facts)
@@ -77,7 +77,7 @@ class Ledger:
         return note
 
     def _append(self, line: bytes) -> None:
-        # Opened for each note: forks share nothing, and a kill leaves nothing in a buffer.
+        # Opened for each note: forks share no file, and a kill leaves nothing in a buffer.
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             assert os.write(file, line) == len(line)
@@ -85,9 +85,9 @@ class Ledger:
             os.close(file)
 
     def call(self, run_id: str, name: str, **facts: Any) -> Note:
-        """Write down a call that must not be made twice: of a model, of a tool, of a step.
+        """Note a call that must not be made twice: of a model, a tool or a step.
 
-        It takes as long as it is held.
+        Wait while the call is held.
         """
         note = self.note(run_id, "call", name=name, **facts)
         while self.is_held(name):
@@ -96,7 +96,7 @@ class Ledger:
 
     @contextmanager
     def body(self, run_id: str, **facts: Any) -> Iterator[None]:
-        """A body begins, and ends however it ends: all but a kill leaves the second note."""
+        """Note the begin of a body, and its end with the reason. Only a kill leaves no second note."""
         token = _BODY.set(uuid4().hex[:8])
         how = "returned"
         self.note(run_id, "begin", **facts)
@@ -110,40 +110,40 @@ class Ledger:
             _BODY.reset(token)
 
     def killed(self, *pids: int) -> None:
-        """These processes get SIGKILL now; to be called just before, by whoever kills."""
+        """Note that these processes get SIGKILL now. Call this just before the kill."""
         self.note(NO_RUN, "killed", pids=pids)
 
     def frozen(self, *pids: int) -> None:
-        """These processes have stopped; to be called just after."""
+        """Note that these processes have stopped. Call this just after SIGSTOP."""
         self.note(NO_RUN, "frozen", pids=pids)
 
     def thawed(self, *pids: int) -> None:
-        """These processes go on now; to be called just before."""
+        """Note that these processes continue now. Call this just before SIGCONT."""
         self.note(NO_RUN, "thawed", pids=pids)
 
     # Holding
 
     def hold(self, *names: str) -> None:
-        """From now on calls of these names, and of no others, wait; without names all calls do.
+        """Make only the calls with these names wait from now on; without names, all calls.
 
-        They wait until they are let go, or their worker knows that it is to end.
+        They wait until ``let_go`` is called, or until their worker knows that it is shutting down.
         """
-        # Others read it all the time.
+        # Replaced by a rename, because workers read it all the time.
         new = self._held.with_suffix(".new")
         new.write_text(json.dumps(names))
         new.rename(self._held)
 
     def let_go(self) -> None:
-        """Calls that wait go on, and none waits any more."""
+        """Let all held calls continue, and hold no more calls."""
         self._held.unlink(missing_ok=True)
 
     def is_held(self, name: str) -> bool:
-        """Is a call of that name to wait? ``call`` does; a coroutine has to ask."""
+        """True if a call of that name must wait. ``call`` checks this; a coroutine must, too."""
         try:
             names = json.loads(self._held.read_text())
         except FileNotFoundError:
             return False
-        return (not names or name in names) and not _is_to_end()
+        return (not names or name in names) and not _is_shutting_down()
 
     @property
     def _held(self) -> Path:
@@ -152,8 +152,8 @@ class Ledger:
     # Reading
 
     def notes(self, run_id: str | None = None, what: str | None = None) -> list[Note]:
-        """All notes in the order of writing, or those of a run, or of one kind."""
-        # What stands behind the last newline is still being written.
+        """Return all notes in the order of writing, or only those of a run or of one kind."""
+        # The rest after the last newline is still being written.
         lines = self.path.read_bytes().split(b"\n")[:-1]
         notes = (Note(*json.loads(line)) for line in lines)
         return [note for note in notes if run_id in (None, note.run_id) and what in (None, note.what)]
@@ -161,7 +161,7 @@ class Ledger:
     def wait_for(
         self, predicate: Callable[[Note], object], deadline: float, what: str = "a note", count: int = 1
     ) -> Note:
-        """Wait until so many notes are as asked for; returns the last of them."""
+        """Wait until ``count`` notes match; return the last of these."""
 
         def found() -> list[Note]:
             matching = [note for note in self.notes() if predicate(note)]
@@ -175,55 +175,55 @@ class Ledger:
     def wait_for_call(
         self, name: str, deadline: float, run_id: str | None = None, count: int = 1
     ) -> Note:
-        """Wait until a call has been made so many times."""
+        """Wait until a call has been made ``count`` times; return the note of the last of these."""
 
         def is_it(note: Note) -> bool:
             return note.what == "call" and note["name"] == name and run_id in (None, note.run_id)
 
         return self.wait_for(is_it, deadline, f"call {name!r}", count)
 
-    # Judging
+    # Checking
 
     def calls(self, name: str | None = None, run_id: str | None = None) -> list[Note]:
-        """The calls that were made, or those of one name."""
+        """Return the notes of all calls, or only of one name or run."""
         calls = self.notes(run_id, "call")
         return [call for call in calls if name in (None, call["name"])]
 
     def repeated(self, run_id: str | None = None) -> dict[tuple[str, str], int]:
-        """The calls that one run made more than once: ``{(run id, name): times}``."""
+        """Return the calls that a run made more than once: ``{(run id, name): times}``."""
         made = Counter((call.run_id, call["name"]) for call in self.calls(run_id=run_id))
         return {call: times for call, times in made.items() if times > 1}
 
     def bodies(self, run_id: str) -> list[bodies.Body]:
-        """The bodies that ran for a run, in the order of their beginnings."""
+        """Return the bodies of a run, in the order of their start."""
         return bodies.of_run(self.notes(), run_id)
 
     def never_two_bodies_at_once(self, run_id: str, grace_after_thaw: float = 0.0) -> None:
-        """Fail if two bodies of the run were active at one time.
+        """Fail if two bodies of the run were active at the same time.
 
-        A killed body ends at the kill, and a frozen one does nothing until it is thawed. An attempt
-        that outlives its lease in the freezer may need a moment to notice: ``grace_after_thaw``.
+        A killed body ends at the kill, and a frozen one is not active until it is thawed. A body whose
+        lease expired while it was frozen has ``grace_after_thaw`` seconds to notice that.
         """
         overlapping = bodies.overlaps(self.bodies(run_id), grace_after_thaw)
-        told = "\n".join(f"{one} beside {other}" for one, other in overlapping)
-        assert not overlapping, f"two bodies of run {run_id} at once:\n{told}\n{self}"
+        pairs = "\n".join(f"{one} overlaps {other}" for one, other in overlapping)
+        assert not overlapping, f"two bodies of run {run_id} at the same time:\n{pairs}\n{self}"
 
     def __str__(self) -> str:
         return "the ledger:\n" + "\n".join(f"  {note}" for note in self.notes())
 
 
-def _is_to_end() -> bool:
-    """Does this worker know that it is to end?"""
-    # Not imported here: forks would share it.
+def _is_shutting_down() -> bool:
+    """True if this worker knows that it is shutting down."""
+    # Not imported at the top: forks would share it.
     runtime = sys.modules.get("celery_ckpt.runtime.process.drain")
     return runtime is not None and runtime.drain.is_on
 
 
 def here() -> Ledger:
-    """The ledger of this worker process."""
+    """Return the ledger of this worker process."""
     return Ledger(Path(os.environ[VARIABLE]))
 
 
 def names(calls: Iterable[Note]) -> list[str]:
-    """What was called, in order."""
+    """Return the names of the calls, in order."""
     return [call["name"] for call in calls]

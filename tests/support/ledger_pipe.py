@@ -1,4 +1,4 @@
-"""A ledger that workers write through a pipe: no limit on files, and no full disk is in its way."""
+"""A ledger that workers write through a pipe, which no limit on files and no full disk affects."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from threading import Thread
 
 from tests.support.ledger import Ledger
 
-#: No note has it.
+#: Does not occur in a note.
 _END = b"\0"
 
 
 @contextmanager
 def piped(ledger: Ledger) -> Iterator[Path]:
-    """The path of a pipe; what is written into it gets into the ledger."""
+    """Yield the path of a pipe. What is written to it is copied to the ledger."""
     path = ledger.path.with_suffix(".pipe")
     os.mkfifo(path)
-    # For reading and writing: there is always somebody at the other end, whoever dies.
+    # Opened for reading and writing, so that both ends stay open when a worker dies.
     pipe = os.open(path, os.O_RDWR)
     copying = Thread(target=_copy, args=(pipe, ledger.path))
     copying.start()

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def lowest_versions(project: dict[str, Any], extras: set[str]) -> Iterator[str]:
-    """The pins, for the ``[project]`` table and some of its extras, and what these extras name."""
+    """Return the pins for the ``[project]`` table, these extras, and the extras that they name."""
     wanted = list(project["dependencies"])
     for extra in sorted(extras):
         wanted += project["optional-dependencies"][extra]

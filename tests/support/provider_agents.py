@@ -1,6 +1,6 @@
-"""Agents that do everything a body may do, in each provider's shape, sync and async.
+"""Agents that do everything a body may do, in the shape of each provider, sync and async.
 
-Each call leaves a stamp in its result. A stamp that was recorded must never be asked for again.
+Each call leaves a stamp in its result. A call whose stamp was recorded must not be repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Plan(BaseModel):
 
 
 class World:
-    """Where calls arrive; knows which results were recorded."""
+    """The functions that agents call. It knows which results were recorded."""
 
     def __init__(self, shape: str) -> None:
         self.shape = shape
@@ -36,12 +36,12 @@ class World:
 
     def stamp(self, what: str) -> str:
         stamp = f"<{what}>"
-        assert stamp not in self.recorded, f"{stamp} was recorded and is called again"
+        assert stamp not in self.recorded, f"{stamp} was recorded and is repeated"
         self.calls.append(stamp)
         return stamp
 
     def model(self, conversation: Conversation, turn: int) -> Any:
-        """Two turns in three ask for tools: some in parallel, with ids that begin anew each time."""
+        """Return a reply. Two of three ask for tools, with ids that are the same in each reply."""
         text = self.stamp(f"model {turn} {conversation.digest[:12]}")
         calls = [] if turn % 3 == 0 else [(f"call_{n}", f'{{"n":{n},"turn":{turn}}}') for n in range(3)]
         return SHAPES[self.shape](text, calls)
@@ -54,7 +54,7 @@ class World:
         return Plan(topic=topic, stamp=self.stamp(f"plan {topic}"))
 
     def look(self, turn: int, which: str) -> list[str]:
-        """Equal calls with different results."""
+        """Return another result for each of several equal calls."""
         before = sum(stamp.startswith(f"<look {turn} {which}") for stamp in self.recorded)
         return [self.stamp(f"look {turn} {which} {before}")]
 

@@ -1,4 +1,4 @@
-"""Agents for the tests of the Redis store: what they say is known from their name and iteration."""
+"""Agents for the tests of the Redis store. Their messages depend only on name and iteration."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from celery_ckpt.store import CheckpointStore
 
 
 def line(agent_id: str, number: int, size: int = 40) -> Message:
-    """What an agent says in one iteration."""
+    """Return the message of an agent in one iteration."""
     return Message.assistant(f"{agent_id} says {number} ".ljust(size, "."))
 
 
 def talk(agent_id: str, length: int) -> Conversation:
-    """A conversation of so many messages."""
+    """Return a conversation with this number of messages."""
     return Conversation(messages=[line(agent_id, number) for number in range(1, length + 1)])
 
 
 def checkpoint(agent_id: str, iteration: int = 1, **fields: Any) -> Checkpoint:
-    """A checkpoint with one message an iteration."""
+    """Return a checkpoint with one message per iteration."""
     return Checkpoint.new(agent_id, talk(agent_id, iteration), iteration, **fields)
 
 
 def work(store: CheckpointStore, agent_id: str, iterations: int, lease: Any = None) -> list[Checkpoint]:
-    """Let an agent work on, saving after each iteration; returns what was saved, oldest first."""
+    """Continue an agent, and save after each iteration; return the checkpoints, oldest first."""
     latest = store.load_latest(agent_id)
     conversation = latest.conversation if latest else Conversation()
     saved = []
@@ -47,7 +47,7 @@ def run(agent_id: str, run_id: str = "run-1", **fields: Any) -> RunRecord:
 
 
 def every_verb(store: CheckpointStore, agent_id: str) -> None:
-    """Do all that a store can do, for one agent, and find that each worked."""
+    """Call every method of a store for one agent, and assert the results."""
     first, second, third = work(store, agent_id, 3)
     assert store.load_latest(agent_id) == third
     assert store.load(second.id) == second
@@ -80,7 +80,7 @@ def every_verb(store: CheckpointStore, agent_id: str) -> None:
 
 
 def every_turn(store: CheckpointStore, agent_id: str) -> None:
-    """Let two runs have their turns, and a watchdog look."""
+    """Start and end two runs of an agent in turn, and claim it as the watchdog does."""
     start = store.start_run(run(agent_id, "run-2"), "me", 30)
     assert store.start_run(run(agent_id, "run-3"), "me", 30).lease is None
     assert store.activity(agent_id).active == "run-2"

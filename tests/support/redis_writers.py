@@ -1,4 +1,4 @@
-"""What other processes do in these tests; they are forked from one that has imported the package."""
+"""Functions for other processes, which are forked from one that has imported the package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROCESSES.set_forkserver_preload(["celery_ckpt.stores.redis"])
 
 @contextmanager
 def another_process(target: Callable[..., None], *args: Any) -> Iterator[BaseProcess]:
-    """Run a function in a process of its own, which is killed at the end if it still runs."""
+    """Run a function in a process of its own, and kill it after the block if it still runs."""
     process = _PROCESSES.Process(target=_run, args=(target, *args))
     process.start()
     try:
@@ -44,7 +44,7 @@ def _die_with_the_test() -> None:
 
 
 def save_for_ever(url: str, agent_id: str, acknowledged: Path) -> None:
-    """Continue an agent without end; write down each id once its save has returned."""
+    """Continue an agent forever; write down each id after its save has returned."""
     with open_store(url) as store, acknowledged.open("ab", buffering=0) as notes:
         latest = store.load_latest(agent_id)
         conversation = latest.conversation if latest else Conversation()
@@ -57,14 +57,14 @@ def save_for_ever(url: str, agent_id: str, acknowledged: Path) -> None:
 
 
 def save_among_others(url: str, agent_id: str, seed: int, saves: int, notes: Path) -> None:
-    """Save in every way there is, beside others who do the same; write down what was saved."""
+    """Save in every possible way, concurrently with others; write down what was saved."""
     with open_store(url) as store, notes.open("ab", buffering=0) as file:
         for checkpoint in Writer(store, agent_id, seed).work(saves):
             file.write(checkpoint.to_bytes() + b"\n")
 
 
 class Writer:
-    """Appends, goes back, compacts, takes up what others saved; with leases and without."""
+    """Appends, goes back, compacts, and loads what others saved; with and without leases."""
 
     def __init__(self, store: CheckpointStore, agent_id: str, seed: int) -> None:
         self._store, self._agent_id, self._chance = store, agent_id, Random(seed)
@@ -73,7 +73,7 @@ class Writer:
         self._said = 0
 
     def work(self, saves: int) -> Iterator[Checkpoint]:
-        """Save so often; yields what was saved."""
+        """Save this number of times; yield each checkpoint that was saved."""
         for _ in range(saves):
             self._turn()
             checkpoint = Checkpoint.new(self._agent_id, self._conversation, self._said)
@@ -104,7 +104,7 @@ class Writer:
             self._conversation = latest.conversation
 
     def _save(self, checkpoint: Checkpoint) -> bool:
-        """False if somebody else may write just now: then nothing was saved."""
+        """Save, and return False if another writer holds the lease, so that nothing was saved."""
         try:
             if self._chance.random() < 0.5:
                 self._store.save(checkpoint)

@@ -1,4 +1,4 @@
-"""What a run may have done, whatever happened to it: every call once, but for those in flight."""
+"""The rule for the calls of a run: each is made once, except calls that were in flight at a fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.tasks.scenarios import count
 
 @cache
 def uninterrupted(n: int) -> list[Any]:
-    """What counting to ``n`` gives when nothing happens."""
+    """Return the result of counting to ``n`` without a fault."""
     with patch.dict(os.environ, {VARIABLE: os.devnull}):
         return count(n, 0)
 
@@ -22,19 +22,20 @@ def uninterrupted(n: int) -> list[Any]:
 def repetitions(
     run_id: str, n: int, notes: Sequence[Note], is_excused: Callable[[Note], bool] = lambda call: False
 ) -> int:
-    """How many calls of a run were made again; each was made, and none that was recorded again, unless
-    there is an excuse for it.
+    """Return the number of repeated calls of a run.
+
+    Fail if a call is missing, or if one that was recorded is repeated without an excuse.
     """
     wanted = {f"{what} {turn}" for what in ("llm", "tool") for turn in range(1, n + 1)}
     made = names(note for note in notes if note.what == "call")
     assert set(made) == wanted, f"run {run_id} made {made}"
     again = [call for call in called_after_record(notes) if not is_excused(call)]
-    assert not again, f"called although recorded: {again}"
+    assert not again, f"these calls were recorded and are repeated: {again}"
     return len(made) - len(wanted)
 
 
 def called_after_record(notes: Sequence[Note]) -> list[Note]:
-    """The calls that somebody made although they were recorded."""
+    """Return the calls that were made after they had been recorded."""
     recorded: set[str] = set()
     again = []
     for note in notes:

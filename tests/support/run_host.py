@@ -1,4 +1,4 @@
-"""A host over a store in memory, attempts that can be killed at any write, and models that cost."""
+"""A host with a store in memory, attempts that can be killed at any write, and models."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from celery_ckpt.usage import Usage
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Raised where the process is killed."""
 
 
 class OutOfTime(Exception):
-    """Stands for what the task queue raises in a task."""
+    """Represents an error that the task queue raises in a task."""
 
 
 class Host:
-    """Does what the runtime does: records, saves when the strategy says so, drops old steps."""
+    """Does what the runtime does: records steps, saves when the strategy says so, drops old steps."""
 
     queue_errors = (OutOfTime,)
 
@@ -51,7 +51,7 @@ class Host:
         self.writes = 0
 
     def _gate(self) -> None:
-        """Every write has two places to die: just before it and just after."""
+        """Raise ``Killed`` if the process dies here: each write has a point before it and one after."""
         if self._left is not None:
             if self._left <= 0:
                 raise Killed
@@ -83,7 +83,7 @@ class Host:
 
     def check(self, run: AgentRun) -> None:
         self.checks += 1
-        # A worker that shuts down goes on doing so, whatever the body makes of it.
+        # A shutdown continues even if the body catches the exception.
         if self.stop_at_check is not None and self.checks >= self.stop_at_check:
             raise HandOff
 
@@ -99,7 +99,7 @@ class Host:
 
 
 class Attempts:
-    """One run of one agent, tried as often as it takes."""
+    """One run of one agent, with any number of attempts."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Attempts:
         self.number = 0
 
     def attempt(self, kill_at: int | None = None) -> AgentRun:
-        """A run as it is at the start of an attempt; ``self.host`` is its host."""
+        """Return the run at the start of a new attempt; ``self.host`` is its host."""
         self.number += 1
         self.host = Host(self.store, self.strategy, kill_at)
         bridge = AsyncBridge() if inspect.iscoroutinefunction(self.body) else SyncBridge()
@@ -124,7 +124,7 @@ class Attempts:
         return AgentRun("a", self.run_id, self.number, self.host, bridge, latest, steps)
 
     def go(self, run: AgentRun | None = None) -> tuple[Any, AgentRun]:
-        """Run the body to its end, which saves the last state as the runtime does."""
+        """Execute the body to its end, and save the last checkpoint as the runtime does."""
         run = run or self.attempt()
         try:
             result = self.body(run)
@@ -140,7 +140,7 @@ class Attempts:
         return result, run
 
     def killed(self, kill_at: int) -> bool:
-        """Make an attempt that is killed at that place; False if it ended before."""
+        """Make an attempt that is killed at that point; return False if it ended before it."""
         try:
             self.go(self.attempt(kill_at))
         except BaseException as error:
@@ -168,7 +168,7 @@ def was_killed(error: BaseException) -> bool:
 
 
 def chat_reply(text: str | None, *calls: tuple[str, str, str]) -> dict[str, Any]:
-    """An answer in OpenAI's chat shape; a call is (id, name, arguments as JSON)."""
+    """Return a reply in the shape of OpenAI; a call is (id, name, arguments as JSON)."""
     asked = [
         {"id": i, "type": "function", "function": {"name": name, "arguments": arguments}}
         for i, name, arguments in calls

@@ -1,4 +1,4 @@
-"""Looking at every byte that a store has, wherever it keeps it."""
+"""Read every byte that a store keeps, in any place."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 from redis import Redis
 
-#: Not ASCII, so that its escaped form in JSON is another one.
+#: Not ASCII, so that its escaped form in JSON differs.
 MARKER = "Schwertfisch-ü-7731"
 
 
 def forms(text: str = MARKER) -> list[bytes]:
-    """The ways in which a text may stand somewhere: plain, escaped, hex, and in base64 at any place."""
+    """Return the forms in which a text may be stored: plain, escaped, hex, base64 at any offset."""
     raw = text.encode()
     encoded = []
     for before in range(3):
         whole = base64.b64encode(b"x" * before + raw).decode()
-        # Without the characters that also depend on what stands beside it.
+        # Without the characters that also depend on the bytes before and after the text.
         first = -(-8 * before // 6)
         inside = whole[first : (before + len(raw)) * 8 // 6]
         encoded += [inside.encode(), inside.replace("+", "-").replace("/", "_").encode()]
@@ -31,13 +31,13 @@ def found_in(data: bytes, text: str = MARKER) -> list[bytes]:
 
 
 def content_of_keys(client: Redis) -> dict[bytes, object]:
-    """What each key of a database holds; in which order the server has it is none of our business."""
+    """Return the content of each key of a database. The order of the server does not matter."""
     return {key: _content(client, key) for key in client.scan_iter()}
 
 
 def _content(client: Redis, key: bytes) -> object:
     reading: dict[bytes, Callable[[bytes], object]] = {
-        b"none": lambda key: None,  # it has just gone
+        b"none": lambda key: None,  # it was deleted after the scan
         b"string": client.get,
         b"hash": client.hgetall,
         b"list": lambda key: client.lrange(key, 0, -1),
@@ -48,7 +48,7 @@ def _content(client: Redis, key: bytes) -> object:
 
 
 def bytes_of_keys(client: Redis) -> Iterator[tuple[str, bytes]]:
-    """The name and everything else of each key of a database."""
+    """Yield the name and the bytes, with the name, of each key of a database."""
     for key, content in content_of_keys(client).items():
         yield key.decode(), b"".join(_flat([key, content]))
 
@@ -66,7 +66,7 @@ def _flat(value: object) -> Iterator[bytes]:
 
 
 def bytes_of_files(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of each file, write-ahead logs included."""
+    """Yield the name and the content of each file, with write-ahead logs."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             yield path.name, str(path).encode() + path.read_bytes()

@@ -1,4 +1,4 @@
-"""Bodies for the type checker; the comments are what it must say. Nothing here is run."""
+"""Bodies for the type checker. The comments are the errors that it must report. Nothing is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline, which is what tests do instead of sleeping."""
+"""Wait for a condition with a deadline. Tests use this instead of sleeping."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from celery import Celery
 
 Answer = TypeVar("Answer")
 
-#: Seconds between two looks.
+#: Seconds between two checks of a condition.
 POLL = 0.01
-#: A deadline is what a machine needs at most that has nothing else to do; one that is shared gets so
-#: many times as much. It only bounds a hang.
+#: A deadline is for an idle machine. It is multiplied by this, for a machine that is shared. It only
+#: bounds a hang.
 BUSY = 4
 
 
 def until(condition: Callable[[], Answer], deadline: float, what: str) -> Answer:
-    """Ask every 10 ms until the answer is true, and return it.
+    """Check the condition every 10 ms until it is true, and return its value.
 
-    After ``deadline`` seconds, or longer on a busy machine, it fails, saying what was awaited and what
-    the last answer was.
+    Fail after ``BUSY`` times ``deadline`` seconds, with ``what`` and the last value.
     """
     end = time.monotonic() + BUSY * deadline
     while not (answer := condition()):
         waited = BUSY * deadline
-        assert time.monotonic() < end, f"waited {waited} s in vain: {what} (last: {answer!r})"
+        assert time.monotonic() < end, f"timed out after {waited} s: {what} (last: {answer!r})"
         time.sleep(POLL)
     return answer
 
 
 def stored_result(app: Celery, task_id: str, state: str) -> Any:
-    """What the result backend holds of a task, once that is in this state.
+    """Wait until a task is in this state in the result backend, and return its result.
 
-    Whoever waits for a run that was resumed in the way of ``AsyncResult.get``, and has waited for it
-    before, may be told the earlier outcome: Celery's news of it can come late.
+    ``AsyncResult.get`` may return an earlier outcome of a run that was resumed, if the test has waited
+    for that one too: a message about it can arrive late.
     """
     until(lambda: app.AsyncResult(task_id).state == state, 10, f"{task_id} is {state}")
     return app.AsyncResult(task_id).result

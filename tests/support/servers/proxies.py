@@ -1,4 +1,4 @@
-"""What can stand between a store and its server: a wire that counts, cuts, loses replies, or is TLS."""
+"""A proxy between a store and its server: it counts round trips, cuts, loses replies, speaks TLS."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tests.support.servers.valkey import LOOPBACK
 
 
 class Proxy:
-    """Passes bytes on to a port, in a thread of its own.
+    """A TCP proxy to a port, in a thread of its own.
 
-    It counts round trips, bytes and connections. A round trip is whatever the client sends before it
-    waits for a reply, be it in several pieces.
+    It counts round trips, bytes and connections. A round trip is everything that the client sends
+    before it waits for a reply, in one piece or in several.
     """
 
     def __init__(self, target: int, tls: ssl.SSLContext | None = None) -> None:
         self._target, self._tls = target, tls
         self.trips = self.bytes_sent = self.connections = 0
-        #: How many round trips until one whose reply gets lost; 0: none does.
+        #: The number of round trips until one whose reply is lost; 0: none.
         self._lose_in = 0
         self.lost_replies = 0
-        #: How many round trips until one before which something else happens; 0: none.
+        #: The number of round trips until one before which the action is called; 0: none.
         self._act_in = 0
         self._open: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
-        # A client that refuses our certificate is no error of ours.
+        # A client that refuses the certificate is not an error of the proxy.
         self._loop.set_exception_handler(lambda loop, context: None)
         self._thread = Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -54,24 +54,24 @@ class Proxy:
     def url(self) -> str:
         return f"{'rediss' if self._tls else 'redis'}://{LOOPBACK}:{self.port}/0"
 
-    # -- what a test can do to the wire --------------------------------------------------------------
+    # -- what a test can do to the connection --------------------------------------------------------
 
     def reset(self) -> None:
         """Count from 0 again."""
         self.trips = self.bytes_sent = self.connections = 0
 
     def lose_reply(self, trip: int = 1) -> None:
-        """The n-th round trip from now is done by the server; its reply and connection get lost."""
+        """Lose the reply and the connection of the n-th round trip from now. The server executes it."""
         self._lose_in = trip
 
     def before(self, trip: int, action: Callable[[], object]) -> Future[object]:
-        """Do something just before the n-th round trip from now; the future says how that went."""
+        """Call the action before the n-th round trip from now; return a future with its result."""
         self._act_in, self._action, done = trip, action, Future()
         self._done = done
         return done
 
     def act(self) -> None:
-        """Do now what was to be done before a round trip."""
+        """Call the action now instead of before a round trip."""
         self._act_in = 0
         try:
             self._done.set_result(self._action())
@@ -79,14 +79,14 @@ class Proxy:
             self._done.set_exception(error)
 
     def lead_to(self, target: int) -> None:
-        """Whoever connects from now on is led to another port."""
+        """Connect new clients to another port from now on."""
         self._target = target
 
     def cut(self) -> None:
         """Close every connection."""
         self._call(self._close_all())
 
-    # -- the wire ------------------------------------------------------------------------------------
+    # -- the connection ------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, LOOPBACK, 0, ssl=self._tls)
@@ -132,7 +132,7 @@ class Proxy:
 
 
 class _Wire:
-    """One connection: whose turn it is, and whether the next reply gets lost."""
+    """One connection: which side sends next, and whether the next reply is lost."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -159,7 +159,7 @@ class _Wire:
 
 
 def server_side_of(authority: trustme.CA) -> ssl.SSLContext:
-    """What a server needs to speak TLS under a certificate of that authority."""
+    """Return the TLS context of a server with a certificate of that authority."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(LOOPBACK, "localhost").configure_cert(context)
     return context

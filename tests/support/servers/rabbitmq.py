@@ -1,7 +1,8 @@
-"""A RabbitMQ node for the tests, on ports and in a home of its own; the one server that may be missing.
+"""A RabbitMQ node for the tests, with ports and a home directory of its own.
 
-It brings Erlang's port mapper along, in the foreground, so that both end with whoever started them.
-It is asked with ``erl_call``, a part of Erlang that answers at once; ``rabbitmqctl`` takes seconds.
+It is the only server that may be missing. The node has its own Erlang port mapper. Both run in the
+foreground, so that they end with the process that started them. The tests query the node with
+``erl_call``, a part of Erlang that answers at once; ``rabbitmqctl`` takes seconds.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from typing import Self
 from tests.support.servers.valkey import LAUNCHER, LOOPBACK, free_port
 from tests.support.wait import until
 
-#: Debian puts a script before it that works only as another user, in that user's home.
+#: Debian wraps it in a script that works only as another user, in the home directory of that user.
 _BEHIND_DEBIANS = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-#: Erlang takes its time on a machine that is busy.
+#: Seconds. Erlang starts slowly on a busy machine.
 _START_DEADLINE = 100.0
 _COOKIE = "thetests"
 
 
 def missing_programs() -> list[str]:
-    """What is needed and not installed."""
+    """Return the names of the required programs that are not installed."""
     return [name for name in ("rabbitmq-server", "epmd", "erl_call") if shutil.which(name) is None]
 
 
 class RabbitMq:
-    """One node, and its port mapper."""
+    """One node and its port mapper."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._running = directory, ExitStack()
@@ -74,7 +75,7 @@ class RabbitMq:
             "HOME": str(home),
             "ERL_EPMD_PORT": str(self._mapper_port),
             "ERL_EPMD_ADDRESS": LOOPBACK,
-            # The script becomes the node, instead of waiting beside it.
+            # The script replaces itself with the node instead of waiting for it.
             "RABBITMQ_ALLOW_INPUT": "1",
             "RABBITMQ_NODENAME": self._node,
             "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
@@ -85,7 +86,7 @@ class RabbitMq:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(home / "config"),
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
-            # Schedulers that wait for work must not keep the cores from the workers.
+            # Without this, idle schedulers spin and take the cores from the workers.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
         }
 
@@ -97,7 +98,7 @@ class RabbitMq:
 
     @contextmanager
     def consumer_timeout(self, milliseconds: int) -> Iterator[None]:
-        """In here, a worker is cut off that holds a message for longer. (By default, half an hour.)"""
+        """Disconnect workers that hold a message for longer, inside the block. (Default: 30 min.)"""
         settings = {"consumer_timeout": milliseconds, "channel_tick_interval": 200}
         before = {name: self.evaluate(f"application:get_env(rabbit, {name})") for name in settings}
         self._set(settings)
@@ -111,12 +112,12 @@ class RabbitMq:
             self.evaluate(f"application:set_env(rabbit, {name}, {value})")
 
     def evaluate(self, expression: str) -> str:
-        """What the node answers to a line of Erlang."""
-        # On a busy machine erl_call may give up before it is connected; then nothing was asked.
+        """Return the value of an Erlang expression in the node."""
+        # On a busy machine erl_call may give up before it is connected. Then nothing was evaluated.
         return _answer(until(lambda: self._asked(expression), 15, f"RabbitMQ answers {expression}"))
 
     def _asked(self, expression: str) -> str | None:
-        """What ``erl_call`` prints; ``None``: it could not connect."""
+        """Return the output of ``erl_call``, or None if it could not connect."""
         done = subprocess.run(
             ["erl_call", "-sname", self._node, "-c", _COOKIE, "-e"],
             input=f"{expression}.\n".encode(),

@@ -1,4 +1,4 @@
-"""A master and its replica, to fall behind and to fail."""
+"""A master and its replica, which can fall behind or lose the master."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Pair:
             written = master.info("replication")["master_repl_offset"]
         return link["master_link_status"] == "up" and link["slave_repl_offset"] == written
 
-    def stand_still(self) -> None:
-        """The replica confirms nothing any more."""
+    def freeze_replica(self) -> None:
+        """Stop the replica with SIGSTOP: it confirms no more writes."""
         self.replica.signal(signal.SIGSTOP)
 
     def fall_behind(self) -> None:
-        """And it will never receive what is written from now on, unless it connects again."""
-        self.stand_still()
+        """Freeze the replica and disconnect it: it misses every write until it has reconnected."""
+        self.freeze_replica()
         with self.master.client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
@@ -36,7 +36,7 @@ class Pair:
         self.replica.signal(signal.SIGCONT)
 
     def lose_master(self) -> None:
-        """The replica is all that is left."""
+        """Kill the master and promote the replica."""
         self.master.kill()
         self.catch_up()
         with self.replica.client() as client:
@@ -45,11 +45,11 @@ class Pair:
 
 @contextmanager
 def replicated(directory: Path) -> Iterator[Pair]:
-    """A master with a replica that nobody watches, soon in step."""
+    """Start a master and a replica without Sentinel, and wait until the replica is in sync."""
     at_once = ("--repl-diskless-sync-delay", "0")
     with Valkey(directory / "master", *at_once) as master:
         copy_of = ("--replicaof", LOOPBACK, str(master.port))
         with Valkey(directory / "replica", *at_once, *copy_of) as replica:
             pair = Pair(master, replica)
-            wait_until("the replica is in step", pair.is_in_step)
+            wait_until("the replica is in sync", pair.is_in_step)
             yield pair

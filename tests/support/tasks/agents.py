@@ -1,5 +1,6 @@
-"""Agents for the tests: a stand-in for a model answers from the conversation alone, and the ledger
-counts what was really called.
+"""Agents for the tests. The model is a function of the iteration and the conversation.
+
+The ledger counts the calls that were really made.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def _call(run: AgentRun, name: str, seconds: float) -> None:
 
 
 def model(run: AgentRun, conversation: Conversation, seconds: float) -> dict[str, Any]:
-    """Ask for one tool, named after the iteration."""
+    """Return a reply that asks for one tool call, with the iteration as its argument."""
     number = run.iteration
     _call(run, f"llm {number}", seconds)
     arguments = f'{{"x": {number}}}'
@@ -31,7 +32,7 @@ def model(run: AgentRun, conversation: Conversation, seconds: float) -> dict[str
 
 @agent_task(strategy=EveryN(1), max_retries=3)
 def research(run: AgentRun, n: int, seconds: float = 0.1) -> list[Any]:
-    """``n`` turns, each with a call of the model and of a tool; the result tells all of it."""
+    """Make ``n`` iterations, each with a call of the model and of a tool. The result depends on all."""
     with here().body(run.run_id, attempt=run.attempt):
         if not run.resumed:
             run.conversation.append(Message.user(f"count to {n}"))
@@ -50,7 +51,7 @@ def research(run: AgentRun, n: int, seconds: float = 0.1) -> list[Any]:
 
 @agent_task(max_retries=3, retry_backoff=False, default_retry_delay=0)
 def flaky(run: AgentRun, failures: int) -> int:
-    """Fails in its first attempts."""
+    """Fail in the first attempts."""
     run.step("once", _call, run, "once", 0)
     if run.attempt <= failures:
         raise RuntimeError(f"attempt {run.attempt}")
@@ -59,6 +60,6 @@ def flaky(run: AgentRun, failures: int) -> int:
 
 @agent_task(strategy="never")
 def nothing(run: AgentRun, seconds: float = 0.0) -> int:
-    """Does nothing that would have to be kept."""
+    """Do nothing that needs a checkpoint."""
     time.sleep(seconds)
     return 1

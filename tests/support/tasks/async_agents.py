@@ -16,7 +16,7 @@ from tests.support.wait import POLL
 
 @agent_task
 async def which_loop(run: AgentRun, seconds: float = 0.0) -> list[Any]:
-    """The process and the loop it runs in, and whether another one ran there meanwhile."""
+    """Return the process, the loop, and whether ``current_run`` is still this run after a wait."""
     await asyncio.sleep(seconds)
     loop = asyncio.get_running_loop()
     return [os.getpid(), id(loop), current_run().run_id == run.run_id]
@@ -37,7 +37,7 @@ async def _model(n: int) -> dict[str, Any]:
 
 @agent_task(strategy=EveryN(1), iterations_per_task=1)
 async def parallel(run: AgentRun, n: int, how: str) -> list[Any]:
-    """Runs the tools of each of two answers side by side; the first ones take longest."""
+    """Run the tools of each of two replies concurrently; the first ones take longest."""
 
     async def work(number: int) -> int:
         here().call(run.run_id, f"work {run.iteration}.{number}")
@@ -63,7 +63,7 @@ async def parallel(run: AgentRun, n: int, how: str) -> list[Any]:
 
 
 async def _call(run_id: str, name: str) -> None:
-    """A call that can be held while others go on."""
+    """Make a call that can be held while the loop runs others."""
     here().note(run_id, "call", name=name)
     while here().is_held(name):
         await asyncio.sleep(POLL)
@@ -75,7 +75,7 @@ async def _awaited(awaitable: Any) -> Any:
 
 @agent_task(strategy=EveryN(1))
 async def in_a_group(run: AgentRun) -> int:
-    """All its steps are tasks of one group; the worker shuts down amid them."""
+    """Run all steps as tasks of a group. The worker shuts down during them."""
 
     async def work(number: int) -> int:
         await _call(run.run_id, f"work {number}")
@@ -94,7 +94,7 @@ async def in_a_group(run: AgentRun) -> int:
 
 @agent_task(strategy=EveryN(1), max_retries=1, retry_backoff=False, default_retry_delay=0)
 async def slow_async(run: AgentRun, n: int) -> int:
-    """Held in the midst of a step, and interrupted by a time limit: its cleaning up is on record."""
+    """Wait in a step until a time limit interrupts it. The ledger has its clean-up."""
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
         async for number in run.iterations(limit=n):
             await run.step("sleep", _sleep, run.run_id, number)
@@ -105,7 +105,7 @@ async def _sleep(run_id: str, number: int) -> None:
     try:
         await _call(run_id, f"sleep {number}")
     except asyncio.CancelledError:
-        await asyncio.sleep(0.5)  # as one does who closes connections
+        await asyncio.sleep(0.5)  # as code that closes connections does
         here().note(run_id, "cleaned up")
         raise
 
@@ -126,7 +126,7 @@ async def _one_more(number: int) -> int:
 
 @agent_task
 async def lenient(run: AgentRun, how: str) -> list[str]:
-    """Goes on whatever happens to its calls, and ends as soon as they are made."""
+    """Ignore the exceptions of its calls, and return as soon as they are made."""
 
     async def work(name: str) -> str:
         await _call(run.run_id, name)
@@ -143,7 +143,7 @@ async def lenient(run: AgentRun, how: str) -> list[str]:
 
 @agent_task(max_retries=1, retry_backoff=False, default_retry_delay=0)
 async def fails_beside(run: AgentRun) -> list[str]:
-    """One of two calls fails at first, while the other one is still being made."""
+    """Make two calls, of which one fails at first while the other is in flight."""
 
     async def good() -> str:
         await _call(run.run_id, "good")
@@ -161,17 +161,17 @@ async def fails_beside(run: AgentRun) -> list[str]:
 
 @shared_task(bind=True)
 def relatives(self: Any) -> list[str | None]:
-    """Whose child this task is, and who began it all."""
+    """Return the ids of the parent and of the root of this task."""
     return [self.request.parent_id, self.request.root_id]
 
 
 @agent_task
 async def relatives_of_agent(run: AgentRun) -> list[str | None]:
-    """The same of an agent."""
+    """Return the ids of the parent and of the root of this agent."""
     return [run.task.request.parent_id, run.task.request.root_id]
 
 
 @agent_task
 async def sends_others(run: AgentRun) -> list[str]:
-    """Sends a task and an agent."""
+    """Send a task and an agent."""
     return await run.step("send", lambda: [one.delay().id for one in (relatives, relatives_of_agent)])

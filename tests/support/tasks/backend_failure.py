@@ -1,4 +1,4 @@
-"""Stops where Celery has given up on keeping a task's result, and is about to tell that it failed."""
+"""Waits where Celery has given up storing the result of a task, before it stores a failure."""
 
 from __future__ import annotations
 

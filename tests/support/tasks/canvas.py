@@ -1,4 +1,4 @@
-"""Agents that go through Celery's canvas, and plain tasks beside them."""
+"""Agents in the canvas of Celery, and the plain tasks that they are combined with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from celery_ckpt import AgentRun, AgentTask, agent_task, current_run
 from tests.support.ledger import here
 
-# Holds sets, unlike JSON; and no worker refuses to run with it, unlike pickle.
+# Can hold sets, which JSON cannot. A worker that is run as root accepts it, unlike pickle.
 register(
     "literals", repr, lambda data: literal_eval(bytes(data).decode()), "application/x-literals", "utf-8"
 )
@@ -24,7 +24,7 @@ register(
 
 @agent_task(iterations_per_task=1)
 def climb(run: AgentRun, start: int, floors: int = 3) -> int:
-    """Goes up floor by floor, and hands itself off on each."""
+    """Climb floor by floor, with a hand-off on each."""
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
         for floor in run.iterations(limit=floors):
             here().call(run.run_id, f"floor {floor}")
@@ -38,7 +38,7 @@ def _one_up(at: int) -> int:
 
 @agent_task
 async def aclimb(run: AgentRun, start: int, floors: int = 3) -> int:
-    """The same as a coroutine, without hand-offs."""
+    """Climb as a coroutine, without hand-offs."""
     at = start
     async for _ in run.iterations(limit=floors):
         at = await run.step("climb", _later, at)
@@ -51,7 +51,7 @@ async def _later(at: int) -> int:
 
 @agent_task(iterations_per_task=1, max_retries=1, retry_backoff=False, default_retry_delay=0)
 def fall(run: AgentRun, start: int = 0) -> int:
-    """Climbs one floor and then falls, again and again."""
+    """Climb one floor and fail on the second, in every attempt."""
     for _ in run.iterations(limit=2):
         here().call(run.run_id, "attempt", retries=run.task.request.retries)
         if run.iteration == 2:
@@ -61,13 +61,13 @@ def fall(run: AgentRun, start: int = 0) -> int:
 
 @agent_task
 def largest(run: AgentRun, numbers: set[int]) -> int:
-    """Takes what JSON cannot hold."""
+    """Take a set, which JSON cannot hold."""
     return max(numbers)
 
 
 @agent_task
 def gather(run: AgentRun, parts: list[int]) -> int:
-    """The body of a chord."""
+    """Sum the parts, as the body of a chord."""
     here().call(run.run_id, "gather")
     return int(run.step("sum", sum, parts))
 
@@ -111,7 +111,7 @@ def ask(run: AgentRun, question: Question) -> Answer:
 
 @agent_task(pydantic=True, iterations_per_task=1)
 def ask_often(run: AgentRun, question: Question, times: int) -> Answer:
-    """Hands itself off after each time, and tries again once manually."""
+    """Hand off after each iteration, and call ``retry`` once."""
     for number in run.iterations(limit=times):
         info = run.task.request.delivery_info
         seen = [type(question).__name__, info["routing_key"], info["priority"]]
@@ -162,7 +162,7 @@ async def _async_sum(a: int, b: int) -> int:
 
 @agent_task
 def values(run: AgentRun, kind: str) -> Any:
-    """Results that plain JSON does not have."""
+    """Return a value that plain JSON does not have."""
     return {
         "date": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         "uuid": uuid.UUID(int=7),
@@ -175,12 +175,12 @@ def values(run: AgentRun, kind: str) -> Any:
 def silent(run: AgentRun) -> str:
     for floor in run.iterations(limit=2):
         here().call(run.run_id, f"floor {floor}")
-    return "nobody reads this"
+    return "ignored"
 
 
 @agent_task
 def facts(run: AgentRun) -> dict[str, Any]:
-    """What a body can see of its message."""
+    """Return what a body can see of its message."""
     request = run.task.request
     return {
         "agent": run.agent_id,
@@ -193,7 +193,7 @@ def facts(run: AgentRun) -> dict[str, Any]:
 
 @agent_task
 async def async_facts(run: AgentRun) -> dict[str, Any]:
-    """The same, seen from the loop."""
+    """Return what an async body can see of its message."""
     request = run.task.request
     run.task.update_state(state="THINKING")
     return {"id": request.id, "run": run.run_id, "retries": request.retries}
@@ -201,7 +201,7 @@ async def async_facts(run: AgentRun) -> dict[str, Any]:
 
 @agent_task(iterations_per_task=1)
 def leave(run: AgentRun, how: str) -> None:
-    """Ends as Celery's own exceptions say, in its second iteration."""
+    """Raise ``Ignore`` or ``Reject`` in the second iteration."""
     for floor in run.iterations():
         here().call(run.run_id, f"floor {floor}")
         if floor == 2:
@@ -210,7 +210,7 @@ def leave(run: AgentRun, how: str) -> None:
 
 @agent_task(iterations_per_task=1)
 def replaced(run: AgentRun, by: str, number: int) -> None:
-    """Lets another task take its place, in its second iteration."""
+    """Replace itself with another task in the second iteration."""
     for floor in run.iterations():
         here().call(run.run_id, f"before {floor}")
         if floor == 2:

@@ -1,4 +1,4 @@
-"""Plain tasks that stand behind an agent in a chain."""
+"""Plain tasks that follow an agent in a chain."""
 
 from __future__ import annotations
 

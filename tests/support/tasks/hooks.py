@@ -1,4 +1,4 @@
-"""Agents with hooks of their own, as Celery has them, that may fail."""
+"""Agents that override the hooks of Celery tasks. A hook may fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.ledger import here
 
 
 class Hooked(AgentTask[Any, Any]):
-    """Writes down which hooks were called; the one that it is told to fails."""
+    """A task that notes which hooks were called. The hook named by ``fails`` fails."""
 
     abstract = True
 
@@ -32,7 +32,7 @@ class Hooked(AgentTask[Any, Any]):
 
 @agent_task(base=Hooked, iterations_per_task=1, autoretry_for=())
 def hooked(run: AgentRun, fails: str) -> int:
-    """Hands itself off, and fails if it has to for a hook's sake."""
+    """Hand off once. Fail if the hook to test is ``on_failure``."""
     for floor in run.iterations(limit=2):
         here().call(run.run_id, f"floor {floor}")
     if fails == "on_failure":

@@ -1,4 +1,4 @@
-"""Writes down what is imported by threads, from the moment that a worker has its tasks."""
+"""Notes what threads import, after a worker has imported its tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODULE = "tests.support.tasks.import_log"
 
 
 class _Finder:
-    """Finds nothing, and is asked first."""
+    """An import hook that comes first, takes notes, and finds nothing."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         thread = threading.current_thread()

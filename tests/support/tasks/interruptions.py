@@ -1,8 +1,8 @@
-"""Agents that are interrupted while their body is not at work, at a moment that the test names.
+"""Agents that are interrupted outside their body, at a point that the test names.
 
-A moment is a call of the store, before or after it is made, or a line that Celery's tracer logs. Each
-comes once for a run, in the process that executes it. A prefork child then gets the signal of a soft
-time limit; at ``TRACER_FAILS`` Celery's tracer runs into an error, whichever the pool.
+A point is before or after a call of the store, or a line that the tracer of Celery logs. An
+interruption happens once per run, in the process that executes it. A prefork process then gets the
+signal of a soft time limit. At ``TRACER_FAILS`` the tracer of Celery raises an error, in every pool.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.ledger import here
 
 MODULE = "tests.support.tasks.interruptions"
 _STORE = ("start_run", "load_latest", "release", "save", "update_run")
-#: Moments in which the body of an agent is not at work.
+#: Points at which the body of an agent is not running.
 MOMENTS = (
     *(f"{when} {name}" for name in _STORE for when in ("before", "after")),
     "ignored",
@@ -38,7 +38,7 @@ class Broken(Exception):
 
 @agent_task(iterations_per_task=1, max_retries=0)
 def count(run: AgentRun, moment: str) -> int:
-    """Hands itself off once, and ends in its second attempt."""
+    """Hand off once, and return in the second attempt."""
     for _ in run.iterations(limit=2):
         run.state["sum"] = run.state.get("sum", 0) + run.iteration
     return int(run.state["sum"])
@@ -46,7 +46,7 @@ def count(run: AgentRun, moment: str) -> int:
 
 @agent_task(iterations_per_task=1, max_retries=0)
 async def async_count(run: AgentRun, moment: str) -> int:
-    """The same as a coroutine."""
+    """Do as ``count``, as a coroutine."""
     async for _ in run.iterations(limit=2):
         run.state["sum"] = run.state.get("sum", 0) + run.iteration
     return int(run.state["sum"])
@@ -54,14 +54,14 @@ async def async_count(run: AgentRun, moment: str) -> int:
 
 @agent_task(iterations_per_task=1, max_retries=0)
 def grow(run: AgentRun) -> None:
-    """Has more to save at its hand-off than the store takes."""
+    """Have more to save at the hand-off than the store accepts."""
     for _ in run.iterations(limit=2):
         run.state["text"] = "x" * 100_000
 
 
 @agent_task(max_retries=0)
 def held(run: AgentRun) -> str:
-    """Takes as long as it is held."""
+    """Wait while the call is held."""
     here().call(run.run_id, "held")
     return "done"
 
@@ -73,7 +73,7 @@ def fail(run: AgentRun, moment: str) -> None:
 
 @agent_task(max_retries=1, retry_backoff=False, default_retry_delay=0)
 def fail_once(run: AgentRun, moment: str) -> int:
-    """Gives up its lease for the retry."""
+    """Fail once: the retry releases the lease."""
     if not run.task.request.retries:
         raise Broken("once")
     return int(run.task.request.retries)
@@ -81,12 +81,12 @@ def fail_once(run: AgentRun, moment: str) -> int:
 
 @shared_task
 def plain() -> None:
-    """None of an agent's; takes as long as it is held."""
+    """Wait while the call is held. This task is not an agent."""
     here().call("", "plain")
 
 
 def _interrupt(moment: str) -> None:
-    """Send the signal, if the task that is being executed waits for that moment, and has not had it."""
+    """Interrupt the current task if its arguments name this point and it was not interrupted yet."""
     request = getattr(current_task, "request", None)
     if request is None or moment not in (request.args or ()):
         return

@@ -1,4 +1,4 @@
-"""Agents that are looked at, cancelled, resumed and forked from outside."""
+"""Agents that tests inspect, cancel, resume and fork from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _think(run_id: str, name: str, seconds: float) -> None:
 
 @agent_task(strategy=EveryN(1))
 def endless(run: AgentRun, seconds: float = 0.05, limit: int | None = None) -> int:
-    """Goes on until somebody ends it, or to a limit."""
+    """Continue until it is cancelled, or to a limit."""
     with here().body(run.run_id, attempt=run.attempt):
         if not run.resumed:
             run.conversation.append(Message.user("begin"))
@@ -30,7 +30,7 @@ def endless(run: AgentRun, seconds: float = 0.05, limit: int | None = None) -> i
 
 @agent_task(strategy=EveryN(1))
 async def async_endless(run: AgentRun, seconds: float = 0.05) -> None:
-    """The same as a coroutine."""
+    """Continue until it is cancelled, as a coroutine."""
     with here().body(run.run_id, attempt=run.attempt):
         async for number in run.iterations():
             await run.step("think", _async_think, run.run_id, f"think {number}", seconds)
@@ -43,7 +43,7 @@ async def _async_think(run_id: str, name: str, seconds: float) -> None:
 
 @agent_task(strategy=AfterLlmResponse())
 def calling(run: AgentRun) -> None:
-    """Asks for two tools, again and again."""
+    """Ask for two tools in every iteration."""
     with here().body(run.run_id, attempt=run.attempt):
         run.conversation.append(Message.user("begin"))
         for number in run.iterations():
@@ -66,7 +66,7 @@ def _poll(run: AgentRun) -> str:
 
 @agent_task(strategy=EveryN(1), autoretry_for=())
 def needs_a_file(run: AgentRun, path: str) -> str:
-    """Fails in its third iteration unless there is such a file."""
+    """Fail in the third iteration unless the file exists."""
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
         for number in run.iterations(limit=4):
             run.step("think", _think, run.run_id, f"think {number}", 0)
@@ -77,14 +77,14 @@ def needs_a_file(run: AgentRun, path: str) -> str:
 
 @agent_task(max_retries=3, retry_jitter=False, retry_backoff=60)
 def backing_off(run: AgentRun) -> None:
-    """Fails, and waits a minute."""
+    """Fail, with a retry after a minute."""
     here().call(run.run_id, "failing")
     raise RuntimeError("not now")
 
 
 @agent_task
 def remember(run: AgentRun, word: str) -> list[str]:
-    """Adds a word to what its agent remembers."""
+    """Add a word to the conversation of the agent, and return all of them."""
     run.conversation.append(Message.user(word))
     run.checkpoint(word=word)
     return [message.text for message in run.conversation.messages]

@@ -1,6 +1,6 @@
-"""Plain Celery tasks that leave traces in the ledger; nothing of celery_ckpt is in them.
+"""Plain Celery tasks that write to the ledger and use nothing of celery_ckpt.
 
-They are shared tasks: the same function belongs to the app of the tests and to that of the workers.
+They are shared tasks: the same function belongs to the app of the test and to that of the workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.ledger import here
 
 @shared_task(bind=True, acks_late=True, reject_on_worker_lost=True)
 def slow(self: Task[Any, Any], n: int, dt: float) -> int:
-    """Make ``n`` steps of ``dt`` seconds; a delivery that comes again begins again."""
+    """Make ``n`` steps of ``dt`` seconds. A redelivery starts from the beginning."""
     ledger, run_id = here(), self.request.id
     with ledger.body(run_id, attempt=self.request.retries):
         for step in range(n):
@@ -27,5 +27,5 @@ def slow(self: Task[Any, Any], n: int, dt: float) -> int:
 
 @shared_task(acks_late=True)
 def who() -> int:
-    """The process that runs it."""
+    """Return the id of the process that executes this task."""
     return os.getpid()

@@ -1,4 +1,4 @@
-"""An agent that knows a secret, in an app that keeps none."""
+"""An agent that handles a secret, in an app that redacts it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECRET = "swordfish"
 
 
 def redact(value: Any, what: str) -> Any:
-    """Everything but the secret."""
+    """Replace the secret."""
     return json.loads(json.dumps(value).replace(SECRET, "[gone]"))
 
 
@@ -29,7 +29,7 @@ def _model(run: AgentRun, conversation: Conversation) -> dict[str, Any]:
 
 @agent_task(name="tell_all", strategy=EveryN(1), max_retries=0)
 def tell_all(run: AgentRun, n: int, fails: bool = False) -> list[Any]:
-    """Says the secret in every way."""
+    """Put the secret wherever a body can put text."""
     with here().body(run.run_id, attempt=run.attempt):
 
         def tool(n: int) -> str:

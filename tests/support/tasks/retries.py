@@ -1,4 +1,4 @@
-"""Agents that fail, and agents that take their time."""
+"""Agents that fail, and slow agents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _fail(run: AgentRun, times: int) -> None:
 
 @agent_task(max_retries=2)
 def by_default(run: AgentRun, times: int) -> int:
-    """Retried as every agent is."""
+    """Is retried with the default backoff."""
     run.step("once", _once, run.run_id)
     _fail(run, times)
     return run.attempt
@@ -33,7 +33,7 @@ def _once(run_id: str) -> None:
 
 @agent_task(max_retries=2)
 async def async_by_default(run: AgentRun, times: int) -> int:
-    """The same as a coroutine."""
+    """Is retried with the default backoff, as a coroutine."""
     await run.step("once", _async_once, run.run_id)
     _fail(run, times)
     return run.attempt
@@ -45,21 +45,21 @@ async def _async_once(run_id: str) -> None:
 
 @agent_task(autoretry_for=())
 def not_at_all(run: AgentRun, times: int) -> int:
-    """Never retried."""
+    """Is never retried."""
     _fail(run, times)
     return run.attempt
 
 
 @agent_task(max_retries=2, retry_backoff=False, default_retry_delay=60)
 def much_later(run: AgentRun, times: int) -> int:
-    """Retried when every test is over."""
+    """Is retried after a minute, when the test is over."""
     _fail(run, times)
     return run.attempt
 
 
 @agent_task(max_retries=2, retry_backoff=False, default_retry_delay=0, iterations_per_task=1)
 def at_once(run: AgentRun, times: int) -> int:
-    """Retried without waiting, and handed off before and after."""
+    """Is retried without delay, with hand-offs before and after."""
     for number in run.iterations(limit=3):
         run.step("count", _count, run.run_id, number)
         if number == 2:
@@ -74,7 +74,7 @@ def _count(run_id: str, number: int) -> None:
 
 @agent_task(max_retries=5)
 def with_other_arguments(run: AgentRun, number: int) -> int:
-    """Tries again manually, with a larger number."""
+    """Call ``retry`` with a larger number."""
     here().call(run.run_id, f"with {number}", retries=run.task.request.retries)
     if number < 3:
         raise run.task.retry(args=(number + 1,), countdown=0)
@@ -83,7 +83,7 @@ def with_other_arguments(run: AgentRun, number: int) -> int:
 
 @agent_task(max_retries=5)
 async def async_with_other_arguments(run: AgentRun, number: int) -> int:
-    """The same as a coroutine."""
+    """Call ``retry`` with a larger number, as a coroutine."""
     here().call(run.run_id, f"with {number}", retries=run.task.request.retries)
     if number < 3:
         raise run.task.retry(args=(number + 1,), countdown=0)
@@ -92,7 +92,7 @@ async def async_with_other_arguments(run: AgentRun, number: int) -> int:
 
 @agent_task(max_retries=1, retry_backoff=False, default_retry_delay=0)
 def slow_step(run: AgentRun, n: int, seconds: float = 0.0) -> int:
-    """Slow or held in the midst of a step, and interrupted by a time limit."""
+    """Be slow, or held, in a step, until a time limit interrupts it."""
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
         for number in run.iterations(limit=n):
             run.step("sleep", _sleep, run.run_id, number, seconds)
@@ -106,7 +106,7 @@ def _sleep(run_id: str, number: int, seconds: float) -> None:
 
 @agent_task(strategy="never")
 def stubborn(run: AgentRun, seconds: float = 0.0) -> str:
-    """Works without a word to its run."""
+    """Work without a call of its run, so that no request to stop reaches it."""
     with here().body(run.run_id, attempt=run.attempt):
         here().call(run.run_id, "working")
         time.sleep(seconds)
@@ -114,5 +114,5 @@ def stubborn(run: AgentRun, seconds: float = 0.0) -> str:
 
 
 def outcome(result: Any) -> str:
-    """How a result stands, past what its object remembers."""
+    """Return the current state of a result, not the one that the object has cached."""
     return str(result.app.AsyncResult(result.id).state)

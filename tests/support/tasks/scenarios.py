@@ -1,7 +1,7 @@
-"""Agents for the scenarios, and receivers that write down what the library tells.
+"""Agents for the scenarios, and receivers that note the signals of the library in the ledger.
 
-A call is in the ledger when it is made, and again as "recorded" when the library has told of its event:
-from then on nobody may make it again.
+A call is in the ledger when it is made, and as "recorded" when the library has emitted its event.
+From then on it must not be repeated.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def _token() -> int:
     return attempt.held.lease.token if attempt else 0
 
 
-#: ``n`` turns, each with a call of the model and of a tool; the result tells all of it.
+#: Makes ``n`` iterations, each with a call of the model and of a tool. The result depends on all.
 count = agent_task(name="count", strategy=EveryN(1), max_retries=3)(_count)
-#: Its message is acknowledged before it begins: the broker will not bring it back.
+#: Its message is acknowledged before the body begins, so the broker does not redeliver it.
 early = agent_task(name="early", strategy=EveryN(1), max_retries=3, acks_late=False)(_count)
-#: Goes back to the queue after each turn.
+#: Returns to the queue after each iteration.
 fair = agent_task(name="fair", strategy=EveryN(1), max_retries=3, iterations_per_task=1)(_count)
 
 
 @agent_task(name="async_count", strategy=EveryN(1), max_retries=3)
 async def async_count(run: AgentRun, n: int, gate: str) -> list[Any]:
-    """The same as ``count``, as a coroutine; it goes on when there is a file ``gate``."""
+    """Count as a coroutine. The model waits until the file ``gate`` exists."""
     with here().body(run.run_id, attempt=run.attempt):
         if not run.resumed:
             run.conversation.append(Message.user(f"count to {n}"))
@@ -81,7 +81,7 @@ async def async_count(run: AgentRun, n: int, gate: str) -> list[Any]:
 
 @agent_task(name="manual", strategy=EveryN(1), max_retries=3)
 def manual(run: AgentRun, n: int) -> list[str]:
-    """Works without any of the helpers, and says itself when a turn is over."""
+    """Work without the helpers of the run, and emit the end of each iteration manually."""
     with here().body(run.run_id, attempt=run.attempt):
         while run.iteration < n:
             run.conversation.append(Message.user(f"turn {run.iteration + 1}"))
@@ -101,12 +101,12 @@ def _say(agent_id: str, what: str) -> None:
     strategy=EveryN(1),
     max_retries=3,
     retry_backoff=False,
-    # Within that another agent has to be done, for which the slot is free.
+    # Long enough for another agent to be executed in the free slot.
     default_retry_delay=4,
     iterations_per_task=1,
 )
 def talk(run: AgentRun, name: str, turns: int, fails_once: bool = False) -> list[str]:
-    """Says its name in each turn; goes back to the queue after each, and may have to be retried."""
+    """Say its name in each iteration. Return to the queue after each, and fail once if asked to."""
     with here().body(run.agent_id, run=name, attempt=run.attempt):
         for turn in run.iterations(limit=turns):
             run.step("say", _say, run.agent_id, f"{name} {turn}")
@@ -118,20 +118,20 @@ def talk(run: AgentRun, name: str, turns: int, fails_once: bool = False) -> list
 
 @agent_task(name="killed_at_its_end", strategy=EveryN(1))
 def killed_at_its_end(run: AgentRun, n: int, marker: str) -> list[Any]:
-    """Its process dies when its end is on record and Celery knows nothing of it, once."""
+    """Kill the process once, when the end is recorded and Celery does not have the result."""
     return _count(run, n, 0.02)
 
 
 @agent_task(name="poison")
 def poison(run: AgentRun) -> None:
-    """Kills its own process at once, every time."""
+    """Kill its own process at once, in every attempt."""
     here().note(run.run_id, "poisoned", attempt=run.attempt)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @agent_task(name="reluctant", strategy="never")
 def reluctant(run: AgentRun, hand_offs: int) -> int:
-    """Records nothing; waits, in each of its first attempts, until its worker is told to end."""
+    """Record nothing. In each of the first attempts, wait until the worker shuts down."""
     here().note(run.run_id, "attempt", attempt=run.attempt)
     while run.attempt <= hand_offs:
         time.sleep(0.02)
@@ -141,14 +141,14 @@ def reluctant(run: AgentRun, hand_offs: int) -> int:
 
 @shared_task(name="length")
 def length(value: list[Any]) -> int:
-    """What follows an agent in a chain: the length of its conversation."""
+    """Return the length of the conversation of the agent before it in a chain."""
     here().call("", "length")
     return int(value[1])
 
 
 @shared_task(name="weigh")
 def weigh() -> int:
-    """How many objects this process has that are no garbage; slow enough for others to be asked too."""
+    """Return the number of objects in this process. It is slow, so that every process gets one."""
     time.sleep(0.05)
     gc.collect()
     return len(gc.get_objects())

@@ -1,4 +1,4 @@
-"""An agent that has something to hide, in every place where an agent can have anything."""
+"""An agent that puts a secret in every place where an agent can keep data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _find(what: str) -> dict[str, str]:
 
 @agent_task(name="hide", strategy=EveryN(1), max_retries=2, retry_backoff=False, default_retry_delay=0)
 def hide(run: AgentRun, marker: str) -> int:
-    """Is retried once, asks for a changed step then, hands off once; returns how often it was begun."""
+    """Fail once, change a step in the retry, hand off once; return the number of the attempt."""
     if not run.resumed:
         run.conversation.append(Message.user(f"remember {SECRET}"))
     run.metadata["who"] = SECRET
@@ -44,7 +44,7 @@ def hide(run: AgentRun, marker: str) -> int:
 
 @agent_task(name="blurt", strategy=EveryN(1), max_retries=0)
 def blurt(run: AgentRun, what: str, fails: bool) -> str:
-    """Is given the secret, and returns it or fails with it."""
+    """Take the secret as an argument, and return it or fail with it."""
     run.conversation.append(Message.user(what))
     run.step("look", _find, what)
     if fails:

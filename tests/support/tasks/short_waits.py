@@ -1,4 +1,4 @@
-"""Workers that come back soon to what they could not begin, so that tests need not wait for them."""
+"""Workers that soon try again to start a run that they could not start."""
 
 from __future__ import annotations
 

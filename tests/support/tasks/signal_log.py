@@ -1,4 +1,4 @@
-"""Receivers of all signals, in the worker: what they are told goes to the ledger."""
+"""Receivers of all signals, in the worker, that note in the ledger what they receive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.runtime.process.context import AppContext
 from tests.support.ledger import here
 
-#: Those of a run.
+#: The signals of a run.
 SIGNALS: dict[str, Signal] = {
     name: getattr(signals, name) for name in signals.__all__ if name != "checkpoints_pruned"
 }
@@ -42,7 +42,7 @@ for name, signal in SIGNALS.items():
 
 @agent_task(strategy=EveryN(1), iterations_per_task=2)
 def telling(run: AgentRun, n: int) -> int:
-    """Has something to tell in each iteration."""
+    """Emit events in each iteration."""
     for _ in run.iterations(limit=n):
         run.llm(_answer)
     return run.iteration
@@ -59,7 +59,7 @@ def failing(run: AgentRun) -> None:
 
 @agent_task(strategy=EveryN(1))
 def changing(run: AgentRun, path: str) -> str:
-    """Asks for another step the second time."""
+    """Ask for a different step in the second attempt."""
     marker = Path(path)
     if marker.exists():
         return str(run.step("name", str.upper, "new"))
@@ -70,7 +70,7 @@ def changing(run: AgentRun, path: str) -> str:
 
 @agent_task(strategy=EveryN(1))
 def without_a_store(run: AgentRun) -> str:
-    """Its first checkpoint finds the store away."""
+    """Make the first checkpoint fail because the store is unavailable."""
     store: CheckpointStore = AppContext.of(run.task.app).store
     save = store.save
 
@@ -86,10 +86,10 @@ def without_a_store(run: AgentRun) -> str:
 
 @agent_task(strategy=EveryN(1))
 def overtaken(run: AgentRun) -> None:
-    """Somebody else takes its agent."""
+    """Let another owner take the lease of its agent."""
     context = AppContext.of(run.task.app)
     holder = context.store.holder(run.agent_id)
-    lease = context.store.acquire(run.agent_id, "somebody", 0.05, over=holder)
+    lease = context.store.acquire(run.agent_id, "another owner", 0.05, over=holder)
     context.store.release(lease)
     if run.attempt == 1:
         run.step("too late", str.upper, "x")

@@ -1,4 +1,4 @@
-"""Agents that let ``run.tools`` run what the model asks for."""
+"""Agents that execute the tool calls of the model with ``run.tools``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOON: dict[str, Any] = {"max_retries": 20, "retry_backoff": False, "default_ret
 
 
 def asks(tool: str, n: int) -> dict[str, Any]:
-    """A reply that asks for the same tool so many times."""
+    """Return a reply that asks for the same tool ``n`` times."""
     calls = [
         {"id": f"c{i}", "type": "function", "function": {"name": tool, "arguments": f'{{"n": {i}}}'}}
         for i in range(n)
@@ -27,19 +27,19 @@ async def _asks(tool: str, n: int) -> dict[str, Any]:
 
 
 def expected(turns: int, n: int) -> list[list[str]]:
-    """What the agents below find."""
+    """Return the results of the agents below."""
     return [[f"work {turn}.{i}" for i in range(n)] for turn in range(1, turns + 1)]
 
 
 def work(n: int) -> str:
-    """Takes as long as it is held. Its own thread knows the run."""
+    """Wait while the call is held. ``current_run`` works in the thread of the tool."""
     run = current_run()
     here().call(run.run_id, name := f"work {run.iteration}.{n}")
     return name
 
 
 async def async_work(n: int) -> str:
-    """The same on a loop."""
+    """Wait while the call is held, on a loop."""
     run = current_run()
     here().note(run.run_id, "call", name=(name := f"work {run.iteration}.{n}"))
     while here().is_held(name):
@@ -48,7 +48,7 @@ async def async_work(n: int) -> str:
 
 
 def flaky(n: int) -> str:
-    """Every call of it fails once; the odd ones in a way that is worth a retry."""
+    """Fail once per call. Only the odd calls fail with an error that is retried."""
     run = current_run()
     here().call(run.run_id, name := f"flaky {n}")
     if len(here().calls(name, run.run_id)) == 1:

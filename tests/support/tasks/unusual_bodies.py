@@ -1,4 +1,4 @@
-"""Agents whose bodies do what few bodies do."""
+"""Agents with unusual bodies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _square(number: int) -> int:
 
 @agent_task
 def in_threads(run: AgentRun, turns: int) -> int:
-    """Runs its tools in threads of its own."""
+    """Run the tools in threads of the body."""
     for _ in run.iterations(limit=turns):
         reply = run.llm(_asks_for, 1, 2, 3)
         with ThreadPoolExecutor(3) as threads:
@@ -39,7 +39,7 @@ def in_threads(run: AgentRun, turns: int) -> int:
 
 @agent_task(strategy="never")
 def wants_no_checkpoints(run: AgentRun) -> int:
-    """Says and keeps something all the same."""
+    """Change the conversation and the state although no checkpoint is saved."""
     run.conversation.append(Message.user("go"))
     run.state["squares"] = [run.step("square", _square, n) for n in run.iterations(limit=2)]
     return len(run.conversation)
@@ -47,14 +47,14 @@ def wants_no_checkpoints(run: AgentRun) -> int:
 
 @agent_task
 def answers_the_second_call_only(run: AgentRun) -> int:
-    """Returns while a result waits for that of the call before it."""
+    """Return while the result of the first call is missing."""
     _, second = run.llm(_asks_for, 1, 2).tool_calls
     return run.tool(second, _square)
 
 
 @agent_task(iterations_per_task=1)
 def factorial(run: AgentRun, number: int) -> list[Any]:
-    """Calls itself as a plain function, and tells the keys that all of them have."""
+    """Call itself as a plain function, and return the idempotency keys of all calls."""
     for _ in run.iterations(limit=2):
         product, keys = (1, []) if number <= 1 else factorial(number - 1)
         run.state["all"] = [number * product, [*keys, run.idempotency_key("pay")]]
@@ -69,13 +69,13 @@ async def inner(run: AgentRun, number: int) -> int:
 
 @agent_task
 async def outer(run: AgentRun, number: int, how: str) -> int:
-    """Calls an async agent as a plain function, on the loop or in a thread."""
+    """Call an async agent as a plain function, on the loop or in a thread."""
     return int(inner(number) if how == "on the loop" else await asyncio.to_thread(inner, number))
 
 
 @agent_task(max_retries=0)
 async def exits(run: AgentRun, attempts: int) -> int:
-    """Has something in it that ends the process, as scripts do."""
+    """Call ``sys.exit`` in the first attempts, as scripts do."""
     if run.attempt <= attempts:
         await asyncio.gather(run.step("exit", sys.exit, "enough"))
     return run.attempt
@@ -83,7 +83,7 @@ async def exits(run: AgentRun, attempts: int) -> int:
 
 @agent_task
 def retries_by_itself(run: AgentRun) -> int:
-    """Tells Celery of a retry that it has not sent."""
+    """Raise ``Retry`` without having sent the retry."""
     if run.attempt == 1:
         raise Retry("some day")
     return run.attempt
@@ -105,7 +105,7 @@ def returns_what_nobody_can_keep(run: AgentRun) -> Any:
 
 
 def _of_name(name: str) -> Any:
-    """A body that asks for another step the second time, or finds an open call of its first time."""
+    """Return a body that changes a step in its second attempt, or finds a pending call of its first."""
 
     def changes(run: AgentRun) -> Any:
         here().note(run.run_id, "begin")
@@ -139,7 +139,7 @@ interrupted = {
 
 @agent_task(strategy=EveryN(1), retry_backoff=False, default_retry_delay=0)
 def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
-    """Keeps what JSON cannot hold, as an attempt after it would too."""
+    """Keep a value that JSON cannot hold, in every attempt."""
     for _ in run.iterations(limit=2):
         kept: dict[str, Any] = {"state": run.state, "metadata": run.metadata}[what]
         kept["when"] = datetime(2026, 1, 1, tzinfo=UTC)
@@ -147,13 +147,13 @@ def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
 
 @agent_task(autoretry_for=())
 def retries_with_what_cannot_be_sent(run: AgentRun, what: Any = None) -> None:
-    """Tries again manually, with an argument that no message can hold."""
+    """Call ``retry`` with an argument that a message cannot hold."""
     run.task.retry(args=(object(),), countdown=0)
 
 
 @agent_task(autoretry_for=())
 def fails_in_an_except(run: AgentRun) -> None:
-    """Fails while it handles another error."""
+    """Fail while it handles another error."""
     try:
         {}["the first error"]
     except KeyError:
@@ -162,14 +162,14 @@ def fails_in_an_except(run: AgentRun) -> None:
 
 @agent_task(autoretry_for=())
 def ends_its_process(run: AgentRun) -> None:
-    """Has something in it that ends the process, as scripts do, every time."""
+    """Call ``sys.exit`` in every attempt, as scripts do."""
     here().note(run.run_id, "exit")
     sys.exit(3)
 
 
 @agent_task(track_started=False)
 def tells_its_progress(run: AgentRun) -> None:
-    """Tells how far it is, as many tasks do."""
+    """Report its progress with ``update_state``, as many tasks do."""
     for number in run.iterations():
         here().call(run.run_id, f"working {number}")
         run.task.update_state(state="PROGRESS", meta={"done": number})

@@ -1,4 +1,4 @@
-"""Agents that count what they use."""
+"""An agent that reports its usage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODULE = "tests.support.tasks.usage"
 
 
 def cost(model: str, usage: Usage) -> float:
-    """A coin for each token of input."""
+    """Return a cost of 1 for each token of input."""
     return float(usage.input_tokens)
 
 
@@ -26,7 +26,7 @@ def _ask(run: AgentRun, turn: int) -> dict[str, Any]:
 
 @agent_task(strategy="every:1", max_retries=3)
 def spend(run: AgentRun, turns: int) -> dict[str, Any]:
-    """Asks once a turn, and returns what it has used."""
+    """Ask once per iteration, and return the usage."""
     with here().body(run.run_id, attempt=run.attempt):
         for turn in run.iterations(limit=turns):
             reply = run.llm(_ask, run, turn)

@@ -6,6 +6,6 @@ import faulthandler
 
 from tests.support.workers.configuration import STACKS, Configuration
 
-# Of all its processes, also of one that hangs.
+# Works in all processes of the worker, also in one that hangs.
 faulthandler.register(STACKS)
 app = Configuration.from_environment().make_app()

@@ -1,7 +1,7 @@
 """The clock of a worker, which can be set while it runs.
 
-``libfaketime`` stands between the process and the system, and adds what a file says. What measures
-spans of time is left alone, as on a machine whose clock is set.
+``libfaketime`` adds an offset, which it reads from a file, to the time of the system. It does not
+change the monotonic clock, as setting the clock of a machine does not.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-_MISSING = "clocks cannot be set here: libfaketime (in the extra dev) is not installed"
+_MISSING = "libfaketime is not installed (it is in the extra dev)"
 
 
 class WorkerClock:
-    """One worker's idea of the time."""
+    """The clock of one worker."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.set_off_by(0)
 
     def set_off_by(self, seconds: float) -> None:
-        """It is so much later than the others'; negative: earlier."""
-        # Renamed, because it is read all the time.
+        """Set the clock ahead of the clock of the system; a negative offset sets it back."""
+        # Replaced by a rename, because the worker reads the file all the time.
         fresh = self._path.with_suffix(".fresh")
         fresh.write_text(f"{seconds:+f}\n")
         fresh.rename(self._path)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a process has this clock."""
+        """The environment variables that give a process this clock."""
         return {
             "LD_PRELOAD": str(_library()),
             "FAKETIME_TIMESTAMP_FILE": str(self._path),
@@ -38,7 +38,7 @@ class WorkerClock:
 
 
 def sweep_up_after(pid: int) -> None:
-    """Remove the shared memory that the library leaves behind if its process is killed."""
+    """Remove the shared memory that the library leaves when its process is killed."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         (Path("/dev/shm") / name).unlink(missing_ok=True)
 

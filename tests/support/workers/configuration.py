@@ -1,7 +1,7 @@
-"""What the app of the tests and the app of a worker process have in common.
+"""The configuration that the app of a test and the apps of its workers share.
 
-It travels to the workers in environment variables, so that both sides are configured by the same
-values: ``Configuration.from_environment()`` there reads what ``environment()`` wrote here.
+Workers get it in environment variables: ``Configuration.from_environment()`` in a worker reads what
+``environment()`` returned in the test.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from celery import Celery
 
 from tests.support import ledger
 
-#: A killed worker's messages come back about a second after they were delivered. Without it that takes
-#: an hour, and then up to 100 s, because kombu looks for them at every tenth of its ten-second ticks.
+#: The broker redelivers the messages of a killed worker about a second after their first delivery. By
+#: default it takes an hour and up to 100 s more: kombu looks at every tenth of its ten-second ticks.
 FAST_REDELIVERY: Mapping[str, Any] = {
     "visibility_timeout": 1,
     "unacked_restore_interval": 0.2,
     "unacked_restore_throttle": 1,
     "unacked_mutex_expire": 2,
 }
-#: Tells a process to write where all its threads are.
+#: The signal at which a process writes the stacks of all its threads.
 STACKS = signal.SIGUSR2
 PLAIN_TASKS = "tests.support.tasks.plain"
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Where the servers and the ledger are, and what is set besides."""
+    """The addresses of the servers and the ledger, and the settings."""
 
     broker_url: str
     backend_url: str
@@ -42,11 +42,11 @@ class Configuration:
     ledger: Path
     transport_options: Mapping[str, Any] = field(default_factory=dict)
     conf: Mapping[str, Any] = field(default_factory=dict)
-    #: The modules with the tasks, imported on both sides.
+    #: The modules with the tasks. Both the test and the worker import them.
     include: tuple[str, ...] = (PLAIN_TASKS,)
 
     def environment(self) -> dict[str, str]:
-        """The variables that tell a worker process all this."""
+        """Return the environment variables that configure a worker process."""
         return {
             "CKPT_TEST_BROKER_URL": self.broker_url,
             "CKPT_TEST_BACKEND_URL": self.backend_url,
@@ -59,7 +59,7 @@ class Configuration:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """What the variables of this process say."""
+        """Return the configuration in the environment variables of this process."""
         return cls(
             broker_url=os.environ["CKPT_TEST_BROKER_URL"],
             backend_url=os.environ["CKPT_TEST_BACKEND_URL"],
@@ -71,7 +71,7 @@ class Configuration:
         )
 
     def make_app(self) -> Celery:
-        """An app with this configuration that knows the tasks, and is the current one."""
+        """Return an app with this configuration and its tasks, and make it the current app."""
         app = Celery("tests", broker=self.broker_url, backend=self.backend_url)
         app.conf.update(
             broker_connection_retry_on_startup=True,

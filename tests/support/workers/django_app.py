@@ -1,4 +1,4 @@
-"""The app of the tests in a Django project."""
+"""The app of the workers, in a Django project."""
 
 from __future__ import annotations
 

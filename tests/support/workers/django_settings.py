@@ -1,4 +1,4 @@
-"""The settings of a Django project that does nothing but keep beat's schedule."""
+"""The settings of a Django project that only keeps the schedule of beat."""
 
 from __future__ import annotations
 

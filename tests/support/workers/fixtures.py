@@ -1,7 +1,7 @@
-"""The fixtures with which a directory of tests gets workers: its conftest imports ``*`` from here.
+"""The fixtures for tests with workers. The conftest of a directory imports ``*`` from here.
 
-Not a plugin of the whole suite: pytest-celery has a fixture ``celery_app`` too, and the tests of it
-must not get ours.
+This is not a plugin of the whole suite, because pytest-celery has a fixture ``celery_app`` too, and
+its tests must get that one.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = [
     "store_server",
 ]
 
-#: Keeps over a kill -9 what was written, without waiting for the disk at each write.
+#: Options with which a server keeps its data over a SIGKILL without waiting for the disk at each write.
 _KEPT = ("--appendonly", "yes", "--appendfsync", "no")
 _WORKERS = pytest.StashKey[list[Worker]]()
 
 
 @pytest.fixture(scope="session")
 def broker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """The server of each xdist worker: broker, result backend and store are databases of it."""
+    """The server of each xdist worker, with databases for broker, result backend and store."""
     with Valkey(tmp_path_factory.mktemp("broker"), *_KEPT) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """A second server; tests take it as ``other_server``."""
+    """A second server for each xdist worker. Tests use it as ``other_server``."""
     with Valkey(tmp_path_factory.mktemp("store"), *_KEPT) as server:
         yield server
 
@@ -82,7 +82,7 @@ def broker(request: pytest.FixtureRequest, main_server: Valkey) -> Broker:
 
 @pytest.fixture
 def other_server(store_server: Valkey) -> Valkey:
-    """A server that holds nothing, for what has to fail or go on alone."""
+    """An empty second server, for what must fail, or keep running, alone."""
     return _emptied(store_server)
 
 
@@ -91,7 +91,7 @@ def _emptied(server: Valkey) -> Valkey:
         with server.client() as client:
             client.flushall()
     except RedisError:
-        # The test before has left it dead or frozen.
+        # The previous test has killed or frozen it.
         server.restart()
         return _emptied(server)
     return server
@@ -99,7 +99,7 @@ def _emptied(server: Valkey) -> Valkey:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """What the bodies of this test do."""
+    """The ledger of what the bodies of this test do."""
     return Ledger(tmp_path / "ledger")
 
 
@@ -107,7 +107,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def configuration(
     request: pytest.FixtureRequest, broker: Broker, main_server: Valkey, ledger: Ledger
 ) -> Configuration:
-    """What the app and the workers of this test share; changed by ``@pytest.mark.configured(...)``."""
+    """The configuration of the app and the workers. ``@pytest.mark.configured(...)`` changes it."""
     plain = Configuration(
         broker_url=broker.url(),
         backend_url=main_server.url_of(BACKEND_DB),
@@ -115,7 +115,7 @@ def configuration(
         ledger=ledger.path,
     )
     changes: dict[str, Any] = {}
-    # The nearest mark comes first, and wins.
+    # The mark nearest to the test comes first, and wins.
     for mark in reversed(list(request.node.iter_markers("configured"))):
         changes |= mark.kwargs
     return replace(plain, **changes)
@@ -123,14 +123,14 @@ def configuration(
 
 @pytest.fixture
 def celery_app(configuration: Configuration) -> Iterator[Celery]:
-    """The app of the test's own process, current while the test runs."""
+    """The app in the process of the test, current while the test runs."""
     with app_of(configuration) as app:
         yield app
 
 
 @contextmanager
 def app_of(configuration: Configuration) -> Iterator[Celery]:
-    """An app that is current in here; its connections are closed afterwards."""
+    """Make an app and make it current inside the block; close its connections afterwards."""
     with current_app_kept():
         app = configuration.make_app()
         yield app
@@ -141,7 +141,7 @@ def app_of(configuration: Configuration) -> Iterator[Celery]:
 
 @contextmanager
 def current_app_kept() -> Iterator[None]:
-    """Whichever app is current in here, the one before is again afterwards; connections are closed."""
+    """Restore the current app after the block, and close pooled connections."""
     before = _tls.current_app
     try:
         yield
@@ -151,7 +151,7 @@ def current_app_kept() -> Iterator[None]:
 
 
 class StartWorker(Protocol):
-    """Start a worker of this test's app, and wait until it is ready unless told not to."""
+    """Start a worker of the app of this test, and wait until it is ready unless ``wait`` is false."""
 
     def __call__(
         self, *, wait: bool = True, environment: dict[str, str] = ..., **options: Any
@@ -165,7 +165,7 @@ def start_worker(
     ledger: Ledger,
     tmp_path: Path,
 ) -> Iterator[StartWorker]:
-    """A factory of workers (``Worker`` has the options); they end with the test."""
+    """Return a function that starts workers, which end with the test. ``Worker`` has the options."""
     numbers = count(1)
     workers = request.node.stash.setdefault(_WORKERS, [])
     with ExitStack() as running:
@@ -174,7 +174,7 @@ def start_worker(
             *, wait: bool = True, environment: dict[str, str] | None = None, **options: Any
         ) -> Worker:
             options.setdefault("name", f"worker{next(numbers)}")
-            # A variable may be one that a module reads when it is imported.
+            # A module may read the variable when it is imported, which a fork has already done.
             options.setdefault("forked", not environment)
             variables = {**configuration.environment(), **(environment or {})}
             worker = Worker(tmp_path, variables, ledger=ledger, **options)
@@ -190,7 +190,7 @@ def start_worker(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failed test what its workers and its bodies wrote."""
+    """Add the logs of the workers and the ledger to the report of a failed test."""
     report = yield
     if report.failed:
         for worker in item.stash.get(_WORKERS, []):

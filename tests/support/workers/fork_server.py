@@ -1,11 +1,11 @@
-"""A process that has imported what every worker imports, and forks a worker when it is asked to.
+"""A process that has imported what every worker imports, and forks workers on request.
 
-Most of the time that a worker takes to start goes into imports; this way they are made once.
-``launch.py`` runs this file and asks, a line each way: for a worker, or for the exit status of one.
+A worker spends most of its start on imports; here they are made once. ``launch.py`` runs this file.
+A request is one line, for a worker or for the exit status of one, and so is the reply.
 
-The child leaves the loop and ends as the ``celery`` script does, so that everything at its exit happens
-as usual. What is imported here keeps nothing that processes would share: not ``celery_ckpt.runtime``,
-whose ``drain`` is a page of memory that forks have in common, nor gevent, which must come first.
+The child leaves the loop and ends as the ``celery`` script does, so that exit handlers run as usual.
+This process must import nothing that forks would share: neither ``celery_ckpt.runtime``, whose
+``drain`` is a page of shared memory, nor gevent, which must be imported first.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ IMPORTED = (
 
 
 def serve() -> dict[str, Any]:
-    """Answer until there is nobody to ask; returns, in a child, the worker to become."""
+    """Answer requests until the input ends. In a child, return the request for its worker."""
     for line in sys.stdin:
         asked = json.loads(line)
         if "pid" in asked:
             _answer(_exit_status(asked["pid"]))
         elif os.fork() == 0:
             return asked
-    sys.exit()  # its children die with it
+    sys.exit()  # the workers die with this process
 
 
 def _exit_status(pid: int) -> int | None:
@@ -71,7 +71,7 @@ def _die_with(parent: int) -> None:
 
 
 def _become(asked: dict[str, Any]) -> None:
-    """The session, the files and what else a process has from the one that started it."""
+    """Set up what a new process gets: session, directory, files, environment, arguments, path."""
     os.setsid()
     _answer(os.getpid())
     below = [entry for entry in sys.path if entry not in _given_path()]
@@ -82,12 +82,12 @@ def _become(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = asked["command"]
-    # A script's directory comes first.
+    # The directory of a script comes first.
     sys.path[:] = [str(Path(sys.argv[0]).parent), *_given_path(), *below]
 
 
 def _given_path() -> list[str]:
-    """What the environment has added to the path of modules, as Python puts it there."""
+    """Return what ``PYTHONPATH`` has added to ``sys.path``, in the form in which Python adds it."""
     given = os.environ["PYTHONPATH"].split(os.pathsep)
     return list(dict.fromkeys(map(os.path.abspath, given)))
 

@@ -1,6 +1,6 @@
-"""Two ways to start a worker: the command as anybody runs it, or a fork that has made its imports.
+"""Two ways to start a worker: run the ``celery`` command, or fork a process that has its imports.
 
-Either way it has a session of its own, writes to a log file, and dies with the tests.
+In both cases the worker has a session of its own, writes to a log file, and dies with the tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.wait import until
 
 ROOT = Path(__file__).resolve().parents[3]
 _PR_SET_PDEATHSIG = 1
-#: Becomes the worker, having asked to die with its parent. (A preexec_fn is unsafe beside threads.)
+#: Replaces itself with a worker that dies with its parent. (A preexec_fn is unsafe with threads.)
 _LAUNCHER = f"""
 import ctypes, os, sys
 if sys.platform == "linux":
@@ -34,7 +34,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @dataclass(frozen=True)
 class CeleryCommand:
-    """What is run: ``arguments`` stand behind the word ``celery`` on a command line."""
+    """A command to run. ``arguments`` follow the word ``celery`` on the command line."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -43,7 +43,7 @@ class CeleryCommand:
 
     @property
     def command(self) -> list[str]:
-        # Not "python -m celery": on SIGHUP Celery executes its argv[0], and only the script bears that.
+        # Not "python -m celery": on SIGHUP Celery executes its argv[0], which only the script allows.
         return [str(Path(sys.executable).with_name("celery")), *self.arguments]
 
     @property
@@ -55,7 +55,7 @@ _PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", ""
 
 
 class Started(Protocol):
-    """A process that was started: a ``Popen``, or what can be asked as one."""
+    """A process that was started: a ``Popen``, or an object with these of its methods."""
 
     pid: int
     returncode: int | Any
@@ -83,12 +83,12 @@ def execute(celery: CeleryCommand) -> Started:
 
 
 def fork(celery: CeleryCommand) -> Started:
-    """Let the fork server of these tests fork it."""
+    """Fork the worker from the fork server of this process."""
     return _ForkServer.of_this_process().fork(celery)
 
 
 class _ForkServer:
-    """The other side of ``fork_server.py``."""
+    """The client of ``fork_server.py``."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-P", "-m", "tests.support.workers.fork_server", str(os.getpid())]
@@ -97,7 +97,7 @@ class _ForkServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": _PATH, "PYTHONUNBUFFERED": "1"},
-            # A Ctrl-C is for the tests, which end the workers.
+            # Ctrl-C must reach only the tests, which end the workers.
             start_new_session=True,
         )
         self._owner = os.getpid()
@@ -123,7 +123,7 @@ class _ForkServer:
         self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer, f"the fork server has ended with {self._process.wait()}"
+        assert answer, f"the fork server has exited with status {self._process.wait()}"
         return json.loads(answer)
 
     def _end(self) -> None:
@@ -132,7 +132,7 @@ class _ForkServer:
 
 
 class _Forked:
-    """A worker that is a child of the fork server, asked as if it were ours."""
+    """A worker that is a child of the fork server, with the interface of ``Popen``."""
 
     def __init__(self, server: _ForkServer, pid: int) -> None:
         self.pid, self.returncode, self._server = pid, None, server

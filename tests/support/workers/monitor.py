@@ -1,4 +1,4 @@
-"""The events of workers, as a monitor gets them."""
+"""The events of workers, as a monitor receives them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _PROBE = "probe-sent"
 
 
 class Watcher:
-    """All events since it began."""
+    """Collects all events since its start."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._seen: list[dict[str, Any]] = []
 
     def saw(self, kind: str, uuid: str | None = None) -> list[dict[str, Any]]:
-        """The events of a kind, such as ``task``, or those of one task."""
+        """Return the events of a kind, such as ``task``; with ``uuid``, only those of that task."""
         own = [event for event in self._seen if event["type"].startswith(f"{kind}-")]
         return [event for event in own if uuid in (None, event.get("uuid"))]
 
     def kinds(self, kind: str, uuid: str | None = None) -> list[str]:
-        """The names of those events."""
+        """Return the names of the events that ``saw`` returns."""
         return [event["type"] for event in self.saw(kind, uuid)]
 
     def catch_up(self, deadline: float = 10) -> None:
-        """Wait until everything that was sent before has arrived."""
+        """Wait until every event that was sent before this call has arrived."""
         before = len(self.saw("probe"))
 
         def has_arrived() -> bool:
@@ -44,7 +44,7 @@ class Watcher:
 
 @contextmanager
 def watching(app: Celery) -> Iterator[Watcher]:
-    """Watch all workers of an app meanwhile."""
+    """Collect the events of all workers of an app inside the block."""
     watcher = Watcher(app)
     with app.connection_for_read() as connection:
         receiver = app.events.Receiver(connection, handlers={"*": watcher._seen.append})

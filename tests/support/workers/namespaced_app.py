@@ -1,4 +1,4 @@
-"""An app that is configured as Django's are: names in capitals, under a namespace."""
+"""An app that is configured as in Django: settings in capitals, with a namespace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A Celery worker as a real process, and the things that happen to one.
+"""A Celery worker as a real process, and what can happen to one.
 
-It runs in a session of its own, writes its log to a file, and dies with the tests whatever becomes
-of them. Signals to shut down go to the main process, as a process manager sends them; kills and
-freezes go to the whole tree, as they do when a machine fails or a container is paused.
+It runs in a session of its own, writes its log to a file, and dies with the tests, even if they
+crash. Shutdown signals are sent to the main process, as a process manager does. Kills and freezes
+reach the whole tree, as when a machine fails or a container is paused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.support.workers.launch import CeleryCommand, Started, execute, fork
 Pool = Literal["prefork", "threads", "solo", "gevent"]
 
 APP = "tests.support.workers.app"
-#: A worker is ready in a third of the time, and the tests need none of these.
+#: Without these features, which the tests do not need, a worker starts in a third of the time.
 FAST = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-#: Celery logs this once for each start.
+#: Celery logs this once per start.
 READY = " ready."
 START_DEADLINE = 30.0
 _KILL_DEADLINE = 60.0
@@ -37,8 +37,8 @@ _KILL_DEADLINE = 60.0
 class WorkerProcess:
     """A process that can be started again after its end, with the same arguments and log.
 
-    ``arguments`` is what stands behind the word ``celery`` on a command line. ``forked`` saves the time
-    that the command takes for its imports (see ``fork_server.py``).
+    ``arguments`` follow the word ``celery`` on the command line. ``forked`` saves the time that the
+    command spends on imports (see ``fork_server.py``).
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class WorkerProcess:
         self._process: Started | None = None
         self._ready_seen, self._awaits_ready = 0, False
 
-    # Its life
+    # Start and end
 
     def start(self) -> Self:
-        """Start it, without waiting: several become ready side by side."""
-        assert not self.is_running(), f"worker {self.name} runs already"
+        """Start it without waiting, so that several can start at the same time."""
+        assert not self.is_running(), f"worker {self.name} is already running"
         self._ready_seen, self._awaits_ready = self._ready_count(), True
         self._process = self._launch(self._celery)
         return self
 
     @property
     def awaits_ready(self) -> bool:
-        """Was it started, and not waited for?"""
+        """True if it was started and ``wait_ready`` was not called."""
         return self._awaits_ready
 
     def wait_ready(self, deadline: float = START_DEADLINE) -> Self:
-        """Wait until it has said that it is ready once more than it had before."""
+        """Wait until it has logged once more than before that it is ready."""
         until(self._has_become_ready, deadline, f"worker {self.name} is ready")
         self._ready_seen, self._awaits_ready = self._ready_seen + 1, False
         return self
@@ -83,7 +83,7 @@ class WorkerProcess:
         is_running = self.is_running()
         if self._ready_count() > self._ready_seen:
             return True
-        assert is_running, f"worker {self.name} ended before it was ready:\n{self.log()}"
+        assert is_running, f"worker {self.name} exited before it was ready:\n{self.log()}"
         return False
 
     def _ready_count(self) -> int:
@@ -93,12 +93,12 @@ class WorkerProcess:
         return self._process is not None and self._process.poll() is None
 
     def wait_exit(self, deadline: float) -> int:
-        """Wait until the main process has ended; returns its exit status."""
+        """Wait until the main process has exited; return its exit status."""
         until(lambda: not self.is_running(), deadline, f"worker {self.name} exits")
         return self._started.returncode
 
     def close(self) -> None:
-        """End it and all that it started, at once."""
+        """Kill it and all its processes."""
         if self._process is not None:
             self._kill(self.tree())
 
@@ -112,7 +112,7 @@ class WorkerProcess:
             error.add_note(f"log of {self.name}:\n{self.log()}")
         self.close()
 
-    # What it is
+    # Its processes and log
 
     @property
     def _started(self) -> Started:
@@ -121,53 +121,57 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The main process."""
+        """The process id of the main process."""
         return self._started.pid
 
     def children(self) -> list[int]:
-        """The living processes of the pool; none in the pools that have one process only."""
+        """Return the living processes of the pool; empty for pools that run in the main process."""
         try:
             children = [child.pid for child in psutil.Process(self.pid).children()]
         except psutil.NoSuchProcess:
             return []
-        # What was killed stays a child until the main process has asked for its end.
+        # A killed process stays a child until the main process has waited for it.
         return [pid for pid in children if _is_alive(pid)]
 
     def tree(self) -> list[int]:
-        """All processes of its session: the main one, its children, and orphans if it has died."""
+        """Return all processes of its session: the main one, its children, and orphans."""
         return [pid for pid in psutil.pids() if _session(pid) == self.pid and _is_alive(pid)]
 
     def log(self) -> str:
-        """All that it has written, over all its starts."""
+        """Return everything that it has logged, since its first start."""
         return self._log.read_text(errors="replace")
 
-    def tell_stacks(self) -> None:
-        """Let each process write into the log where all its threads are, even if none of them moves."""
+    def dump_stacks(self) -> None:
+        """Make each process log the stacks of all its threads, even if it hangs."""
         for pid in self.tree():
             mark = self._log.stat().st_size
             os.kill(pid, STACKS)
-            until(lambda mark=mark: self._log.stat().st_size > mark, _KILL_DEADLINE, f"{pid} tells")
+            until(
+                lambda mark=mark: self._log.stat().st_size > mark,
+                _KILL_DEADLINE,
+                f"{pid} logs its stacks",
+            )
 
     # What happens to it
 
     def term(self) -> None:
-        """SIGTERM: Celery's warm shutdown, which waits for the tasks."""
+        """Send SIGTERM: the warm shutdown of Celery, which waits for the tasks."""
         self._started.send_signal(signal.SIGTERM)
 
     def quit(self) -> None:
-        """SIGQUIT: Celery's cold shutdown."""
+        """Send SIGQUIT: the cold shutdown of Celery."""
         self._started.send_signal(signal.SIGQUIT)
 
     def int_(self) -> None:
-        """SIGINT, as Ctrl-C: warm at first, cold the second time."""
+        """Send SIGINT, as Ctrl-C does: a warm shutdown the first time, a cold one the second time."""
         self._started.send_signal(signal.SIGINT)
 
     def hup(self) -> None:
-        """SIGHUP: it ends warm and executes itself again, with the same pid; ``wait_ready`` sees it."""
+        """Send SIGHUP: a warm shutdown, after which it executes itself again; ``wait_ready`` waits."""
         self._started.send_signal(signal.SIGHUP)
 
     def kill_tree(self) -> None:
-        """SIGKILL of all its processes, as a machine that fails; returns when they are gone."""
+        """Kill all its processes with SIGKILL, as when a machine fails; return when they are dead."""
         pids = self.tree()
         if self._ledger:
             self._ledger.killed(*pids)
@@ -179,8 +183,8 @@ class WorkerProcess:
         until(lambda: not any(map(_is_alive, pids)), _KILL_DEADLINE, f"worker {self.name} is dead")
 
     def kill_child(self, pid: int) -> None:
-        """SIGKILL of one process of the pool, as when memory is short; returns when it is dead."""
-        assert pid in self.children(), f"{pid} is no child of worker {self.name}: {self.children()}"
+        """Kill one process of the pool, as when memory is short; return when it is dead."""
+        assert pid in self.children(), f"{pid} is not a child of worker {self.name}: {self.children()}"
         if self._ledger:
             self._ledger.killed(pid)
         os.kill(pid, signal.SIGKILL)
@@ -189,7 +193,7 @@ class WorkerProcess:
         )
 
     def freeze(self) -> None:
-        """SIGSTOP of all its processes, as a paused machine; returns when none of them moves."""
+        """Stop all its processes, as when a machine is paused; return when all are stopped."""
         pids = self.tree()
         self._signal_tree(signal.SIGSTOP, pids)
         until(lambda: all(map(_is_stopped, pids)), _KILL_DEADLINE, f"worker {self.name} is frozen")
@@ -197,18 +201,18 @@ class WorkerProcess:
             self._ledger.frozen(*pids)
 
     def thaw(self) -> None:
-        """SIGCONT of all its processes."""
+        """Let all its processes continue."""
         pids = self.tree()
         if self._ledger:
             self._ledger.thawed(*pids)
         self._signal_tree(signal.SIGCONT, pids)
 
     def fill_disk(self) -> None:
-        """None of its processes can write to a file any more, not even to its log."""
+        """Make every write of its processes to a file fail, even to the log."""
         self._limit_files(0)
 
     def make_room(self) -> None:
-        """They can again."""
+        """Let its processes write to files again."""
         self._limit_files(resource.RLIM_INFINITY)
 
     def _limit_files(self, size: int) -> None:
@@ -218,7 +222,8 @@ class WorkerProcess:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))
 
     def _signal_tree(self, number: int, pids: Sequence[int]) -> None:
-        # The group has what was forked since the list was made, the list what has left the group.
+        # The group has processes that were forked after the list was made, and the list has processes
+        # that have left the group.
         for send, target in [(os.killpg, self.pid), *((os.kill, pid) for pid in pids)]:
             try:
                 send(target, number)
@@ -227,7 +232,7 @@ class WorkerProcess:
 
 
 class Worker(WorkerProcess):
-    """One ``celery worker`` of an app of the tests, named ``name@host``."""
+    """A ``celery worker`` of an app of the tests, named ``name@host``."""
 
     def __init__(
         self,
@@ -244,7 +249,7 @@ class Worker(WorkerProcess):
     ) -> None:
         worker = ["-A", app, "worker", "-n", f"{name}@%h", "-l", "INFO", *options]
         arguments = [*worker, "-P", pool, "-c", str(concurrency)]
-        # What gevent replaces must not have been imported before.
+        # gevent must patch modules before they are imported.
         forked = forked and pool != "gevent"
         super().__init__(directory, arguments, environment, name=name, ledger=ledger, forked=forked)
 

@@ -1,8 +1,8 @@
-"""One worker for all tests of a module, for what does no harm to it: ``site``.
+"""The fixture ``site``: one worker for all tests of a module, for tests that do not harm it.
 
-A module says in ``SITE`` what differs: options of ``Configuration`` and, as ``worker``, of ``Worker``.
-Its tests tell their runs apart by their ids; none of them may ask for ``broker`` or ``celery_app``,
-which empty the server.
+A module sets options in ``SITE``: of ``Configuration`` and, under ``worker``, of ``Worker``.
+Its tests identify their runs by id. They must not use ``broker`` or ``celery_app``, which empty the
+server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["site"]
 
 @dataclass(frozen=True)
 class Site:
-    """An app, its worker, and what they leave behind."""
+    """An app and its worker, with their ledger and broker."""
 
     app: Celery
     worker: Worker

@@ -51,7 +51,7 @@ def test_two_bodies_of_one_run_in_one_process_are_seen(ledger: Ledger) -> None:
     with ledger.body("run"), ledger.body("run"):
         pass
 
-    with pytest.raises(AssertionError, match="two bodies of run run at once"):
+    with pytest.raises(AssertionError, match="two bodies of run run at the same time"):
         ledger.never_two_bodies_at_once("run")
 
 

@@ -1,4 +1,4 @@
-"""A result backend that is away when an agent ends: the caller gets the result once it is back."""
+"""The result backend is unavailable when a run ends. The caller gets the result when it is back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.processes import Pool
 from tests.support.workers.scenario import LEASE, POOLS, assert_right_end, scenario
 
-#: Celery itself tries for twenty seconds.
+#: By default Celery retries for twenty seconds.
 ONCE = {"retry_policy": {"max_retries": 1, "interval_start": 0, "interval_step": 0.1}}
 
 pytestmark = [
@@ -33,7 +33,7 @@ def configuration(configuration: Configuration, other_server: Valkey) -> Configu
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_result_that_could_not_be_stored_is_delivered_when_the_backend_is_back(
+def test_a_result_that_could_not_be_stored_is_stored_when_the_backend_is_back(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey, pool: Pool
 ) -> None:
     worker = start_worker(pool=pool)
@@ -59,7 +59,7 @@ def test_a_result_that_could_not_be_stored_is_delivered_when_the_backend_is_back
     conf={"ckpt_lease_ttl": LEASE, "result_backend_transport_options": ONCE},
 )
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_run_that_succeeded_is_not_told_to_have_failed_if_the_backend_comes_back_just_then(
+def test_a_run_that_succeeded_is_not_reported_as_failed_if_the_backend_returns_when_celery_gives_up(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey, pool: Pool
 ) -> None:
     start_worker(pool=pool)

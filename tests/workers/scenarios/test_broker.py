@@ -1,4 +1,4 @@
-"""A broker that delivers twice, drops connections, or goes away for a while."""
+"""A broker that delivers a message twice, closes connections, does not answer, or is unavailable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.workers.scenario import (
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 CELERY = tuple(map(int, celery.__version__.split(".")[:2]))
-#: Seconds; long enough for a busy machine to say within them that a message is not lost.
+#: Seconds. Within them even a busy machine renews the visibility of a message.
 VISIBILITY = 4
 
 
@@ -93,14 +93,14 @@ def test_connections_that_are_closed_between_two_hand_offs_lose_no_run(
 
 @scenario(transport_options={**FAST_REDELIVERY, "visibility_timeout": VISIBILITY})
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_visibility_timeout_shorter_than_the_task_delivers_it_once(
+def test_a_task_that_takes_longer_than_the_visibility_timeout_is_delivered_once(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     workers = [start_worker(pool=pool, concurrency=2, wait=False) for _ in range(2)]
     ledger.hold("llm 2")
     result = count.delay(2, 0)
     begin = ledger.wait_for_call("llm 2", 20).at
-    until(lambda: time.monotonic() - begin > 1.5 * VISIBILITY, 10, "it takes longer")
+    until(lambda: time.monotonic() - begin > 1.5 * VISIBILITY, 10, "the visibility timeout is over")
     ledger.let_go()
 
     assert_right_end(result, 2, ledger, broker)
@@ -109,7 +109,7 @@ def test_a_visibility_timeout_shorter_than_the_task_delivers_it_once(
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_an_agent_outlives_an_outage_of_the_broker(
+def test_an_agent_survives_an_outage_of_the_broker(
     start_worker: StartWorker, ledger: Ledger, broker: RedisBroker, pool: Pool
 ) -> None:
     worker = start_worker(pool=pool, concurrency=2)
@@ -119,11 +119,11 @@ def test_an_agent_outlives_an_outage_of_the_broker(
 
     broker.server.kill()
     ledger.let_go()
-    # A solo worker notices only when its task has ended.
+    # A solo worker notices the outage only after its task has ended.
     until(
         lambda: "Connection to broker lost" in worker.log() or ledger.calls("llm 5"),
         10,
-        "the outage is noticed",
+        "the worker notices the outage",
     )
     broker.server.start()
     until(lambda: _is_supervised(worker) and result.ready(), 30, "the agent has ended")
@@ -132,14 +132,14 @@ def test_an_agent_outlives_an_outage_of_the_broker(
 
 
 def _is_supervised(worker: Worker) -> bool:
-    """Celery 5.7 may end if its broker goes away while it works; it is then started again."""
+    """Start the worker again if it has ended: Celery 5.7 may exit when it loses its broker."""
     if not worker.is_running():
         worker.start()
     return True
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_broker_that_answers_nothing_does_not_cost_an_agent_its_lease(
+def test_an_agent_keeps_its_lease_while_the_broker_does_not_answer(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker, pool: Pool
 ) -> None:
     start_worker(pool=pool)
@@ -150,12 +150,12 @@ def test_a_broker_that_answers_nothing_does_not_cost_an_agent_its_lease(
 
     def end_of_lease() -> datetime:
         holder = store.holder(result.id)
-        assert holder is not None, "it has lost its lease"
+        assert holder is not None, "the agent has lost its lease"
         return holder.expires_at
 
     before = end_of_lease()
     broker.server.signal(signal.SIGSTOP)
-    until(lambda: end_of_lease() > before + timedelta(seconds=2 * LEASE), 30, "it is renewed")
+    until(lambda: end_of_lease() > before + timedelta(seconds=2 * LEASE), 30, "the lease is renewed")
     broker.server.signal(signal.SIGCONT)
     ledger.let_go()
 
@@ -163,7 +163,7 @@ def test_a_broker_that_answers_nothing_does_not_cost_an_agent_its_lease(
     assert len(ledger.bodies(result.id)) == 1
 
 
-# On gevent Celery 5.6 does not notice a second cut while the task is at work.
+# On gevent, Celery 5.6 does not notice a second cut while the task is running.
 @scenario(worker_cancel_long_running_tasks_on_connection_loss=True, ckpt_max_stalled_attempts=2)
 @pytest.mark.parametrize("pool", ["prefork", "gevent"] if CELERY >= (5, 7) else ["prefork"])
 def test_attempts_that_celery_cancels_at_a_reconnect_do_not_count_as_stalled(
@@ -179,5 +179,5 @@ def test_attempts_that_celery_cancels_at_a_reconnect_do_not_count_as_stalled(
     ledger.let_go()
 
     assert_right_end(result, 2, ledger, broker, interruptions=4)
-    # The second to the last attempt left nothing behind either.
+    # No attempt, not even the last one that was cancelled, is counted.
     assert [run.stalled for run in Agents(celery_app).runs(result.id)] == [0]

@@ -1,4 +1,4 @@
-"""Workers that are told to end, one after the other: an agent goes on elsewhere, the worker leaves."""
+"""Workers that are shut down one after the other: the agent continues elsewhere, the worker exits."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.support.workers.scenario import (
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 End = Callable[[Worker], object]
-#: How soon a worker with an agent at work has to be gone.
+#: Seconds within which a worker that executes an agent must exit.
 EXIT = 12.0
-#: How long a worker waits for the call in flight of an agent that is told to end softly.
+#: Seconds that a worker waits for the call in flight in a soft shutdown.
 PATIENT = 3
-#: That SIGTERM can mean the same differs in no pool.
+#: SIGTERM can be remapped to SIGQUIT. The pool makes no difference to that, so one pool is enough.
 SOFT_ENDS = [*((pool, Worker.quit) for pool in POOLS), ("prefork", Worker.term)]
-#: How bodies end that were stopped in the midst of a call, by a cold shutdown.
+#: The exceptions that end a body when a cold shutdown stops it during a call.
 STOPPED = {"SystemExit", "GreenletExit"}
 
 
@@ -47,7 +47,7 @@ def shut_down(worker: Worker) -> None:
 def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
-    # A solo worker listens to nobody while it works.
+    # A solo worker does not read control messages while it executes a task.
     ends: list[End] = [Worker.term, Worker.int_] + [shut_down] * (pool != "solo")
     workers = several_workers(len(ends) + 1, start_worker, pool=pool)
     ledger.hold()
@@ -62,7 +62,7 @@ def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
 
     assert_right_end(result, 6, ledger, broker)
     _assert_ended_by(ledger, result, {"HandOff"}, at_least=len(ends) + 1)
-    # Celery ends with 1 at SIGINT.
+    # After SIGINT Celery exits with status 1.
     assert [worker.wait_exit(EXIT) for worker in left] == [0, 1, 0][: len(left)]
 
 
@@ -100,10 +100,10 @@ def test_a_soft_shutdown_hands_an_agent_over_and_costs_no_call(
     _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
 
 
-@pytest.mark.skipif(VERSION < (5, 7), reason="Celery 5.7 was the first that can spawn them")
+@pytest.mark.skipif(VERSION < (5, 7), reason="only Celery 5.7 and newer can spawn pool processes")
 @scenario(worker_soft_shutdown_timeout=PATIENT, ckpt_lease_ttl=LONG_LEASE)
 @pytest.mark.parametrize("end", [Worker.term, Worker.quit])
-def test_a_child_that_was_spawned_hears_of_a_shutdown_like_one_that_was_forked(
+def test_a_spawned_pool_process_learns_of_a_shutdown_as_a_forked_one_does(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, end: End
 ) -> None:
     workers = several_workers(2, start_worker, options=(*FAST, "--pool-start-method=spawn"))
@@ -121,7 +121,7 @@ def test_a_child_that_was_spawned_hears_of_a_shutdown_like_one_that_was_forked(
 
 
 @scenario(ckpt_hand_off=False)
-def test_where_no_hand_off_is_wanted_a_worker_waits_for_its_agents(
+def test_a_worker_without_hand_offs_waits_for_its_agents(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker()
@@ -130,7 +130,7 @@ def test_where_no_hand_off_is_wanted_a_worker_waits_for_its_agents(
     ledger.wait_for_call("llm 1", 10)
 
     worker.term()
-    until(lambda: "Warm shutdown" in worker.log(), 10, "the worker is to end")
+    until(lambda: "Warm shutdown" in worker.log(), 10, "the shutdown begins")
     ledger.let_go()
 
     assert worker.wait_exit(EXIT) == 0
@@ -141,14 +141,14 @@ def test_where_no_hand_off_is_wanted_a_worker_waits_for_its_agents(
 def _end_one_after_the_other(
     ends: Sequence[End], workers: Sequence[Worker], result: AsyncResult, ledger: Ledger
 ) -> list[Worker]:
-    """End, each in its way, the workers that the agent comes to; returns them in that order.
+    """Shut down each worker that the agent comes to, in the given ways; return them in that order.
 
-    All calls are held: one goes on when its worker knows that it is to end.
+    All calls are held. A call continues when its worker knows that it is shutting down.
     """
     ended: list[Worker] = []
     for end in ends:
         there = [worker for worker in workers if worker not in ended]
-        pid = ledger.wait_for(_call_in(there), 10, f"a call of {result.id} elsewhere").pid
+        pid = ledger.wait_for(_call_in(there), 10, f"a call of {result.id} in another worker").pid
         (holder,) = [worker for worker in there if pid in worker.tree()]
         end(holder)
         ended.append(holder)
@@ -162,7 +162,7 @@ def _call_in(workers: Sequence[Worker]) -> Callable[[Note], bool]:
 
 def _assert_ended_by(ledger: Ledger, result: AsyncResult, ways: set[str], *, at_least: int) -> None:
     *ended, last = [body.how for body in ledger.bodies(result.id)]
-    # One may come back to a worker that has not quite left, and be handed off again.
+    # The message may return to a worker that has not exited yet, which hands it off again.
     assert len(ended) >= at_least
     assert set(ended) <= ways
     assert last == "returned"

@@ -1,4 +1,4 @@
-"""A disk without room for a while, under the workers' own store: agents wait for it."""
+"""The disk of the store is full for some seconds. Agents wait until there is room."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from tests.support.workers.fixtures import StartWorker
 from tests.support.workers.scenario import LONG_LEASE, assert_right_end, scenario
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
-
-
-#: What both are amid when the disk is full.
-AMID = "llm 2", "turn 2"
+#: The calls that are in flight when the disk fills up.
+IN_FLIGHT = "llm 2", "turn 2"
 TURNS = 6
-TOLD = [f"turn {turn}" for turn in range(1, TURNS + 1)]
+TURNS_SAID = [f"turn {turn}" for turn in range(1, TURNS + 1)]
 STORES = pytest.mark.parametrize("kind", ["file", "sqlite"])
 
 
@@ -37,13 +35,13 @@ def configuration(
 
 @scenario(ckpt_lease_ttl=LONG_LEASE)
 @STORES
-def test_agents_go_on_when_there_is_room_again(
+def test_agents_continue_when_there_is_room_again(
     start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker(concurrency=2)
-    ledger.hold(*AMID)
-    waits, goes_on = count.delay(4), manual.delay(TURNS)
-    for name in AMID:
+    ledger.hold(*IN_FLIGHT)
+    waits, continues = count.delay(4), manual.delay(TURNS)
+    for name in IN_FLIGHT:
         ledger.wait_for_call(name, 30)
 
     worker.fill_disk()
@@ -52,28 +50,28 @@ def test_agents_go_on_when_there_is_room_again(
     worker.make_room()
 
     assert_right_end(waits, 4, ledger, broker)
-    assert goes_on.get(timeout=60) == TOLD
-    ledger.never_two_bodies_at_once(goes_on.id)
+    assert continues.get(timeout=60) == TURNS_SAID
+    ledger.never_two_bodies_at_once(continues.id)
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-def test_what_could_not_be_recorded_is_not_told_to_celery_but_done_again(
+def test_an_outcome_that_could_not_be_recorded_is_not_reported_to_celery_and_the_work_is_repeated(
     start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker(concurrency=2)
-    ledger.hold(*AMID)
+    ledger.hold(*IN_FLIGHT)
     fails, ends = count.delay(3), manual.delay(TURNS)
-    for name in AMID:
+    for name in IN_FLIGHT:
         ledger.wait_for_call(name, 30)
     delivered = set(broker.unacked())
 
     worker.fill_disk()
     ledger.let_go()
-    # One is to be retried, the other has returned; for neither is there room, until both are given up.
+    # One run must be retried, the other has returned. Neither can be recorded, so both attempts end.
     until(lambda: not delivered & set(broker.unacked()), 60, "the attempts are over")
     assert {fails.state, ends.state} == {"STARTED"}
     worker.make_room()
 
-    # Each of them may be interrupted amid a call, and another time if the machine is busy.
+    # The run may be interrupted during a call, and once more if the machine is busy.
     assert_right_end(fails, 3, ledger, broker, interruptions=2)
-    assert ends.get(timeout=60) == TOLD
+    assert ends.get(timeout=60) == TURNS_SAID

@@ -1,4 +1,4 @@
-"""Workers that die without a word, and one that is taken for dead."""
+"""Workers that are killed, and workers that are frozen for longer than their lease."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.workers.scenario import (
 )
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
-#: Longer than somebody who was thawed needs to notice that he was taken for dead.
+#: Seconds. A body that is thawed needs less to notice that it has lost its lease.
 UNTIL_FENCED = 60.0
 
 
@@ -51,12 +51,12 @@ def test_a_killed_pool_child_costs_at_most_the_call_in_flight(
     assert_right_end(result, 4, ledger, broker, interruptions=1)
     killed, successor = ledger.bodies(result.id)
     assert killed.how == "killed"
-    # Its lease was not waited for.
+    # The successor did not wait for the lease to expire.
     assert successor.begin - killed.end < LONG_LEASE / 2
 
 
 @on_brokers("pool", on_redis(*POOLS), on_rabbitmq("prefork"))
-def test_another_worker_goes_on_where_a_killed_one_was(
+def test_another_worker_continues_where_a_killed_worker_stopped(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     workers = several_workers(2, start_worker, pool=pool)
@@ -70,12 +70,12 @@ def test_another_worker_goes_on_where_a_killed_one_was(
     assert_right_end(result, 4, ledger, broker, interruptions=1)
     killed, successor = ledger.bodies(result.id)
     assert killed.how == "killed"
-    # RabbitMQ redelivers at once, which may be before the killed process has ended: also then the next
-    # attempt begins when the lease has expired.
+    # RabbitMQ redelivers at once, perhaps before the killed process has ended. The next attempt then
+    # begins when the lease has expired.
     assert successor.begin - killed.end < LEASE + SOON
 
 
-# A solo worker acknowledges when its task has ended, whatever it was told.
+# A solo worker acknowledges after its task, whatever `acks_late` says.
 @on_brokers("pool", on_redis("prefork", "threads", "gevent"), on_rabbitmq("prefork"))
 def test_a_killed_worker_whose_messages_were_acknowledged_early_loses_nothing(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
@@ -96,12 +96,12 @@ def test_a_killed_worker_whose_messages_were_acknowledged_early_loses_nothing(
 def test_the_watchdog_imports_nothing_while_the_pool_may_fork(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
-    """A child that is forked in the midst of an import would wait for ever for its end."""
+    """A process that is forked during an import would wait forever for the lock of that import."""
     workers = several_workers(2, start_worker, forked=False)
     ledger.hold("tool 1")
     result = early.delay(3)
 
-    # The watchdog of the other one has to look, to claim, and to send.
+    # The watchdog of the other worker must look, claim the run, and publish it.
     worker_of(ledger.wait_for_call("tool 1", 10), workers).kill_tree()
     ledger.let_go()
 
@@ -111,7 +111,7 @@ def test_the_watchdog_imports_nothing_while_the_pool_may_fork(
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_that_was_frozen_past_its_lease_changes_nothing_when_it_thaws(
+def test_a_worker_that_was_frozen_past_its_lease_changes_nothing_after_the_thaw(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     workers = several_workers(2, start_worker, pool=pool)
@@ -125,7 +125,7 @@ def test_a_worker_that_was_frozen_past_its_lease_changes_nothing_when_it_thaws(
     ledger.wait_for_call("llm 4", 10)
     frozen.thaw()
 
-    # The call in flight ends after the thaw; its result is refused, and the body stops there.
+    # The call in flight ends after the thaw. The store refuses its result, and the body stops.
     ledger.wait_for(lambda note: note.what == "end" and note["how"] == "Fenced", 10)
     ledger.let_go()
     assert_right_end(result, 6, ledger, broker, interruptions=1, grace_after_thaw=UNTIL_FENCED)
@@ -134,7 +134,7 @@ def test_a_worker_that_was_frozen_past_its_lease_changes_nothing_when_it_thaws(
     assert frozen.is_running()
 
 
-def test_a_worker_that_thaws_after_the_end_changes_nothing(
+def test_a_worker_that_thaws_after_the_run_has_ended_changes_nothing(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     workers = several_workers(2, start_worker)
@@ -153,22 +153,22 @@ def test_a_worker_that_thaws_after_the_end_changes_nothing(
 
 
 @scenario(worker_prefetch_multiplier=4)
-def test_messages_that_a_killed_worker_had_fetched_and_not_begun_come_back_soon(
+def test_messages_that_a_killed_worker_had_prefetched_are_soon_requeued(
     start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     first = start_worker()
     ledger.hold("llm 1")
     results = [count.delay(2, 0.02) for _ in range(4)]
-    until(lambda: len(broker.unacked()) == 4, 10, "it has fetched them all")
+    until(lambda: len(broker.unacked()) == 4, 10, "the worker has fetched all messages")
     first.kill_tree()
     ledger.let_go()
     start_worker(concurrency=2)
 
-    # The visibility timeout is an hour.
+    # The broker would redeliver them only after an hour, the visibility timeout.
     assert_all_right(results, 2, ledger, broker, interruptions=1)
 
 
-def test_a_run_whose_worker_died_long_ago_is_brought_back_once(
+def test_a_run_whose_worker_died_long_ago_is_requeued_once(
     start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     doomed = start_worker()
@@ -177,9 +177,11 @@ def test_a_run_whose_worker_died_long_ago_is_brought_back_once(
     ledger.wait_for_call("tool 2", 10)
     doomed.kill_tree()
     ledger.let_go()
-    # Nobody was there when the lease ended, nor when the message was taken for lost.
+    # No worker was running when the lease expired, nor when the message counted as lost.
     until(
-        lambda: all(time.time() - at > LEASE + 2 for at in broker.unacked_index().values()), 10, "then"
+        lambda: all(time.time() - at > LEASE + 2 for at in broker.unacked_index().values()),
+        10,
+        "time passes",
     )
     late = start_worker()
 

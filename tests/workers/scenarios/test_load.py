@@ -1,4 +1,4 @@
-"""Many agents at once, while workers are replaced or die."""
+"""Many agents at the same time, while workers are replaced or killed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.support.workers.scenario import LONG_LEASE, assert_all_right, scenari
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
-#: How soon a worker with agents at work has to be gone.
+#: Seconds within which a worker that executes agents must exit.
 EXIT = 12.0
 
 
-def test_agents_outlive_a_rolling_deploy_and_no_worker_hangs(
+def test_agents_survive_a_rolling_deploy_and_no_worker_hangs(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     workers = deque(several_workers(2, start_worker, concurrency=4))
-    # Long enough for two deploys on a slow machine; on others it is three.
+    # Long enough for two deploys on a slow machine, and for three on others.
     results = [count.delay(30, 0.15) for _ in range(8)]
     _wait_for_begins(ledger, 8)
     for _ in range(3):
@@ -37,7 +37,7 @@ def test_agents_outlive_a_rolling_deploy_and_no_worker_hangs(
 
     assert_all_right(results, 30, ledger, broker)
     hand_offs = len(ledger.notes(what="handed off"))
-    # As a rule it is four for each worker.
+    # Usually each worker hands four agents off.
     assert hand_offs >= 8
     assert len(ledger.notes(what="begin")) == len(results) + hand_offs
 
@@ -51,20 +51,22 @@ def test_agents_hand_off_twenty_times_in_a_row_under_load(
     assert_all_right(results, 20, ledger, broker)
     for result in results:
         how = [body.how for body in ledger.bodies(result.id)]
-        assert how == ["HandOff"] * 19 + ["returned"], "nothing is left to hand off after the last one"
+        assert how == ["HandOff"] * 19 + ["returned"], (
+            "after the last iteration there is nothing to hand off"
+        )
     for worker in workers:
         worker.term()
     assert [worker.wait_exit(EXIT) for worker in workers] == [0, 0]
 
 
 def _wait_for_begins(ledger: Ledger, number: int) -> None:
-    # Counted without reading them: there are thousands of notes.
+    # Counted without parsing: there are thousands of notes.
     until(lambda: ledger.path.read_bytes().count(b'"begin"') >= number, 40, f"{number} bodies began")
 
 
-# Hundreds of threads share one interpreter: their leases are renewed in time, but not within a second.
+# Hundreds of threads share one interpreter. They renew their leases, but not within a second.
 @scenario(ckpt_lease_ttl=LONG_LEASE)
-def test_two_hundred_async_agents_work_at_once_in_one_worker(
+def test_two_hundred_async_agents_run_at_the_same_time_in_one_worker(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, tmp_path: Path
 ) -> None:
     start_worker(pool="threads", concurrency=200)
@@ -79,16 +81,16 @@ def test_two_hundred_async_agents_work_at_once_in_one_worker(
     assert len(ledger.notes(what="begin")) == 200
 
 
-# What a killed worker had fetched and not begun is on nobody's record: the broker has to bring it back.
+# No record has the messages that a killed worker had prefetched. The broker must redeliver them.
 @scenario(transport_options={**FAST_REDELIVERY, "visibility_timeout": 3})
-def test_a_hundred_agents_outlive_killed_children_and_a_killed_worker(
+def test_a_hundred_agents_survive_killed_pool_processes_and_a_killed_worker(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     results = [count.delay(1, 0) for _ in range(100)]
     first, second = several_workers(2, start_worker, concurrency=2)
     for done, worker in ((10, first), (30, second), (50, second), (70, first)):
         _wait_for_begins(ledger, done)
-        worker.kill_child(until(worker.children, 10, "it has processes")[0])
+        worker.kill_child(until(worker.children, 10, "the pool has processes")[0])
         if done == 30:
             first.kill_tree()
             first.start()

@@ -1,4 +1,4 @@
-"""Messages that are lost in the broker, and those that only have to wait there."""
+"""Messages that the broker has lost, and messages that only wait in a long queue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.support.workers.scenario import assert_right_end, scenario
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 
 
-def test_a_lost_message_is_sent_again_but_not_one_that_waits_in_a_long_queue(
+def test_a_lost_message_is_published_again_but_not_one_that_waits_in_a_long_queue(
     start_worker: StartWorker, celery_app: Celery, broker: RedisBroker
 ) -> None:
-    # Its watchdog looks after all agents, and it takes the messages of neither queue.
+    # The watchdog of this worker looks at all agents. The worker consumes neither of the queues.
     start_worker(pool="solo", options=(*FAST, "-Q", "another"))
     waiting = count.apply_async((1,), queue="long")
     lost = count.apply_async((1,), queue="empty")
@@ -29,16 +29,16 @@ def test_a_lost_message_is_sent_again_but_not_one_that_waits_in_a_long_queue(
         open_store(celery_app.conf.ckpt_store_url) as store,
     ):
         store.schedule(waiting.id, 0)
-        # The second time, the watchdog has certainly looked at the other one too.
+        # By the second time the watchdog has also looked at the run that waits.
         for _ in range(2):
             assert client.delete("empty") == 1
             store.schedule(lost.id, 0)
-            until(lambda: broker.queue_length("empty"), 10, "the lost message is sent again")
+            until(lambda: broker.queue_length("empty"), 10, "the lost message is published again")
 
     assert (broker.queue_length("empty"), broker.queue_length("long")) == (1, 1)
 
 
-def test_a_run_whose_message_was_lost_ends_right(
+def test_a_run_whose_message_was_lost_ends_with_the_right_result(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: RedisBroker
 ) -> None:
     result = count.delay(2, 0)

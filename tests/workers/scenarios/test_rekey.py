@@ -1,4 +1,4 @@
-"""Another key while agents are at work: none is harmed, and in the end nothing needs the old one."""
+"""The key is changed while agents run. No agent fails, and afterwards nothing needs the old key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_keys(*keys: str) -> dict[str, object]:
 
 @contextmanager
 def operator(configuration: Configuration, *keys: str) -> Iterator[Celery]:
-    """The app of whoever gives commands, and has these keys."""
+    """Yield the app on which the commands run, with these keys."""
     with app_of(replace(configuration, conf=with_keys(*keys))) as app:
         yield app
 
@@ -65,7 +65,7 @@ def rekey_until_all_is_done(app: Celery, *options: str) -> None:
 
 
 def assert_only_the_new_key_is_needed(broker: RedisBroker, agents: int) -> None:
-    """Everything opens with the new key, nothing with the old one alone, which is named nowhere."""
+    """Assert that the new key decrypts all records, and that no record needs or names the old key."""
     with open_store(broker.server.url_of(STORE_DB)) as store:
         names = list(store.agents())
         assert len(names) == agents
@@ -81,7 +81,7 @@ def assert_only_the_new_key_is_needed(broker: RedisBroker, agents: int) -> None:
 
 
 @scenario(ckpt_encryption_keys=[OLD, NEW])
-def test_agents_at_work_get_another_key_and_lose_nothing(
+def test_running_agents_are_rekeyed_and_lose_nothing(
     configuration: Configuration,
     celery_app: Celery,
     start_worker: StartWorker,
@@ -92,7 +92,7 @@ def test_agents_at_work_get_another_key_and_lose_nothing(
     done = count.delay(TURNS, 0)
     assert done.get(timeout=60) == uninterrupted(TURNS)
     ledger.hold("tool 2", "tool 3")
-    # Two of them go back to the queue after each turn: for a moment nobody has their lease then.
+    # Two of them return to the queue after each iteration. Between two attempts their lease is free.
     results = [task.delay(TURNS, 0) for task in (count, fair, count, fair)]
     ledger.wait_for_call("tool 2", 20, count=4)
     worker_with(start_worker, NEW, OLD)
@@ -103,7 +103,9 @@ def test_agents_at_work_get_another_key_and_lose_nothing(
         assert "Checked 5 agents, 1 changed." in held.stdout
         before.term()
         ledger.wait_for_call("tool 3", 20, count=4)
-        assert rekey(app).exit_code == BUSY, "they go on with what both keys have sealed"
+        assert rekey(app).exit_code == BUSY, (
+            "agents that run, now with records of both keys, are skipped"
+        )
         ledger.let_go()
         while not all(result.ready() for result in results):
             rekey(app)
@@ -115,7 +117,7 @@ def test_agents_at_work_get_another_key_and_lose_nothing(
 
 
 @scenario(ckpt_encryption_keys=[NEW, OLD], ckpt_lease_ttl=LONG_LEASE)
-def test_a_run_that_comes_just_when_its_agent_is_rekeyed_begins_soon_after(
+def test_a_run_that_arrives_while_its_agent_is_rekeyed_starts_soon_after(
     celery_app: Celery,
     start_worker: StartWorker,
     ledger: Ledger,
@@ -126,25 +128,25 @@ def test_a_run_that_comes_just_when_its_agent_is_rekeyed_begins_soon_after(
     with open_store(broker.server.url_of(STORE_DB), encryption_keys=[OLD, NEW]) as store:
         assert isinstance(store, EncryptedStore)
         count.apply_async((1, 0), agent_id="user-42").get(timeout=60)
-        until(lambda: not store.activity("user-42").open, 10, "it is settled")
-        sealed, sent = store._rekeying.sealed, []
+        until(lambda: not store.activity("user-42").open, 10, "the first run is settled")
+        encrypt, sent = store._rekeying.sealed, []
 
-        def amid(plain: AgentContents) -> AgentContents:
+        def send_a_run_and_encrypt(plain: AgentContents) -> AgentContents:
             if not sent:
                 sent.append(count.apply_async((2, 0), agent_id="user-42"))
-                until(lambda: f"{sent[0].id}] ignored" in worker.log(), 10, "it is refused")
-            return sealed(plain)
+                until(lambda: f"{sent[0].id}] ignored" in worker.log(), 10, "the second run is refused")
+            return encrypt(plain)
 
-        monkeypatch.setattr(store._rekeying, "sealed", amid)
+        monkeypatch.setattr(store._rekeying, "sealed", send_a_run_and_encrypt)
         store.rekey("user-42")
 
-    # Its lease would last for half a minute, and a watchdog look after that.
+    # It does not wait until the lease expires and the watchdog looks, half a minute later.
     sent[0].get(timeout=60)
     broker.assert_clean(10)
 
 
 @pytest.mark.configured(include=(scenarios.MODULE, short_waits.MODULE), conf=with_keys())
-def test_a_store_of_plain_text_is_encrypted_while_agents_are_at_work(
+def test_a_plaintext_store_is_encrypted_while_agents_run(
     configuration: Configuration,
     celery_app: Celery,
     start_worker: StartWorker,
@@ -161,9 +163,9 @@ def test_a_store_of_plain_text_is_encrypted_while_agents_are_at_work(
 
     with operator(configuration, NEW) as app:
         assert rekey(app, "--from-plaintext").exit_code == BUSY
-        # What is held goes on once its worker knows that it is to end.
+        # A held call continues when its worker knows that it is shutting down.
         before.term()
-        # Those with keys leave them alone until they are encrypted.
+        # The worker with keys does not start these runs until their agents are encrypted.
         until(lambda: after.log().count("is not encrypted") >= 2, 60, "both are refused")
         ledger.let_go()
         assert not any(result.ready() for result in results)

@@ -1,4 +1,4 @@
-"""Agents whose writes wait for a replica, which is away for some seconds: they wait too."""
+"""The replica that must confirm each write is unavailable for some seconds. Agents wait for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def configuration(configuration: Configuration, pair: Pair) -> Configuration:
     return replace(configuration, store_url=f"{pair.master.url}?socket_timeout=0.5")
 
 
-def test_an_agent_goes_on_when_the_replica_is_back_and_the_replica_has_all(
+def test_an_agent_continues_when_the_replica_is_back_and_the_replica_has_every_write(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pair: Pair
 ) -> None:
     worker = start_worker(pool="threads")
@@ -45,7 +45,11 @@ def test_an_agent_goes_on_when_the_replica_is_back_and_the_replica_has_all(
 
     pair.fall_behind()
     ledger.let_go()
-    until(lambda: worker.log().count("not confirmed by a replica") > 1, 20, "it is missed")
+    until(
+        lambda: worker.log().count("not confirmed by a replica") > 1,
+        20,
+        "the worker misses the replica",
+    )
     pair.catch_up()
 
     assert_right_end(result, 5, ledger, broker)

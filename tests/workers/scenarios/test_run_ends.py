@@ -1,4 +1,7 @@
-"""Killed between the end on record and the result in Celery, and runs that kill their process."""
+"""A process is killed after the end of a run is recorded and before Celery has the result.
+
+Also: late duplicates of messages, and runs that kill their own process.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 def test_a_kill_between_the_end_and_its_result_loses_neither_the_result_nor_the_chain(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, tmp_path: Path, pool: Pool
 ) -> None:
-    # With threads it is the whole worker that dies.
+    # With threads the whole worker dies.
     several_workers(2, start_worker, pool=pool)
     last = chain(killed_at_its_end.s(2, str(tmp_path / "killed")), length.s()).delay()
     first = last.parent
@@ -44,7 +47,7 @@ def test_a_kill_between_the_end_and_its_result_loses_neither_the_result_nor_the_
     assert len(ledger.bodies(first.id)) == 1
 
 
-def test_a_late_duplicate_of_a_run_that_is_over_changes_nothing(
+def test_a_late_duplicate_of_the_message_of_an_ended_run_changes_nothing(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: RedisBroker, tmp_path: Path
 ) -> None:
     with broker.server.client(db=broker.db) as client:
@@ -54,10 +57,10 @@ def test_a_late_duplicate_of_a_run_that_is_over_changes_nothing(
         assert_right_end(result, 2, ledger, broker)
         before, stored = ledger.notes(), celery_app.backend.get_task_meta(result.id, cache=False)
 
-        # As it was, with the same delivery tag, and as somebody else would send it.
+        # Once with the same delivery tag, and once with another, as a second publisher would send it.
         client.lpush("celery", message, _with_another_tag(message))
 
-    until(lambda: worker.log().count(f"{result.id}] ignored") >= 2, 10, "both are dropped")
+    until(lambda: worker.log().count(f"{result.id}] ignored") >= 2, 10, "both duplicates are ignored")
     assert celery_app.backend.get_task_meta(result.id, cache=False) == stored
     assert stored["result"] == uninterrupted(2)
     assert ledger.notes() == before
@@ -71,7 +74,7 @@ def _with_another_tag(message: bytes) -> bytes:
 
 
 @scenario(ckpt_max_stalled_attempts=3)
-def test_a_run_that_kills_its_process_every_time_fails_with_the_reason(
+def test_a_run_that_always_kills_its_process_fails_with_the_reason(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker
 ) -> None:
     start_worker()

@@ -1,4 +1,4 @@
-"""A store that is away for some seconds: agents wait for it."""
+"""The store is unavailable for some seconds. Agents wait for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def configuration(configuration: Configuration, other_server: Valkey) -> Configu
     return replace(configuration, store_url=other_server.url_of(STORE_DB))
 
 
-def test_an_agent_waits_for_a_store_that_comes_back_with_what_it_had(
+def test_an_agent_waits_for_a_store_that_comes_back_with_its_data(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
 ) -> None:
     worker = start_worker(pool="threads")
@@ -33,19 +33,19 @@ def test_an_agent_waits_for_a_store_that_comes_back_with_what_it_had(
 
     other_server.kill()
     ledger.let_go()
-    # A failed renewal of the lease, or look of the watchdog, says that seconds have gone by.
+    # The first failed renewal of the lease, or look of the watchdog, comes after some seconds.
     until(
         lambda: "watchdog cannot check" in worker.log() or "renew the lease" in worker.log(),
         20,
-        "it is missed",
+        "the worker misses the store",
     )
     other_server.start()
 
-    # If the lease ended meanwhile, a successor may make the call in flight again.
+    # If the lease expired during the outage, a successor may repeat the call in flight.
     assert_right_end(result, 5, ledger, broker, interruptions=1)
 
 
-def test_a_checkpoint_that_was_missed_is_told_and_made_good_by_the_next(
+def test_a_failed_checkpoint_is_reported_and_the_next_one_contains_its_changes(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
 ) -> None:
     start_worker()
@@ -63,14 +63,14 @@ def test_a_checkpoint_that_was_missed_is_told_and_made_good_by_the_next(
     broker.assert_clean(10)
 
 
-def test_a_run_that_is_delivered_while_the_store_is_away_begins_later(
+def test_a_run_that_is_delivered_while_the_store_is_unavailable_starts_later(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
 ) -> None:
     result = count.delay(2)
     other_server.kill()
     worker = start_worker()
 
-    until(lambda: "Run cannot start yet" in worker.log(), 30, "it cannot begin")
+    until(lambda: "Run cannot start yet" in worker.log(), 30, "the run cannot start")
     other_server.start()
 
     assert_right_end(result, 2, ledger, broker)

@@ -1,4 +1,4 @@
-"""Several runs of one named agent: one after the other, and those that wait hold no worker."""
+"""Several runs of one agent are executed one after the other. A blocked run occupies no worker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_second_run_waits_for_the_first_across_its_retry_and_its_hand_offs(
     first = _sent("first", 3, fails_once=True)
     ledger.wait_for_call("first 1", 10)
     second = _sent("second", 2)
-    # While the first is between two attempts and the second waits, the only slot is free.
+    # While the first run is between two attempts and the second is blocked, the only slot is free.
     other = count.delay(1, 0)
 
     assert other.get(timeout=60) == uninterrupted(1)
@@ -56,7 +56,7 @@ def test_a_second_run_waits_for_the_first_across_its_retry_and_its_hand_offs(
     broker.assert_clean(10)
 
 
-def test_runs_of_one_agent_go_first_in_first_out(
+def test_runs_of_one_agent_start_in_the_order_in_which_they_were_sent(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker
 ) -> None:
     several_workers(2, start_worker, concurrency=2)
@@ -77,7 +77,7 @@ def test_runs_of_one_agent_go_first_in_first_out(
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_run_that_waits_is_not_lost_with_the_worker_of_the_first(
+def test_a_blocked_run_is_not_lost_with_the_worker_of_the_run_before_it(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     doomed = start_worker(pool=pool, concurrency=2)
@@ -85,7 +85,7 @@ def test_a_run_that_waits_is_not_lost_with_the_worker_of_the_first(
     first = count.apply_async((4,), agent_id=AGENT)
     ledger.wait_for_call("llm 2", 10)
     second = _sent("second", 1)
-    until(lambda: Agents(celery_app).status(AGENT).blocked == 1, 10, "the second run waits")
+    until(lambda: Agents(celery_app).status(AGENT).blocked == 1, 10, "the second run is blocked")
 
     doomed.kill_tree()
     ledger.let_go()
@@ -98,7 +98,7 @@ def test_a_run_that_waits_is_not_lost_with_the_worker_of_the_first(
     broker.assert_clean(10)
 
 
-def test_a_run_that_was_sent_by_name_alone_waits_and_is_sent_when_its_turn_has_come(
+def test_a_run_that_was_sent_by_task_name_waits_for_its_turn(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker
 ) -> None:
     start_worker(concurrency=2)
@@ -106,7 +106,7 @@ def test_a_run_that_was_sent_by_name_alone_waits_and_is_sent_when_its_turn_has_c
     first = _sent("first", 3)
     ledger.wait_for_call("first 1", 10)
     second = celery_app.send_task(talk.name, ("second", 1), headers={"ckpt_agent_id": AGENT})
-    until(lambda: Agents(celery_app).status(AGENT).blocked == 1, 10, "the second run waits")
+    until(lambda: Agents(celery_app).status(AGENT).blocked == 1, 10, "the second run is blocked")
     ledger.let_go()
 
     assert second.get(timeout=60) == _said(("first", 3), ("second", 1))
@@ -114,14 +114,14 @@ def test_a_run_that_was_sent_by_name_alone_waits_and_is_sent_when_its_turn_has_c
     broker.assert_clean(10)
 
 
-def test_a_run_that_was_sent_by_name_alone_is_not_lost_while_somebody_holds_the_lease(
+def test_a_run_that_was_sent_by_task_name_is_not_lost_while_another_owner_holds_the_lease(
     start_worker: StartWorker, celery_app: Celery, configuration: Configuration
 ) -> None:
     worker = start_worker()
     with open_store(configuration.store_url) as store:
-        lease = store.acquire(AGENT, "somebody", 60)
+        lease = store.acquire(AGENT, "another owner", 60)
         sent = celery_app.send_task(talk.name, ("only", 1), headers={"ckpt_agent_id": AGENT})
-        until(lambda: f"{sent.id}] ignored" in worker.log(), 10, "it finds the lease held")
+        until(lambda: f"{sent.id}] ignored" in worker.log(), 10, "the run finds the lease held")
         store.release(lease)
 
         assert sent.get(timeout=60) == _said(("only", 1))

@@ -1,4 +1,4 @@
-"""What an agent uses, on real workers: the body sees it whole, and it is paid for once."""
+"""The usage of an agent on real workers: complete in the body, and counted once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USED: dict[str, Any] = {"input_tokens": 1110, "output_tokens": 3, "cached_tokens
 
 
 @pytest.mark.parametrize("ends", ["kill_tree", "term"])
-def test_a_killed_or_replaced_worker_changes_no_number(
+def test_the_usage_is_the_same_after_a_worker_is_killed_or_replaced(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, ends: str
 ) -> None:
     worker = start_worker()
@@ -36,10 +36,10 @@ def test_a_killed_or_replaced_worker_changes_no_number(
 
     getattr(worker, ends)()
     if ends == "term":
-        assert worker.wait_exit(60) == 0, "it goes on once its worker knows that it is to end"
+        assert worker.wait_exit(60) == 0, "the held call continues when its worker is shutting down"
     ledger.let_go()
     start_worker()
 
     assert result.get(timeout=120) == {"answer": "answer 3", **USED, "by_model": {"big": USED}}
-    until(lambda: agents.status(result.id).status == "succeeded", 30, "it is on record")
+    until(lambda: agents.status(result.id).status == "succeeded", 30, "the end is recorded")
     assert agents.status(result.id).usage.to_dict() == {**USED, "by_model": {"big": USED}}
