@@ -20,7 +20,6 @@ from tests.support.ledger import NO_RUN, Note
 from tests.support.repetitions import repetitions, uninterrupted
 from tests.support.servers.valkey import Guarded
 from tests.support.wait import until
-from tests.support.workers.broker import assert_nothing_left
 
 #: How long all agents together may take to end after the last fault.
 _END = 120.0
@@ -88,7 +87,7 @@ def _store() -> CheckpointStore:
 
 
 def _wait_until_nothing_is_left(fleet: Fleet) -> None:
-    assert_nothing_left(fleet.broker.left, _CLEAN)
+    fleet.broker.assert_clean(_CLEAN)
     store = _store()
     for result in fleet.results:
         until(lambda run=result.id: not store.activity(run).open, _CLEAN, f"{result.id} is settled")
