@@ -57,6 +57,10 @@ Durability = Literal["default", "fsync", "replica"]
 class CheckpointStore(ABC):
     """Keeps checkpoints, steps, run records and leases."""
 
+    #: True for the store inside an ``EncryptedStore``, which sets it: this store returns encrypted
+    #: records as they are. Any other store raises ``EncryptionKeyMissing`` instead of returning them.
+    reads_encrypted: bool = False
+
     # -- checkpoints ---------------------------------------------------------------------------------
 
     @abstractmethod

@@ -31,6 +31,7 @@ from celery_ckpt.records import (
 from celery_ckpt.retention.policy import old_runs
 from celery_ckpt.retention.report import PIN, AgentPolicy, CheckpointSummary
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.stores.encryption_tag import plain_history, refuse_encrypted_checkpoint
 from celery_ckpt.stores.findings import scheduled_without_agent
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.rules import turns
@@ -235,23 +236,31 @@ class MemoryCheckpointStore(TransactionalStore):
 
     def load(self, checkpoint_id: str) -> Checkpoint | None:
         with self._lock:
-            return self._by_id.get(checked_name(checkpoint_id, "A checkpoint id"))
+            found = self._by_id.get(checked_name(checkpoint_id, "A checkpoint id"))
+        if found is not None and not self.reads_encrypted:
+            refuse_encrypted_checkpoint(found)
+        return found
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
         if limit is not None and limit < 0:
             raise ValueError(f"list(limit={limit}): limit is 0 or more, or None")
         with self._transaction(agent_id, write=False) as agent:
-            return [checkpoint for _, checkpoint in agent.newest_first()[:limit]]
+            found = [checkpoint for _, checkpoint in agent.newest_first()[:limit]]
+        if not self.reads_encrypted:
+            for checkpoint in found:
+                refuse_encrypted_checkpoint(checkpoint)
+        return found
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
         with self._transaction(agent_id, write=False) as agent:
-            return [
+            found = [
                 CheckpointInfo(
                     seq=seq, pin=agent.pin_of(one), **{name: getattr(one, name) for name in fields}
                 )
                 for seq, one in agent.newest_first()
             ]
+        return plain_history(self, agent_id, found)
 
     def agents(self) -> Iterator[str]:
         with self._lock:

@@ -19,6 +19,7 @@ from celery_ckpt.records import AgentActivity, Change, Lease, RunRecord, Schedul
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encoding import encoded, is_same
+from celery_ckpt.stores.encryption_tag import plain_run, plain_runs, plain_start, plain_steps
 from celery_ckpt.stores.rules import pruning, turns
 from celery_ckpt.stores.rules.transaction import AgentTransaction
 from celery_ckpt.usage import Usage
@@ -106,7 +107,7 @@ class TransactionalStore(CheckpointStore):
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         checked_name(run_id, "A run_id")
         with self._transaction(agent_id, write=False) as agent:
-            return agent.steps_of(run_id)
+            return plain_steps(self, agent.steps_of(run_id))
 
     def drop_steps(
         self,
@@ -144,11 +145,11 @@ class TransactionalStore(CheckpointStore):
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         checked_name(run_id, "A run_id")
         with self._transaction(agent_id, write=False) as agent:
-            return agent.run(run_id)
+            return plain_run(self, agent.run(run_id))
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         with self._transaction(agent_id, write=False) as agent:
-            return agent.runs()
+            return plain_runs(self, agent.runs())
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -157,12 +158,14 @@ class TransactionalStore(CheckpointStore):
     ) -> StartResult:
         self._refuse_too_large(run)
         with self._transaction(run.agent_id, make=True) as agent:
-            return turns.start(agent, run, owner, ttl, self._clock.now(), over)
+            start = turns.start(agent, run, owner, ttl, self._clock.now(), over)
+        return plain_start(self, start)
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         self._refuse_too_large(run)
         with self._transaction(run.agent_id) as agent:
-            return turns.settle(agent, run, lease, self._clock.now())
+            following = turns.settle(agent, run, lease, self._clock.now())
+        return plain_run(self, following)
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         with self._transaction(agent_id) as agent:
@@ -170,7 +173,9 @@ class TransactionalStore(CheckpointStore):
 
     def activity(self, agent_id: str) -> AgentActivity:
         with self._transaction(agent_id, write=False) as agent:
-            return turns.activity(agent, self._clock.now())
+            activity = turns.activity(agent, self._clock.now())
+        plain_runs(self, activity.open)
+        return activity
 
     # -- policies and pruning ------------------------------------------------------------------------
 

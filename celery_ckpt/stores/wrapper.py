@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.errors import StoreError
 from celery_ckpt.records import (
     AgentActivity,
     Change,
@@ -15,7 +13,6 @@ from celery_ckpt.records import (
     Finding,
     Lease,
     RunRecord,
-    RunStatus,
     Schedule,
     StartResult,
     Step,
@@ -42,6 +39,16 @@ class WrapperStore(CheckpointStore):
     def max_checkpoint_bytes(self, limit: int) -> None:
         """Change it there."""
         self.inner.max_checkpoint_bytes = limit  # type: ignore[attr-defined]
+
+    @property
+    def reads_encrypted(self) -> bool:
+        """Whether the wrapped store returns encrypted records as they are."""
+        return self.inner.reads_encrypted
+
+    @reads_encrypted.setter
+    def reads_encrypted(self, reads: bool) -> None:
+        """Set it on the wrapped store."""
+        self.inner.reads_encrypted = reads
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -216,11 +223,3 @@ class WrapperStore(CheckpointStore):
     def close(self) -> None:
         """Passed on."""
         self.inner.close()
-
-
-def give_back(store: CheckpointStore, start: StartResult) -> None:
-    """An attempt cannot begin here after all: let another worker begin it. It is no stalled one."""
-    if start.lease is not None:
-        queued = start.run.model_copy(update={"status": RunStatus.QUEUED})
-        with suppress(StoreError):  # else the lease ends by itself
-            store.release(start.lease, run=None if start.run.status.is_final else queued)

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, settings
 
 from celery_ckpt import FileCheckpointStore, SqliteCheckpointStore, open_store
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.encrypted import UnsealedStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.stores.wrapper import WrapperStore
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
@@ -117,12 +116,6 @@ class TestAfterARotation(OnMemory):
     @pytest.fixture
     def other_store(self, inner: CheckpointStore) -> CheckpointStore:
         return sealed(inner, NEW, OLD)
-
-
-class TestUnsealedStore(OnMemory):
-    @pytest.fixture
-    def store(self, inner: CheckpointStore) -> CheckpointStore:
-        return UnsealedStore(inner)
 
 
 class SealedMachine(StoreMachine):

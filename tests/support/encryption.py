@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encrypted import EncryptedStore
@@ -19,3 +20,10 @@ OLD, NEW, OTHER = key(1, "old"), key(2, "new"), key(3, "other")
 
 def sealed(store: CheckpointStore, *keys: str) -> EncryptedStore:
     return EncryptedStore(store, keys or (OLD,))
+
+
+def keyless(store: CheckpointStore) -> CheckpointStore:
+    """Return another store on the same data, as a process without keys has it."""
+    other = copy.copy(store)
+    other.reads_encrypted = False
+    return other

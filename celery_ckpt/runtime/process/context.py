@@ -16,7 +16,7 @@ from celery_ckpt.runtime.process.lease_renewer import LeaseRenewer
 from celery_ckpt.runtime.process.owner import this_process
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.encrypted import EncryptedStore, UnsealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.registry import open_store
 
 #: The environment variable by which a worker's children know whether to send events.
@@ -71,8 +71,7 @@ def _connect_store(app: Celery, settings: Settings) -> CheckpointStore:
         store = open_store(url, **options)
     except ConfigurationError as error:
         raise ConfigurationError(reason=f"The setting ckpt_store_url is wrong: {error}") from error
-    keys = settings.encryption_keys
-    return EncryptedStore(store, keys) if keys else UnsealedStore(store)
+    return EncryptedStore(store, settings.encryption_keys) if settings.encryption_keys else store
 
 
 _lock = threading.Lock()

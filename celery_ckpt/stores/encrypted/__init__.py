@@ -1,8 +1,12 @@
-"""Encryption at rest: a store around any other, in which that one keeps only what it needs to know."""
+"""Encryption at rest: a store around another one, which then holds only encrypted content.
+
+This package imports ``cryptography`` when a store with keys is opened, and never otherwise. What stays
+readable is listed in ``docs/howto/encrypt.md``. Every encrypted value is bound to its place, so that it
+cannot be moved, exchanged or omitted without being detected.
+"""
 
 from __future__ import annotations
 
 from celery_ckpt.stores.encrypted.store import EncryptedStore
-from celery_ckpt.stores.encrypted.unsealed import UnsealedStore
 
-__all__ = ["EncryptedStore", "UnsealedStore"]
+__all__ = ["EncryptedStore"]

@@ -24,14 +24,13 @@ from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.retention.report import PIN
 from celery_ckpt.stores.encrypted.cipher import (
-    MARK,
     Altered,
     Seals,
     UnknownKey,
     bound,
-    sealed_text,
 )
 from celery_ckpt.stores.encrypted.spines import EncryptedSpines, OpenedSpines, PlainMessage
+from celery_ckpt.stores.encryption_tag import TAG, encrypted_text
 from celery_ckpt.usage import Usage
 
 #: The fields of a checkpoint that are sealed with its state, as they stand in the sealed one.
@@ -67,7 +66,7 @@ class EncryptedCheckpoints:
         sealed = Checkpoint.model_construct(**{**own, **changes})
         states, more = [own["state"], entry and entry.__dict__["state"]], _more(checkpoint)
         content = encode([*states, more] if more else states)
-        sealed.__dict__["state"] = {MARK: self._seals.seal(agent_id, content, _bound(sealed))}
+        sealed.__dict__["state"] = {TAG: self._seals.seal(agent_id, content, _bound(sealed))}
         return sealed
 
     def _sealed_metadata(self, checkpoint: Checkpoint) -> dict[str, str]:
@@ -76,7 +75,7 @@ class EncryptedCheckpoints:
             return {}
         as_what = _bound_metadata(checkpoint.agent_id, checkpoint.id)
         text = self._seals.seal(checkpoint.agent_id, encode(metadata), as_what)
-        return {MARK: text, **{key: value for key, value in metadata.items() if key == PIN}}
+        return {TAG: text, **{key: value for key, value in metadata.items() if key == PIN}}
 
     # -- opening -------------------------------------------------------------------------------------
 
@@ -104,7 +103,7 @@ class EncryptedCheckpoints:
     def _opened(self, sealed: Checkpoint, spines: OpenedSpines) -> Checkpoint:
         agent_id, own = sealed.agent_id, sealed.__dict__
         entry: Entry | None = own["entry"]
-        text = sealed_text(own["state"])
+        text = encrypted_text(own["state"])
         if text is None:
             raise _Named(agent_id, sealed.id).plain("Checkpoint")
         state, entered, *rest = decode(self._seals.open(agent_id, text, _bound(sealed)))
@@ -138,12 +137,12 @@ class EncryptedCheckpoints:
     ) -> dict[str, str]:
         if not sealed:
             return {}
-        text = sealed_text(sealed)
+        text = encrypted_text(sealed)
         if text is None:
             raise _Named(agent_id, checkpoint_id).plain("The metadata of checkpoint")
         as_what = _bound_metadata(agent_id, checkpoint_id)
         metadata: dict[str, str] = decode(self._seals.open(agent_id, text, as_what))
-        readable = {key: value for key, value in sealed.items() if key != MARK}
+        readable = {key: value for key, value in sealed.items() if key != TAG}
         if readable != {key: value for key, value in metadata.items() if key == PIN}:
             raise Altered("its pin is not the one that was sealed")
         return metadata
@@ -166,15 +165,6 @@ class _Named:
         return CheckpointDamaged(
             agent_id=self._agent_id, checkpoint_id=self._id, reason=f"{reason[:200]}"
         )
-
-
-def text_of_checkpoint(checkpoint: Checkpoint) -> str | None:
-    """The sealed text in a checkpoint; ``None``: it is plain, as its messages are. What a body keeps in
-    its state may look like anything.
-    """
-    text = sealed_text(checkpoint.__dict__["state"])
-    first = next(iter(checkpoint.__dict__["conversation"]), None) if text is not None else None
-    return text if first is None or sealed_text(first.json_object) is not None else None
 
 
 def _more(checkpoint: Checkpoint) -> dict[str, Any]:

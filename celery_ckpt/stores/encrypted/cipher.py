@@ -21,10 +21,6 @@ from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.json_values import encode
 from celery_ckpt.stores.encrypted.keys import KEY_BYTES, Key
 
-#: The name under which a sealed value stands in the place of any other.
-MARK = "ckpt:sealed"
-#: What a text that is sealed begins with, where only a text can stand.
-TEXT_MARK = f"{MARK} "
 _NONCE_BYTES = 12
 _DERIVED_FOR = b"celery_ckpt seal 1 "
 _REMEMBERED = 1024
@@ -128,12 +124,6 @@ def _cryptography() -> tuple[Any, Any, Any, type[Exception]]:
 def bound(kind: str, *facts: Any) -> bytes:
     """What a value is sealed as: its kind, and everything that says which one it is."""
     return encode([kind, *facts])
-
-
-def sealed_text(value: Any) -> str | None:
-    """The text in a value that is sealed; ``None``: it is not."""
-    text = value.get(MARK) if isinstance(value, dict) else None
-    return text if isinstance(text, str) else None
 
 
 def key_of(text: str | None) -> str | None:

@@ -12,16 +12,20 @@ from typing import Any
 
 from celery_ckpt.errors import EncryptionKeyMissing, NotEncrypted, StoreError
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.records import RunRecord, RunStatus, Step
+from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.stores.encoding import damaged
 from celery_ckpt.stores.encrypted.cipher import (
-    MARK,
-    TEXT_MARK,
     Altered,
     Seals,
     UnknownKey,
     bound,
-    sealed_text,
+)
+from celery_ckpt.stores.encryption_tag import (
+    TAG,
+    TEXT_TAG,
+    encrypted_text,
+    has_result,
+    texts_of_run,
 )
 from celery_ckpt.usage import Usage
 
@@ -42,7 +46,7 @@ class EncryptedRecords:
         used = [step.usage.to_json()] if step.usage else []
         content = encode([step.key, step.name, step.value, *used])
         text = self._seals.seal(step.agent_id, content, _bound_step(blank))
-        return blank.model_copy(update={"value": {MARK: text}})
+        return blank.model_copy(update={"value": {TAG: text}})
 
     def opened_step(self, sealed: Step) -> Step:
         """The step that a sealed one stands for.
@@ -52,7 +56,7 @@ class EncryptedRecords:
             EncryptionKeyMissing, NotEncrypted: see there.
         """
         what = f"A step of run {sealed.run_id!r}"
-        content = self._opened(sealed, what, sealed_text(sealed.value), _bound_step(sealed))
+        content = self._opened(sealed, what, encrypted_text(sealed.value), _bound_step(sealed))
         try:
             key, name, value, *used = content
             usage = Usage.from_json(used[0]) if used else Usage()
@@ -67,11 +71,11 @@ class EncryptedRecords:
         """What stands for a run record in the store below."""
         own, changes = run.__dict__, dict[str, Any]()
         if own["envelope"]:
-            changes["envelope"] = {MARK: self._sealed(run, "envelope")}
-        if _has_result(run):
-            changes["result"] = {MARK: self._sealed(run, "result")}
+            changes["envelope"] = {TAG: self._sealed(run, "envelope")}
+        if has_result(run):
+            changes["result"] = {TAG: self._sealed(run, "result")}
         if run.error is not None:
-            changes["error"] = TEXT_MARK + self._sealed(run, "error")
+            changes["error"] = TEXT_TAG + self._sealed(run, "error")
         return run.model_copy(update=changes) if changes else run
 
     def _sealed(self, run: RunRecord, field: str) -> str:
@@ -82,7 +86,7 @@ class EncryptedRecords:
         what = f"The record of run {sealed.run_id!r}"
         changes = {
             field: self._opened(sealed, what, text, _bound_run(sealed, field))
-            for field, text in text_in(sealed).items()
+            for field, text in texts_of_run(sealed).items()
         }
         return sealed.model_copy(update=changes) if changes else sealed
 
@@ -108,37 +112,6 @@ def distinct(opened: Iterable[Step]) -> list[Step]:
     for step in opened:
         found.setdefault((step.run_id, step.key), step)
     return list(found.values())
-
-
-def text_in(sealed: RunRecord) -> dict[str, str | None]:
-    """The sealed texts in a run record by their fields; ``None`` where there is plain text."""
-    own, texts = sealed.__dict__, dict[str, str | None]()
-    if own["envelope"]:
-        texts["envelope"] = sealed_text(own["envelope"])
-    if _has_result(sealed):
-        texts["result"] = sealed_text(own["result"])
-    if sealed.error is not None:
-        has_mark = sealed.error.startswith(TEXT_MARK)
-        texts["error"] = sealed.error.removeprefix(TEXT_MARK) if has_mark else None
-    return texts
-
-
-def text_of_step(step: Step) -> str | None:
-    """The sealed text in a step; ``None``: it is plain. That has a name, whatever its call returned."""
-    return None if step.name else sealed_text(step.__dict__["value"])
-
-
-def text_of_run(run: RunRecord) -> str | None:
-    """A sealed text in a run record; ``None``: it is plain. Its envelope tells, if it has one: a result
-    and the text of an error may look like anything.
-    """
-    texts = text_in(run)
-    return texts.get("envelope", next(filter(None, texts.values()), None))
-
-
-def _has_result(run: RunRecord) -> bool:
-    # That there is none is a result too, which nobody may put in the place of another.
-    return run.status is RunStatus.SUCCEEDED or run.__dict__["result"] is not None
 
 
 def _bound_step(sealed: Step) -> bytes:

@@ -13,14 +13,15 @@ from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.errors import StoreError
 from celery_ckpt.records import AgentContents, RunRecord, Step
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints, text_of_checkpoint
-from celery_ckpt.stores.encrypted.cipher import Seals, key_of, sealed_text
-from celery_ckpt.stores.encrypted.records import (
-    EncryptedRecords,
-    distinct,
-    text_in,
+from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints
+from celery_ckpt.stores.encrypted.cipher import Seals, key_of
+from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
+from celery_ckpt.stores.encryption_tag import (
+    encrypted_text,
+    text_of_checkpoint,
     text_of_run,
     text_of_step,
+    texts_of_run,
 )
 
 _OWNER = "rekey"
@@ -75,7 +76,7 @@ class Rekeying:
         return Rekeyed(
             sum(not self._is_own(_texts_of(one)) for one in contents.checkpoints),
             sum(not self._is_own([text_of_step(step)]) for step in contents.steps),
-            sum(not self._is_own(text_in(run).values()) for run in contents.runs),
+            sum(not self._is_own(texts_of_run(run).values()) for run in contents.runs),
         )
 
     def _is_own(self, texts: object) -> bool:
@@ -119,6 +120,6 @@ def _texts_of(checkpoint: Checkpoint) -> set[str | None]:
     own = checkpoint.__dict__
     entry: Entry | None = own["entry"]
     messages = [*own["conversation"], *(entry.conversation if entry else ())]
-    texts = {sealed_text(message.json_object) for message in messages}
+    texts = {encrypted_text(message.json_object) for message in messages}
     metadata = own["metadata"]
-    return {sealed_text(own["state"]), *texts, *({sealed_text(metadata)} if metadata else ())}
+    return {encrypted_text(own["state"]), *texts, *({encrypted_text(metadata)} if metadata else ())}

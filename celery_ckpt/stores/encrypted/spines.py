@@ -14,7 +14,8 @@ from typing import Any
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.json_values import decode
 from celery_ckpt.messages import Message
-from celery_ckpt.stores.encrypted.cipher import MARK, Altered, Seals, bound, sealed_text
+from celery_ckpt.stores.encrypted.cipher import Altered, Seals, bound
+from celery_ckpt.stores.encryption_tag import TAG, encrypted_text
 
 
 class PlainMessage(Exception):
@@ -51,7 +52,7 @@ class EncryptedSpines:
 
         def seal(message: Message) -> Message:
             text = self._seals.seal(agent_id, message.to_json(), as_what)
-            return Message.decoded({MARK: text})
+            return Message.decoded({TAG: text})
 
         grown = twin.grown(spine.messages[:length], seal)
         return Conversation.over(grown, length, plain.max_tokens)
@@ -88,7 +89,7 @@ class OpenedSpines:
         return Conversation.over(plain, length, sealed.max_tokens)
 
     def _line(self, message: Message) -> bytes:
-        text = sealed_text(message.json_object)
+        text = encrypted_text(message.json_object)
         if text is None:
             raise PlainMessage
         return self._seals.open(self._agent_id, text, self._bound)

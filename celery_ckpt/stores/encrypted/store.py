@@ -35,9 +35,10 @@ from celery_ckpt.stores.encrypted.cipher import Seals
 from celery_ckpt.stores.encrypted.keys import parse_keys
 from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
 from celery_ckpt.stores.encrypted.rekey import Rekeyed, Rekeying
+from celery_ckpt.stores.encryption_tag import undo_start
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.log.reader import all_readable
-from celery_ckpt.stores.wrapper import WrapperStore, give_back
+from celery_ckpt.stores.wrapper import WrapperStore
 from celery_ckpt.usage import Usage
 
 
@@ -46,6 +47,7 @@ class EncryptedStore(WrapperStore):
 
     def __init__(self, inner: CheckpointStore, keys: str | Iterable[str]) -> None:
         super().__init__(inner)
+        inner.reads_encrypted = True
         self._seals = Seals(parse_keys(keys))
         self._checkpoints, self._records = (
             EncryptedCheckpoints(self._seals),
@@ -149,7 +151,7 @@ class EncryptedStore(WrapperStore):
         try:
             return start.model_copy(update={"run": self._records.opened_run(start.run)})
         except StoreError:
-            give_back(self.inner, start)
+            undo_start(self.inner, start)
             raise
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:

@@ -11,6 +11,7 @@ from celery_ckpt.conversation import Spine
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.json_values import decode
 from celery_ckpt.messages import Message
+from celery_ckpt.stores.encryption_tag import refuse_encrypted_checkpoint
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
 
@@ -20,23 +21,30 @@ S = TypeVar("S")
 class Reading:
     """Rebuilds checkpoints of one agent, oldest first, and checks them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses_encrypted: bool = False) -> None:
         self._shared = SharedSpine()
+        self._refuses_encrypted = refuses_encrypted
 
     def checkpoint(self, record: Record, messages: Mapping[int, bytes]) -> Checkpoint:
         """Return one checkpoint.
 
         Raises:
             CheckpointDamaged: a message is missing, or something is not what was saved.
+            EncryptionKeyMissing: it is encrypted, and this reader refuses that.
         """
         try:
             spine = self._shared.at(record.ranges, messages)
             sha256, _ = spine.digest(record.ranges.count, record.header_bytes)
             if sha256[:DIGEST_LENGTH] != record.digest:
                 raise ValueError("its content is not what was saved")
-            return assemble(Checkpoint, record.agent_id, record.checkpoint_id, record.header, spine)
+            checkpoint = assemble(
+                Checkpoint, record.agent_id, record.checkpoint_id, record.header, spine
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise record.damaged(str(error)) from error
+        if self._refuses_encrypted:
+            refuse_encrypted_checkpoint(checkpoint)
+        return checkpoint
 
 
 class SharedSpine:

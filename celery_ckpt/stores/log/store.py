@@ -18,6 +18,7 @@ from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
 from celery_ckpt.names import checked_name, id_prefix
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
+from celery_ckpt.stores.encryption_tag import plain_history
 from celery_ckpt.stores.log.draft import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.ranges import Ranges, Span
 from celery_ckpt.stores.log.reader import Reading, all_readable
@@ -169,18 +170,22 @@ class LogStore(CheckpointStore):
         if stored is None:
             return None
         record = stored.record()
-        checkpoint = Reading().checkpoint(record, stored.messages)
+        checkpoint = self._reading().checkpoint(record, stored.messages)
         self._memory.remember(checkpoint, record.mark, record.end, record.ranges)
         return checkpoint
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
         if limit is not None and limit < 0:
             raise ValueError(f"list(limit={limit}): limit is 0 or more, or None")
-        return listed(agent_id, *self._read_many(checked_name(agent_id), limit))
+        lines, messages = self._read_many(checked_name(agent_id), limit)
+        return listed(agent_id, lines, messages, self._reading())
+
+    def _reading(self) -> Reading:
+        return Reading(refuses_encrypted=not self.reads_encrypted)
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         records, policy = self._newest_first(checked_name(agent_id)), self.policy(agent_id)
-        return [record.info(policy) for record in records]
+        return plain_history(self, agent_id, [record.info(policy) for record in records])
 
     def _newest_first(self, agent_id: str) -> builtins.list[Record]:
         parsed = (Record.parse(agent_id, name, line) for name, line in self._lines(agent_id))
@@ -192,10 +197,13 @@ class LogStore(CheckpointStore):
 
 
 def listed(
-    agent_id: str, lines: Sequence[tuple[str, bytes]], messages: Mapping[int, bytes]
+    agent_id: str,
+    lines: Sequence[tuple[str, bytes]],
+    messages: Mapping[int, bytes],
+    reading: Reading | None = None,
 ) -> list[Checkpoint]:
     """Return the checkpoints of some lines, newest first. Raises ``CheckpointDamaged``."""
-    reading = Reading()
+    reading = reading or Reading()
 
     def read(named: tuple[str, bytes]) -> Checkpoint:
         return reading.checkpoint(Record.parse(agent_id, *named), messages)

@@ -28,6 +28,7 @@ from celery_ckpt.records import (
 )
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
+from celery_ckpt.stores.encryption_tag import plain_run, plain_runs, plain_start, plain_steps
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
 from celery_ckpt.stores.log.record import Record
@@ -237,7 +238,7 @@ class RedisCheckpointStore(LogStore):
         self._steps.record(step, lease, paid)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
-        return self._steps.of_run(agent_id, run_id)
+        return plain_steps(self, self._steps.of_run(agent_id, run_id))
 
     def drop_steps(
         self,
@@ -259,24 +260,26 @@ class RedisCheckpointStore(LogStore):
         self._runs.update(run, lease)
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
-        return self._runs.get(agent_id, run_id)
+        return plain_run(self, self._runs.get(agent_id, run_id))
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
-        return [run for _, run in self._runs.numbered(agent_id)]
+        return plain_runs(self, [run for _, run in self._runs.numbered(agent_id)])
 
     def start_run(
         self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
     ) -> StartResult:
-        return self._runs.start(run, owner, ttl, over)
+        return plain_start(self, self._runs.start(run, owner, ttl, over))
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
-        return self._runs.settle(run, lease)
+        return plain_run(self, self._runs.settle(run, lease))
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         return self._runs.cancel(agent_id, run_id, owner, ttl)
 
     def activity(self, agent_id: str) -> AgentActivity:
-        return self._runs.activity(agent_id)
+        activity = self._runs.activity(agent_id)
+        plain_runs(self, activity.open)
+        return activity
 
     # -- schedules and pruning -----------------------------------------------------------------------
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_ckpt import Checkpoint, CheckpointStore, Conversation, Entry, Message
+from celery_ckpt import (
+    Checkpoint,
+    CheckpointStore,
+    Conversation,
+    Entry,
+    Message,
+    SqliteCheckpointStore,
+)
 from celery_ckpt.errors import (
     AlreadyExists,
     CheckpointDamaged,
@@ -19,11 +26,11 @@ from celery_ckpt.errors import (
     StoreError,
 )
 from celery_ckpt.records import RunRecord, RunStatus, Step
-from celery_ckpt.stores.encrypted import EncryptedStore, UnsealedStore
-from celery_ckpt.stores.encrypted.cipher import MARK
+from celery_ckpt.stores.encrypted import EncryptedStore
+from celery_ckpt.stores.encryption_tag import TAG
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
-from tests.support.encryption import NEW, OLD, OTHER, sealed
+from tests.support.encryption import NEW, OLD, OTHER, keyless, sealed
 
 SECRET = "the swordfish"
 
@@ -92,7 +99,7 @@ def test_a_history_notices_that_somebody_has_changed_a_pin(pin: dict[str, str]) 
     store = sealed(inner)
     store.save(full())
     whole = below(inner)
-    forged(inner, whole.model_copy(update={"metadata": {MARK: whole.metadata[MARK], **pin}}))
+    forged(inner, whole.model_copy(update={"metadata": {TAG: whole.metadata[TAG], **pin}}))
     with pytest.raises(CheckpointDamaged, match="its pin is not the one that was sealed"):
         store.history("agent")
 
@@ -193,8 +200,8 @@ FORGERIES: dict[str, Callable[[Checkpoint, Checkpoint], Checkpoint]] = {
     "another limit of tokens": lambda c, _: c.model_copy(
         update={"conversation": Conversation(7, c.conversation.messages)}
     ),
-    "a state cut off": lambda c, _: c.model_copy(update={"state": {MARK: c.state[MARK][:-8]}}),
-    "a state that is no base64": lambda c, _: c.model_copy(update={"state": {MARK: "old.é"}}),
+    "a state cut off": lambda c, _: c.model_copy(update={"state": {TAG: c.state[TAG][:-8]}}),
+    "a state that is no base64": lambda c, _: c.model_copy(update={"state": {TAG: "old.é"}}),
 }
 
 
@@ -328,7 +335,7 @@ def test_whatever_somebody_puts_there_is_refused(value: Any, text: str) -> None:
     store.add_run(ended())
     whole, step, run = below(inner), inner.steps("agent", "run")[0], inner.runs("agent")[0]
     first = whole.conversation.messages[0]
-    put = {MARK: value}
+    put = {TAG: value}
 
     forged(inner, whole.model_copy(update={"state": put}))
     inner.drop_steps("agent", "run")
@@ -339,7 +346,7 @@ def test_whatever_somebody_puts_there_is_refused(value: Any, text: str) -> None:
             read("agent")
 
     forged(inner, with_messages(whole, [Message.of(put), first]))
-    forged(inner, whole.model_copy(update={"metadata": {MARK: text}}))
+    forged(inner, whole.model_copy(update={"metadata": {TAG: text}}))
     with pytest.raises(StoreError):
         store.history("agent")
 
@@ -351,24 +358,28 @@ def test_without_its_key_it_is_said_which_one_is_missing(inner: CheckpointStore)
     sealed(inner, NEW).save(full())
     sealed(inner, NEW).record_step(make_step("agent", "run", "key"))
     sealed(inner, NEW).add_run(ended())
-    for store in (sealed(inner, OLD, OTHER), UnsealedStore(inner)):
+    for store in (sealed(inner, OLD, OTHER), keyless(inner)):
         for read in everything(store):
             with pytest.raises(EncryptionKeyMissing, match="with the key 'new', which is not among"):
                 read()
 
 
 def test_nor_is_anything_handed_out_with_the_error_about_a_damaged_one() -> None:
-    inner = MemoryCheckpointStore()
-    sealed(inner, NEW).save(full())
-    damage = CheckpointDamaged(agent_id="agent", checkpoint_id="x", reason="y")
-    damage.readable = inner.list("agent")
+    inner = SqliteCheckpointStore.in_memory()
+    store = sealed(inner, NEW)
+    store.save(full())
+    store.save(full())
+    read_many = inner._read_many
 
-    def damaged_list(*_: object, **__: object) -> list[Checkpoint]:
-        raise damage
+    def damaged(agent_id: str, limit: int | None) -> Any:
+        [(newest, _), older], messages = read_many(agent_id, limit)
+        return [(newest, b"damaged"), older], messages
 
-    inner.list = damaged_list  # type: ignore[method-assign]
+    inner._read_many = damaged  # type: ignore[method-assign]
+    with pytest.raises(CheckpointDamaged):
+        store.list("agent")
     with pytest.raises(EncryptionKeyMissing):
-        UnsealedStore(inner).list("agent")
+        keyless(inner).list("agent")
 
 
 def everything(store: CheckpointStore) -> Iterator[Callable[[], Any]]:
@@ -386,10 +397,10 @@ def test_an_attempt_that_lacks_the_key_is_given_back_and_not_a_stalled_one(has_k
     inner = MemoryCheckpointStore()
     run = make_run("agent", "run", envelope={"e": 1})
     sealed(inner, NEW).add_run(run)
-    keyless = sealed(inner, OLD) if has_keys else UnsealedStore(inner)
+    other = sealed(inner, OLD) if has_keys else keyless(inner)
     for _ in range(3):
         with pytest.raises(EncryptionKeyMissing):
-            keyless.start_run(run.model_copy(update={"envelope": {}}), "worker", 30)
+            other.start_run(run.model_copy(update={"envelope": {}}), "worker", 30)
         assert inner.holder("agent") is None
 
     start = sealed(inner, NEW).start_run(run, "worker", 30)
@@ -400,7 +411,7 @@ def test_an_attempt_that_lacks_the_key_is_given_back_and_not_a_stalled_one(has_k
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_the_run_whose_turn_comes_next_is_not_taken_for_data_either(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner, OLD) if has_keys else UnsealedStore(inner)
+    store = sealed(inner, OLD) if has_keys else keyless(inner)
     start = store.start_run(make_run("agent", "first", envelope={"e": 1}), "worker", 30)
     waiting = sealed(inner, NEW).start_run(make_run("agent", "second", envelope={"e": 2}), "other", 30)
     assert waiting.lease is None
@@ -445,8 +456,8 @@ def test_of_a_step_that_was_recorded_under_two_keys_the_first_one_counts(
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_a_forged_id_of_a_key_is_not_shown_at_any_length(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
-    inner.save(make_checkpoint("agent", Conversation(), state={MARK: "x" * 5000 + ".eA=="}))
-    store = sealed(inner) if has_keys else UnsealedStore(inner)
+    inner.save(make_checkpoint("agent", Conversation(), state={TAG: "x" * 5000 + ".eA=="}))
+    store = sealed(inner) if has_keys else keyless(inner)
     with pytest.raises(EncryptionKeyMissing) as missing:
         store.load_latest("agent")
     assert missing.value.key_id == "x" * 32

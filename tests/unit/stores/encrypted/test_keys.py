@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_ckpt import open_store
+from celery_ckpt import MemoryCheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.settings import Settings
-from celery_ckpt.stores.encrypted import EncryptedStore, UnsealedStore
+from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.encrypted.keys import parse_keys
 from tests.support.encryption import NEW, OLD, key
 
@@ -76,7 +76,7 @@ def test_an_app_with_keys_has_a_sealed_store(keys: Any) -> None:
 @pytest.mark.parametrize("keys", [None, (), []])
 def test_an_app_without_keys_has_none(keys: Any) -> None:
     app = app_with(ckpt_encryption_keys=keys)
-    assert isinstance(AppContext.of(app).store, UnsealedStore)
+    assert type(AppContext.of(app).store) is MemoryCheckpointStore
 
 
 def test_a_variable_that_was_not_set_does_not_switch_encryption_off() -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 from celery_ckpt import CheckpointStore
 from celery_ckpt.records import RunStatus
-from celery_ckpt.stores.encrypted import UnsealedStore
-from celery_ckpt.stores.encrypted.cipher import MARK, TEXT_MARK
+from celery_ckpt.stores.encryption_tag import TAG, TEXT_TAG
 from celery_ckpt.testing import make_checkpoint, make_run, make_step
-from tests.support.encryption import OLD, sealed
+from tests.support.encryption import OLD, keyless, sealed
 
-LOOKALIKE = {MARK: "old.bm90IHNlYWxlZA=="}
+LOOKALIKE = {TAG: "old.bm90IHNlYWxlZA=="}
 
 
 def fill(store: CheckpointStore) -> None:
@@ -19,7 +18,7 @@ def fill(store: CheckpointStore) -> None:
     store.save(make_checkpoint("agent", state=LOOKALIKE))
     store.record_step(make_step("agent", "run", "key", name="tool", value=LOOKALIKE))
     run = make_run("agent", "run", envelope={"headers": {}}, status=RunStatus.SUCCEEDED)
-    ended = {"result": LOOKALIKE, "error": f"{TEXT_MARK}{LOOKALIKE[MARK]}"}
+    ended = {"result": LOOKALIKE, "error": f"{TEXT_TAG}{LOOKALIKE[TAG]}"}
     store.add_run(run.model_copy(update=ended))
 
 
@@ -30,7 +29,9 @@ def everything(store: CheckpointStore) -> list[Any]:
 
 def test_without_keys_it_is_data(inner: CheckpointStore) -> None:
     fill(inner)
-    assert everything(UnsealedStore(inner)) == everything(inner)
+    inner.reads_encrypted = True
+    stored = everything(inner)
+    assert everything(keyless(inner)) == stored
 
 
 def test_it_is_encrypted_with_the_rest_of_a_store_of_plain_text(inner: CheckpointStore) -> None:
