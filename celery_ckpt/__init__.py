@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_ckpt.stores.file import FileCheckpointStore
     from celery_ckpt.stores.memory import MemoryCheckpointStore
     from celery_ckpt.stores.redis import RedisCheckpointStore
-    from celery_ckpt.stores.registry import open_store
+    from celery_ckpt.stores.registry import open_store, register_store
     from celery_ckpt.stores.sqlite import SqliteCheckpointStore
     from celery_ckpt.strategies import (
         AfterLlmResponse,
@@ -72,6 +72,7 @@ __all__ = [
     "RedisCheckpointStore",
     "SqliteCheckpointStore",
     "open_store",
+    "register_store",
 ]
 
 #: Where each name lives.
@@ -89,7 +90,7 @@ _MODULES = {
     "store": ("CheckpointStore",),
     "stores.file": ("FileCheckpointStore",),
     "stores.memory": ("MemoryCheckpointStore",),
-    "stores.registry": ("open_store",),
+    "stores.registry": ("open_store", "register_store"),
     "stores.redis": ("RedisCheckpointStore",),
     "stores.sqlite": ("SqliteCheckpointStore",),
     "strategies": (

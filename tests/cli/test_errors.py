@@ -151,7 +151,7 @@ def test_an_unavailable_store_exits_with_69(arguments: list[str], tmp_path: Path
 def test_the_store_can_be_named_on_the_command_line(commands: Commands, tmp_path: Path) -> None:
     open_store(url := f"sqlite:///{tmp_path}/other.db").close()
     assert "no agents" in commands_for(None)("--store", url, "list").stdout
-    assert "no kind of store" in commands_for(None).fails("--store", "x://", "list", code=78)
+    assert "Unknown store scheme 'x'" in commands_for(None).fails("--store", "x://", "list", code=78)
 
 
 def test_an_invalid_name_is_wrong_usage(commands: Commands) -> None:

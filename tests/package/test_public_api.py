@@ -31,7 +31,7 @@ PROMISED = {
         "Never",
     ),
     *("CheckpointStore", "MemoryCheckpointStore", "FileCheckpointStore", "SqliteCheckpointStore"),
-    *("RedisCheckpointStore", "open_store"),
+    *("RedisCheckpointStore", "open_store", "register_store"),
     *("agent_task", "AgentTask", "AgentRun", "current_run", "Agents", "signals"),
 }
 
