@@ -21,6 +21,7 @@
         ├── CheckpointDamaged   one checkpoint cannot be read; the others can
         ├── EncryptionKeyMissing  sealed with a key that is not in the settings
         ├── NotEncrypted        plain text where everything is to be encrypted
+        ├── FeatureMissing      the store does not have an optional feature
         ├── SchemaTooNew        written by a newer version of this library
         ├── CheckpointTooLarge  over the limit; nothing was written
         ├── AlreadyExists       the same id, different content
@@ -228,6 +229,17 @@ class NotEncrypted(StoreError):
         "{what} of agent {agent_id!r} is not encrypted, although ckpt_encryption_keys is set. Was it "
         "written before? Then: celery ckpt rekey --from-plaintext. Else somebody has put it there."
     )
+
+
+class FeatureMissing(StoreError):
+    """The store does not have an optional feature. Nothing was changed."""
+
+    template = (
+        "{store} does not have the feature {feature!r}, which this operation needs. Use a store that "
+        "has it."
+    )
+    store: str
+    feature: str
 
 
 class SchemaTooNew(StoreError):

@@ -18,6 +18,12 @@ and for a sweep.
 Every method that takes an ``agent_id`` raises ``InvalidName`` (a ``ValueError``) for a name that is
 empty or longer than 512 characters. Every method may raise ``StoreUnavailable``.
 
+A store implements the abstract methods. The other methods have an implementation on top of them, which
+a store may replace by a faster one. A store has the optional features that it declares in ``features``;
+a method of a feature that it does not have raises ``FeatureMissing``:
+
+    "rewrite"   ``rewrite``, which ``celery ckpt rekey`` needs
+
 Agents are on two schedules, apart from their data: ``Schedule.WATCHDOG`` and ``Schedule.SWEEP``. A
 caller that claims an agent moves its due time forward in the same atomic step, so that each due agent
 is given to one caller.
@@ -32,6 +38,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.errors import FeatureMissing
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentActivity,
@@ -54,8 +61,15 @@ DEFAULT_MAX_CHECKPOINT_BYTES = 64_000_000
 Durability = Literal["default", "fsync", "replica"]
 
 
+#: The optional features of stores.
+FEATURES = frozenset({"rewrite"})
+
+
 class CheckpointStore(ABC):
     """Keeps checkpoints, steps, run records and leases."""
+
+    #: The optional features that the store has, of ``FEATURES``.
+    features: frozenset[str] = frozenset()
 
     #: True for the store inside an ``EncryptedStore``, which sets it: this store returns encrypted
     #: records as they are. Any other store raises ``EncryptionKeyMissing`` instead of returning them.
@@ -79,13 +93,13 @@ class CheckpointStore(ABC):
             CheckpointTooLarge: the checkpoint exceeds the limit.
         """
 
-    @abstractmethod
     def load_latest(self, agent_id: str) -> Checkpoint | None:
         """Return the agent's latest checkpoint, or ``None`` if it has no checkpoint.
 
         Raises:
             CheckpointDamaged: the latest checkpoint cannot be read.
         """
+        return next(iter(self.list(agent_id, limit=1)), None)
 
     @abstractmethod
     def load(self, checkpoint_id: str) -> Checkpoint | None:
@@ -158,9 +172,9 @@ class CheckpointStore(ABC):
             RunNotFound: the run was never added.
         """
 
-    @abstractmethod
     def holder(self, agent_id: str) -> Lease | None:
         """Return the agent's unexpired lease, if there is one."""
+        return self.activity(agent_id).holder
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -213,9 +227,10 @@ class CheckpointStore(ABC):
             LeaseLost, LeaseHeld: see 5.
         """
 
-    @abstractmethod
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """Return a run's record, or ``None`` if the run was never added."""
+        checked_name(run_id, "A run_id")
+        return next((run for run in self.runs(agent_id) if run.run_id == run_id), None)
 
     @abstractmethod
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
@@ -345,7 +360,6 @@ class CheckpointStore(ABC):
 
     # -- maintenance ---------------------------------------------------------------------------------
 
-    @abstractmethod
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
         """Replace everything an agent has by what ``change`` returns, in one atomic step.
 
@@ -360,7 +374,9 @@ class CheckpointStore(ABC):
         Raises:
             CheckpointDamaged: one of the checkpoints cannot be read.
             LeaseLost, LeaseHeld: as for any write, if there is something to write.
+            FeatureMissing: the store does not have the feature "rewrite".
         """
+        raise FeatureMissing(store=type(self).__name__, feature="rewrite")
 
     def findings(self, repair: bool = False) -> Iterator[Finding]:
         """Yield leftovers and damage; with ``repair``, repair what can be repaired.

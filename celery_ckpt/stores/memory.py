@@ -185,6 +185,8 @@ class MemoryAgent:
 class MemoryCheckpointStore(TransactionalStore):
     """Keeps everything in memory, for tests and experiments."""
 
+    features = frozenset({"rewrite"})
+
     def __init__(
         self,
         *,

@@ -28,6 +28,7 @@ class WrapperStore(CheckpointStore):
     def __init__(self, inner: CheckpointStore) -> None:
         #: The store that keeps everything.
         self.inner = inner
+        self.features = inner.features
 
     @property
     def max_checkpoint_bytes(self) -> int:

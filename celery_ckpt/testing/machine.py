@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.conversation import Conversation
@@ -107,6 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
             old = self.saved[pick % len(self.saved)]
             self._save(old.with_metadata("changed", "yes") if change else old)
 
+    @precondition(lambda self: "rewrite" in self.store.features)
     @rule(agent_id=AGENTS, hold=st.integers(-1, 2), is_any=st.booleans())
     def rewrite_agent(self, agent_id: str, hold: int, is_any: bool) -> None:
         """Change everything that an agent has, or only look at it."""

@@ -44,6 +44,8 @@ class FileCheckpointStore(TransactionalStore, LogStore):
         ConfigurationError: the path exists and is not a directory.
     """
 
+    features = frozenset({"rewrite"})
+
     def __init__(
         self,
         directory: str | Path,

@@ -67,6 +67,8 @@ class RedisCheckpointStore(LogStore):
     With ``durability`` a write returns when it is on the server's disk, or on a replica.
     """
 
+    features = frozenset({"rewrite"})
+
     def __init__(
         self,
         client: AnyClient,

@@ -42,6 +42,8 @@ _PAGE = 500
 class SqliteCheckpointStore(TransactionalStore, LogStore):
     """Keeps everything in an SQLite database."""
 
+    features = frozenset({"rewrite"})
+
     def __init__(
         self,
         database: Database,

@@ -8,6 +8,7 @@ from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import LeaseHeld, LeaseLost
 from celery_ckpt.records import AgentContents, RunStatus
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract.features import needs
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import (
     changed_contents,
@@ -17,6 +18,9 @@ from celery_ckpt.testing.factories import (
     make_run,
     make_step,
 )
+
+#: On each test, not on the class: a subclass has the tests of other parts too.
+if_declared = pytest.mark.usefixtures("rewriting")
 
 
 def _worked(store: CheckpointStore) -> Conversation:
@@ -45,6 +49,12 @@ def _contents(store: CheckpointStore) -> AgentContents:
 class RewriteContract(ContractFixtures):
     """``rewrite`` replaces everything that an agent has, in one step."""
 
+    @pytest.fixture
+    def rewriting(self, store: CheckpointStore) -> None:
+        """Skip the test if the store does not declare the feature "rewrite"."""
+        needs("rewrite", store)
+
+    @if_declared
     def test_rewrite_passes_the_whole_agent(self, store: CheckpointStore) -> None:
         _worked(store)
         contents = _contents(store)
@@ -53,6 +63,7 @@ class RewriteContract(ContractFixtures):
         steps = [*store.steps("agent", "one"), *store.steps("agent", "two")]
         assert contents.steps == steps
 
+    @if_declared
     def test_rewrite_replaces_the_whole_agent(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
@@ -70,6 +81,7 @@ class RewriteContract(ContractFixtures):
             assert each.steps("agent", "one") == changed.steps[:2]
             assert [info.pin for info in each.history("agent")] == pins
 
+    @if_declared
     def test_a_rewritten_agent_can_be_continued(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
@@ -90,6 +102,7 @@ class RewriteContract(ContractFixtures):
         assert store.prune("agent", 1) == 4
         assert other_store.list("agent") == [second]
 
+    @if_declared
     def test_rewrite_may_change_the_keys_of_steps(self, store: CheckpointStore) -> None:
         _worked(store)
 
@@ -103,6 +116,7 @@ class RewriteContract(ContractFixtures):
         assert store.steps("agent", "two") == []
         assert len(store.steps("agent", "one")) == 2
 
+    @if_declared
     def test_rewrite_may_omit_steps_and_exchange_their_keys(self, store: CheckpointStore) -> None:
         _worked(store)
 
@@ -126,6 +140,7 @@ class RewriteContract(ContractFixtures):
         store.record_step(make_step("agent", "one", "a"))
         assert len(store.steps("agent", "one")) == 1
 
+    @if_declared
     def test_rewrite_does_not_reuse_the_number_of_a_removed_checkpoint(
         self, store: CheckpointStore
     ) -> None:
@@ -137,6 +152,7 @@ class RewriteContract(ContractFixtures):
         assert store.history("agent")[0].seq > newest.seq
         assert [info.id for info in store.history("agent")[1:]] == [info.id for info in older]
 
+    @if_declared
     def test_rewrite_does_not_change_the_turns_of_runs(self, store: CheckpointStore) -> None:
         start = store.start_run(make_run("agent", "run", envelope={"e": 1}), "me", LONG_TTL)
         store.add_run(make_run("agent", "next"))
@@ -148,6 +164,7 @@ class RewriteContract(ContractFixtures):
         assert activity.open[0].envelope == {"was": {"e": 1}}
         assert activity.holder is not None
 
+    @if_declared
     def test_rewrite_without_the_lease_is_refused(self, store: CheckpointStore) -> None:
         _worked(store)
         lease = store.acquire("agent", "me", LONG_TTL)
@@ -161,6 +178,7 @@ class RewriteContract(ContractFixtures):
         with pytest.raises(LeaseLost):
             store.rewrite("agent", changed_contents, lease)
 
+    @if_declared
     def test_rewriting_an_unknown_agent_does_nothing(self, store: CheckpointStore) -> None:
         assert _contents(store) == AgentContents([], [], [])
         assert store.rewrite("agent", lambda contents: None)
