@@ -1,11 +1,11 @@
-"""Sealing: AES-256-GCM, under a key of each agent's own, bound to what the sealed value is.
+"""The cipher: AES-256-GCM, under keys of each agent's own, bound to the place of the value.
 
     "<id of the key>.<base64 of nonce and ciphertext>"
 
-Each agent's keys are derived (HKDF) from a key in the settings. The nonce is made of the value itself
-(HMAC over what it is bound to and the value), so that what is sealed twice is the same text: a write
-may be repeated, and a writer finds the messages that are stored already. Two different values have two
-different nonces, so none is ever used for both.
+The keys of an agent are derived (HKDF) from a key in the settings. The nonce is derived from the value
+itself (HMAC over its binding and the value), so that equal values encrypt to equal text: a write may be
+repeated, and a writer recognises the messages that are already stored. Different values have different
+nonces, so no nonce is ever used for two values.
 """
 
 from __future__ import annotations
@@ -23,59 +23,60 @@ from celery_ckpt.stores.encrypted.keys import KEY_BYTES, Key
 
 _NONCE_BYTES = 12
 _DERIVED_FOR = b"celery_ckpt seal 1 "
-_REMEMBERED = 1024
+#: For how many agents the derived keys are cached.
+_CACHED = 1024
 
 
 class Altered(Exception):
-    """A sealed value that was not sealed as what it is said to be, or not with that key."""
+    """An encrypted value is not what was encrypted at this place with this key."""
 
 
 class UnknownKey(Exception):
-    """A value that was sealed with a key that is not there; it is called ``key_id``."""
+    """A value is encrypted with the key ``key_id``, which is not available."""
 
     def __init__(self, key_id: str) -> None:
         super().__init__(key_id)
         self.key_id = key_id
 
 
-class Seals:
-    """Some keys, as they seal and open; the first one seals."""
+class Cipher:
+    """Encrypts values of agents with the first of some keys, and decrypts with any of them."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         if not keys:
             raise ConfigurationError(reason="There is no encryption key.")
-        _cryptography()  # better missed now than at the first save
+        _cryptography()  # fail when the store is opened, not at the first save
         self._keys = {key.id: key for key in keys}
-        #: The id of the key that seals.
+        #: The id of the key that encrypts.
         self.key_id = keys[0].id
-        self._derived = lru_cache(maxsize=_REMEMBERED)(self._derive)
+        self._derived = lru_cache(maxsize=_CACHED)(self._derive)
 
     def _derive(self, key_id: str, agent_id: str) -> DerivedKeys:
         if key_id not in self._keys:
-            raise UnknownKey(key_id[:32])  # it may be anything that somebody has put there
+            raise UnknownKey(key_id[:32])  # the stored id may be forged, and of any length
         return DerivedKeys(self._keys[key_id], agent_id)
 
-    def seal(self, agent_id: str, value: bytes, bound: bytes) -> str:
-        """Seal a value of an agent's as what it is."""
-        return f"{self.key_id}.{self._derived(self.key_id, agent_id).seal(value, bound)}"
+    def encrypt(self, agent_id: str, value: bytes, binding: bytes) -> str:
+        """Encrypt a value of an agent for the place that the binding names."""
+        return f"{self.key_id}.{self._derived(self.key_id, agent_id).encrypt(value, binding)}"
 
-    def open(self, agent_id: str, sealed: str, bound: bytes) -> bytes:
-        """The value again.
+    def decrypt(self, agent_id: str, text: str, binding: bytes) -> bytes:
+        """Return the value that was encrypted.
 
         Raises:
-            Altered: it is not what was sealed there.
-            UnknownKey: it was sealed with another key.
+            Altered: the text is not what was encrypted there.
+            UnknownKey: the value is encrypted with another key.
         """
-        key_id, _, text = sealed.partition(".")
-        return self._derived(key_id, agent_id).open(text, bound)
+        key_id, _, ciphertext = text.partition(".")
+        return self._derived(key_id, agent_id).decrypt(ciphertext, binding)
 
-    def blinded(self, agent_id: str, name: str) -> str:
-        """A name that stands for a name, the same for the same, and says nothing about it."""
-        return self._derived(self.key_id, agent_id).blinded(name)
+    def pseudonym(self, agent_id: str, name: str) -> str:
+        """Return a text that replaces a name: the same for the same name, and without its content."""
+        return self._derived(self.key_id, agent_id).pseudonym(name)
 
 
 class DerivedKeys:
-    """What one key does for one agent."""
+    """The keys that are derived from one key for one agent."""
 
     def __init__(self, key: Key, agent_id: str) -> None:
         aesgcm, hkdf, sha256, self._invalid = _cryptography()
@@ -86,29 +87,29 @@ class DerivedKeys:
         self._nonces = derived[KEY_BYTES : 2 * KEY_BYTES]
         self._names = derived[2 * KEY_BYTES :]
 
-    def seal(self, value: bytes, bound: bytes) -> str:
-        """The text that stands for a value."""
-        # The length keeps what it is bound to apart from the value.
-        nonce = hmac.digest(self._nonces, b"%d %b%b" % (len(bound), bound, value), "sha256")
+    def encrypt(self, value: bytes, binding: bytes) -> str:
+        """Return nonce and ciphertext in base64."""
+        # The length separates the binding from the value.
+        nonce = hmac.digest(self._nonces, b"%d %b%b" % (len(binding), binding, value), "sha256")
         nonce = nonce[:_NONCE_BYTES]
-        return b2a_base64(nonce + self._cipher.encrypt(nonce, value, bound), newline=False).decode()
+        return b2a_base64(nonce + self._cipher.encrypt(nonce, value, binding), newline=False).decode()
 
-    def open(self, text: str, bound: bytes) -> bytes:
-        """The value that a text stands for. Raises ``Altered``."""
+    def decrypt(self, ciphertext: str, binding: bytes) -> bytes:
+        """Return the value. Raises ``Altered``."""
         try:
-            raw = a2b_base64(text.encode("ascii"), strict_mode=True)
-            value: bytes = self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], bound)
+            raw = a2b_base64(ciphertext.encode("ascii"), strict_mode=True)
+            value: bytes = self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], binding)
         except (self._invalid, NotBase64, ValueError):
-            raise Altered("it was altered, moved or exchanged since it was sealed") from None
+            raise Altered("it was altered, moved or exchanged after it was encrypted") from None
         return value
 
-    def blinded(self, name: str) -> str:
-        """See ``Seals``."""
+    def pseudonym(self, name: str) -> str:
+        """Return the text that replaces a name."""
         return hmac.digest(self._names, name.encode(), "sha256").hex()[:32]
 
 
 def _cryptography() -> tuple[Any, Any, Any, type[Exception]]:
-    """What is used of the package ``cryptography``, which only who encrypts needs to have."""
+    """Import what is used of ``cryptography``, which only the extra ``encryption`` installs."""
     try:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -121,11 +122,6 @@ def _cryptography() -> tuple[Any, Any, Any, type[Exception]]:
     return AESGCM, HKDF, SHA256, InvalidTag
 
 
-def bound(kind: str, *facts: Any) -> bytes:
-    """What a value is sealed as: its kind, and everything that says which one it is."""
+def binding(kind: str, *facts: Any) -> bytes:
+    """Return the place that a value is bound to: its kind, and the facts that identify it."""
     return encode([kind, *facts])
-
-
-def key_of(text: str | None) -> str | None:
-    """The id of the key that a sealed text was sealed with."""
-    return None if text is None else text.partition(".")[0]

@@ -1,6 +1,6 @@
-"""Keys, as people write them down: ``<base64 of 32 bytes>``, or ``<id>:<base64 of 32 bytes>``.
+"""Encryption keys as settings contain them: ``<base64 of 32 bytes>`` or ``<id>:<base64 of 32 bytes>``.
 
-No message here ever shows a key, nor a part of one.
+No error shows a key, or a part of one.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _HOW = "Make one with: openssl rand -base64 32"
 
 @dataclass(frozen=True)
 class Key:
-    """A key, and the name of it that stands in what it seals."""
+    """A key, and the id that is stored with everything it encrypts."""
 
     id: str
     secret: bytes = field(repr=False)
 
 
 def parse_keys(given: str | Iterable[str]) -> Sequence[Key]:
-    """The keys in a list of them, or in one text with commas; the first one seals.
+    """Return the keys of a list or of a comma-separated text. The first one encrypts.
 
     Raises:
-        ConfigurationError: one of them is no key, or two have one name. It shows none of them.
+        ConfigurationError: one of them is not a key, or two have the same id.
     """
     texts = given.split(",") if isinstance(given, str) else list(given)
     keys = [_key(number, text) for number, text in enumerate(texts, 1)]

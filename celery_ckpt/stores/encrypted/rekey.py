@@ -1,20 +1,21 @@
-"""Another key for everything that an agent has: opened with whichever it was sealed, and sealed anew.
+"""Rekeying: everything that an agent has is decrypted with any key and encrypted with the first one.
 
-Whoever works for an agent keeps its messages as they were sealed, and would write them so again. So the
-lease is taken first: an agent at work is left for another time.
+A process that works for an agent caches its messages as they were encrypted, and would write them so
+again. Therefore rekeying takes the agent's lease first, and skips an agent that is in use.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
 from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.errors import StoreError
-from celery_ckpt.records import AgentContents, RunRecord, Step
+from celery_ckpt.records import AgentContents
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints
-from celery_ckpt.stores.encrypted.cipher import Seals, key_of
+from celery_ckpt.stores.encrypted.cipher import Cipher
 from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
 from celery_ckpt.stores.encryption_tag import (
     encrypted_text,
@@ -26,12 +27,12 @@ from celery_ckpt.stores.encryption_tag import (
 
 _OWNER = "rekey"
 _LEASE_SECONDS = 60.0
-#: How often to try again if a run was added, say, between reading and writing.
+#: How often to try if another write, such as a new run, comes between reading and writing.
 _TRIES = 5
 
 
 class Rekeyed(NamedTuple):
-    """How much of an agent was not sealed with the first key."""
+    """How much of an agent was not encrypted with the first key."""
 
     checkpoints: int = 0
     steps: int = 0
@@ -39,84 +40,87 @@ class Rekeyed(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Was there anything?"""
+        """True if there was anything to encrypt."""
         return any(self)
 
 
 class Rekeying:
-    """Seals everything with the first key."""
+    """Encrypts and decrypts everything that an agent has."""
 
-    def __init__(self, seals: Seals) -> None:
-        self._seals, self._records = seals, EncryptedRecords(seals)
+    def __init__(self, cipher: Cipher) -> None:
+        self._cipher, self._records = cipher, EncryptedRecords(cipher)
 
     def rekey(
         self, store: CheckpointStore, agent_id: str, from_plaintext: bool, dry_run: bool
     ) -> Rekeyed:
-        """See ``SealedStore.rekey``; ``store`` is the one below it."""
+        """Encrypt an agent with the first key; see ``EncryptedStore.rekey``. ``store`` is wrapped."""
         found = Rekeyed()
 
-        def change(sealed: AgentContents) -> AgentContents | None:
+        def change(stored: AgentContents) -> AgentContents | None:
             nonlocal found
-            found = self._foreign(sealed)
-            plain = self.opened(sealed, from_plaintext)  # in a dry run too: it says what is wrong
-            return self.sealed(plain) if found.is_any and not dry_run else None
+            found = self._not_of_first_key(stored)
+            plain = self.decrypt(stored, from_plaintext)  # in a dry run too, to report errors
+            return self.encrypt(plain) if found.is_any and not dry_run else None
 
         lease = None if dry_run else store.acquire(agent_id, _OWNER, _LEASE_SECONDS)
         try:
             is_done = any(store.rewrite(agent_id, change, lease) for _ in range(_TRIES))
         finally:
-            with suppress(StoreError):  # it ends by itself
+            with suppress(StoreError):  # otherwise the lease expires
                 if lease is not None:
                     store.release(lease)
         if not is_done:
-            raise StoreError(reason=f"Agent {agent_id!r} was changed again and again. Try later.")
+            reason = f"Agent {agent_id!r} was changed during each of {_TRIES} tries. Try again later."
+            raise StoreError(reason=reason)
         return found
 
-    def _foreign(self, contents: AgentContents) -> Rekeyed:
+    def _not_of_first_key(self, stored: AgentContents) -> Rekeyed:
+        beginning = f"{self._cipher.key_id}."
+
+        def is_foreign(texts: Iterable[str | None]) -> bool:
+            return any(text is None or not text.startswith(beginning) for text in texts)
+
         return Rekeyed(
-            sum(not self._is_own(_texts_of(one)) for one in contents.checkpoints),
-            sum(not self._is_own([text_of_step(step)]) for step in contents.steps),
-            sum(not self._is_own(texts_of_run(run).values()) for run in contents.runs),
+            sum(is_foreign(_texts_of_checkpoint(each)) for each in stored.checkpoints),
+            sum(is_foreign([text_of_step(step)]) for step in stored.steps),
+            sum(is_foreign(texts_of_run(run).values()) for run in stored.runs),
         )
 
-    def _is_own(self, texts: object) -> bool:
-        return all(key_of(text) == self._seals.key_id for text in texts)  # type: ignore[attr-defined]
-
-    def opened(self, sealed: AgentContents, from_plaintext: bool = False) -> AgentContents:
-        """The contents that sealed ones stand for; what is plain is taken as it is, if it may be."""
-        checkpoints = EncryptedCheckpoints(self._seals)
-        spines = {one.agent_id: checkpoints.opening(one.agent_id) for one in sealed.checkpoints}
-
-        def opened(one: Checkpoint) -> Checkpoint:
-            is_plain = from_plaintext and text_of_checkpoint(one) is None
-            return one if is_plain else checkpoints.opened(one, spines[one.agent_id])
-
+    def decrypt(self, stored: AgentContents, from_plaintext: bool = False) -> AgentContents:
+        """Decrypt everything. With ``from_plaintext``, plain records are kept as they are."""
+        checkpoints, records = EncryptedCheckpoints(self._cipher), self._records
+        shared = {
+            each.agent_id: checkpoints.conversations(each.agent_id) for each in stored.checkpoints
+        }
         return AgentContents(
-            [opened(one) for one in sealed.checkpoints],
-            distinct(self._step(step, from_plaintext) for step in sealed.steps),
-            [self._run(run, from_plaintext) for run in sealed.runs],
+            [
+                each
+                if from_plaintext and text_of_checkpoint(each) is None
+                else checkpoints.decrypt(each, shared[each.agent_id])
+                for each in stored.checkpoints
+            ],
+            distinct(
+                step if from_plaintext and text_of_step(step) is None else records.decrypt_step(step)
+                for step in stored.steps
+            ),
+            [
+                run if from_plaintext and text_of_run(run) is None else records.decrypt_run(run)
+                for run in stored.runs
+            ],
         )
 
-    def _step(self, step: Step, from_plaintext: bool) -> Step:
-        is_plain = from_plaintext and text_of_step(step) is None
-        return step if is_plain else self._records.opened_step(step)
-
-    def _run(self, run: RunRecord, from_plaintext: bool) -> RunRecord:
-        is_plain = from_plaintext and text_of_run(run) is None
-        return run if is_plain else self._records.opened_run(run)
-
-    def sealed(self, plain: AgentContents) -> AgentContents:
-        """What stands for some contents."""
-        # Not those that have opened them: they remember how each message was sealed.
-        checkpoints = EncryptedCheckpoints(self._seals)
+    def encrypt(self, plain: AgentContents) -> AgentContents:
+        """Encrypt everything with the first key."""
+        # Not the object that has decrypted them: it caches how each message was encrypted.
+        checkpoints = EncryptedCheckpoints(self._cipher)
         return AgentContents(
-            [checkpoints.sealed(one) for one in plain.checkpoints],
-            [self._records.step(step) for step in plain.steps],
-            [self._records.run(run) for run in plain.runs],
+            [checkpoints.encrypt(each) for each in plain.checkpoints],
+            [self._records.encrypt_step(step) for step in plain.steps],
+            [self._records.encrypt_run(run) for run in plain.runs],
         )
 
 
-def _texts_of(checkpoint: Checkpoint) -> set[str | None]:
+def _texts_of_checkpoint(checkpoint: Checkpoint) -> set[str | None]:
     own = checkpoint.__dict__
     entry: Entry | None = own["entry"]
     messages = [*own["conversation"], *(entry.conversation if entry else ())]

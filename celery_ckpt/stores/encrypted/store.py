@@ -1,7 +1,7 @@
-"""EncryptedStore: a store around any other, which gets nothing to see of what agents say and know.
+"""EncryptedStore: a store around another one, which never sees the content of agents.
 
-What stays readable is what stores, sweeps and watchdogs go by: names of agents, runs and tasks, ids,
-iterations, events, counts, times, status, pins and their labels: see ``docs/howto/encrypt.md``.
+What stores, sweeps and the watchdog need stays readable: names of agents, runs and tasks, ids,
+iterations, events, counts, times, status, pins and their labels. See ``docs/howto/encrypt.md``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from celery_ckpt.records import (
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import encoding
 from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints
-from celery_ckpt.stores.encrypted.cipher import Seals
+from celery_ckpt.stores.encrypted.cipher import Cipher
 from celery_ckpt.stores.encrypted.keys import parse_keys
 from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
 from celery_ckpt.stores.encrypted.rekey import Rekeyed, Rekeying
@@ -48,12 +48,9 @@ class EncryptedStore(WrapperStore):
     def __init__(self, inner: CheckpointStore, keys: str | Iterable[str]) -> None:
         super().__init__(inner)
         inner.reads_encrypted = True
-        self._seals = Seals(parse_keys(keys))
-        self._checkpoints, self._records = (
-            EncryptedCheckpoints(self._seals),
-            EncryptedRecords(self._seals),
-        )
-        self._rekeying = Rekeying(self._seals)
+        cipher = Cipher(parse_keys(keys))
+        self._checkpoints, self._records = EncryptedCheckpoints(cipher), EncryptedRecords(cipher)
+        self._rekeying = Rekeying(cipher)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -61,11 +58,11 @@ class EncryptedStore(WrapperStore):
         self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
     ) -> None:
         """See ``CheckpointStore``."""
-        sealed = self._checkpoints.sealed(checkpoint)
+        encrypted = self._checkpoints.encrypt(checkpoint)
         try:
-            self.inner.save(sealed, lease, run=run and self._records.run(run))
+            self.inner.save(encrypted, lease, run=run and self._records.encrypt_run(run))
         except AlreadyExists:
-            # Equal values can be written, and after a rotation sealed, differently.
+            # Equal values can be written differently, and after a rotation encrypted differently.
             stored = self.load(checkpoint.id)
             if stored is None or not is_same(stored, checkpoint):
                 raise
@@ -74,35 +71,35 @@ class EncryptedStore(WrapperStore):
 
     def load_latest(self, agent_id: str) -> Checkpoint | None:
         """See ``CheckpointStore``."""
-        return self._opened(self.inner.load_latest(agent_id))
+        found = self.inner.load_latest(agent_id)
+        return found and self._checkpoints.decrypt(found)
 
     def load(self, checkpoint_id: str) -> Checkpoint | None:
         """See ``CheckpointStore``."""
-        return self._opened(self.inner.load(checkpoint_id))
-
-    def _opened(self, sealed: Checkpoint | None) -> Checkpoint | None:
-        return sealed and self._checkpoints.opened(sealed)
+        found = self.inner.load(checkpoint_id)
+        return found and self._checkpoints.decrypt(found)
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
         """See ``CheckpointStore``."""
         damage: CheckpointDamaged | None = None
         try:
-            sealed = self.inner.list(agent_id, limit=limit)
+            found = self.inner.list(agent_id, limit=limit)
         except CheckpointDamaged as error:
-            sealed, damage = builtins.list(error.readable), error
-        spines = self._checkpoints.opening(agent_id)
-        return all_readable(sealed, lambda one: self._checkpoints.opened(one, spines), damage)
+            found, damage = builtins.list(error.readable), error
+        shared = self._checkpoints.conversations(agent_id)
+        return all_readable(found, lambda each: self._checkpoints.decrypt(each, shared), damage)
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
         """See ``CheckpointStore``."""
-        return [self._checkpoints.info(agent_id, info) for info in self.inner.history(agent_id)]
+        found = self.inner.history(agent_id)
+        return [self._checkpoints.decrypt_info(agent_id, info) for info in found]
 
     # -- steps ---------------------------------------------------------------------------------------
 
     def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         """See ``CheckpointStore``."""
         try:
-            self.inner.record_step(self._records.step(step), lease, paid=paid)
+            self.inner.record_step(self._records.encrypt_step(step), lease, paid=paid)
         except AlreadyExists:
             stored = self.steps(step.agent_id, step.run_id)
             if not any(encoding.is_same(one, step) for one in stored):
@@ -113,7 +110,7 @@ class EncryptedStore(WrapperStore):
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """See ``CheckpointStore``."""
-        return distinct(map(self._records.opened_step, self.inner.steps(agent_id, run_id)))
+        return distinct(map(self._records.decrypt_step, self.inner.steps(agent_id, run_id)))
 
     # -- runs ----------------------------------------------------------------------------------------
 
@@ -121,76 +118,82 @@ class EncryptedStore(WrapperStore):
         self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
         """See ``CheckpointStore``."""
-        return self.inner.release(lease, run=run and self._records.run(run), due_in=due_in)
+        return self.inner.release(lease, run=run and self._records.encrypt_run(run), due_in=due_in)
 
     def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         """See ``CheckpointStore``."""
-        if self.inner.add_run(self._records.run(run), due_in=due_in):
+        if self.inner.add_run(self._records.encrypt_run(run), due_in=due_in):
             return True
         stored = self.run(run.agent_id, run.run_id)
         return stored is not None and encoding.is_same(stored, run)
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
         """See ``CheckpointStore``."""
-        self.inner.update_run(self._records.run(run), lease)
+        self.inner.update_run(self._records.encrypt_run(run), lease)
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         """See ``CheckpointStore``."""
-        sealed = self.inner.run(agent_id, run_id)
-        return sealed and self._records.opened_run(sealed)
+        found = self.inner.run(agent_id, run_id)
+        return found and self._records.decrypt_run(found)
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """See ``CheckpointStore``."""
-        return [self._records.opened_run(run) for run in self.inner.runs(agent_id)]
+        return [self._records.decrypt_run(run) for run in self.inner.runs(agent_id)]
 
     def start_run(
         self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
     ) -> StartResult:
         """See ``CheckpointStore``."""
-        start = self.inner.start_run(self._records.run(run), owner, ttl, over=over)
+        start = self.inner.start_run(self._records.encrypt_run(run), owner, ttl, over=over)
         try:
-            return start.model_copy(update={"run": self._records.opened_run(start.run)})
+            return start.model_copy(update={"run": self._records.decrypt_run(start.run)})
         except StoreError:
             undo_start(self.inner, start)
             raise
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """See ``CheckpointStore``."""
-        following = self.inner.settle_run(self._records.run(run), lease)
-        return following and self._records.opened_run(following)
+        following = self.inner.settle_run(self._records.encrypt_run(run), lease)
+        return following and self._records.decrypt_run(following)
 
     def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore``."""
         found = self.inner.activity(agent_id)
-        return found.model_copy(update={"open": [self._records.opened_run(run) for run in found.open]})
+        return found.model_copy(update={"open": [self._records.decrypt_run(run) for run in found.open]})
 
     # -- upkeep --------------------------------------------------------------------------------------
 
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
-        """See ``Upkeep``."""
+        """See ``CheckpointStore``."""
 
-        def sealed_change(sealed: AgentContents) -> AgentContents | None:
-            after = change(self._rekeying.opened(sealed))
-            return after and self._rekeying.sealed(after)
+        def change_encrypted(stored: AgentContents) -> AgentContents | None:
+            after = change(self._rekeying.decrypt(stored))
+            return after and self._rekeying.encrypt(after)
 
-        return self.inner.rewrite(agent_id, sealed_change, lease)
+        return self.inner.rewrite(agent_id, change_encrypted, lease)
 
     def rekey(self, agent_id: str, *, from_plaintext: bool = False, dry_run: bool = False) -> Rekeyed:
-        """Seal everything that an agent has with the first key; returns how much of it was not.
+        """Encrypt everything that an agent has with the first key.
+
+        With ``dry_run``, nothing is written and no lease is taken.
+
+        Returns:
+            How much of the agent was not encrypted with that key.
 
         Raises:
-            AgentNotFound: there is none of that name.
-            LeaseHeld: somebody works for the agent. With ``dry_run``, which writes nothing, he may.
+            AgentNotFound: the agent does not exist.
+            LeaseHeld: the agent is in use.
             NotEncrypted: something is plain text, unless ``from_plaintext``.
+            FeatureMissing: the wrapped store does not have the feature "rewrite".
         """
         if not self.snapshots([agent_id])[0].seen:
-            # To take its lease would make it.
+            # Taking its lease would create it.
             raise AgentNotFound(f"There is no agent {agent_id!r} in this store.", agent_id=agent_id)
         return self._rekeying.rekey(self.inner, agent_id, from_plaintext, dry_run)
 
 
 def _too_large(checkpoint: Checkpoint, error: CheckpointTooLarge) -> CheckpointTooLarge:
-    """The same, naming the largest part as who wrote it knows it; sealed it is a third longer."""
+    """Return the error with the plain part that is the largest; encrypted, it is a third longer."""
     try:
         Parts(checkpoint).refuse_too_large(checkpoint, 0)
     except CheckpointTooLarge as plain:

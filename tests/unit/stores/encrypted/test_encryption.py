@@ -100,7 +100,7 @@ def test_a_history_notices_that_somebody_has_changed_a_pin(pin: dict[str, str]) 
     store.save(full())
     whole = below(inner)
     forged(inner, whole.model_copy(update={"metadata": {TAG: whole.metadata[TAG], **pin}}))
-    with pytest.raises(CheckpointDamaged, match="its pin is not the one that was sealed"):
+    with pytest.raises(CheckpointDamaged, match="its pin is not the one that was encrypted"):
         store.history("agent")
 
 
@@ -114,25 +114,28 @@ def test_a_save_writes_the_new_messages_only(inner: CheckpointStore) -> None:
         written.append(len(checkpoint.conversation))
 
     inner.save = counting  # type: ignore[method-assign]
-    sealings: list[bytes] = []
-    seal = store._seals.seal
-    store._seals.seal = lambda agent, value, bound: (  # type: ignore[method-assign]
-        sealings.append(bound),
-        seal(agent, value, bound),
-    )[1]
+    encryptions: list[bytes] = []
+    cipher = store._checkpoints._cipher
+    encrypt = cipher.encrypt
+
+    def counted(agent_id: str, value: bytes, binding: bytes) -> str:
+        encryptions.append(binding)
+        return encrypt(agent_id, value, binding)
+
+    cipher.encrypt = counted  # type: ignore[method-assign]
     store.save(make_checkpoint("agent", growing))
-    del sealings[:]
+    del encryptions[:]
     growing.append(make_message("one more"))
     store.save(make_checkpoint("agent", growing))
-    assert len(sealings) == 2, "the new message and the state"
+    assert len(encryptions) == 2, "the new message and the state"
 
     loaded = store.load_latest("agent")
     assert loaded is not None
     going_on = loaded.conversation
     going_on.append(make_message("and one"))
-    del sealings[:]
+    del encryptions[:]
     store.save(make_checkpoint("agent", going_on))
-    assert len(sealings) == 2, "also after a load"
+    assert len(encryptions) == 2, "also after a load"
     assert written == [50, 51, 52]
 
 
