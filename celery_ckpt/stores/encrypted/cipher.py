@@ -22,7 +22,7 @@ from celery_ckpt.json_values import encode
 from celery_ckpt.stores.encrypted.keys import KEY_BYTES, Key
 
 _NONCE_BYTES = 12
-_DERIVED_FOR = b"celery_ckpt seal 1 "
+_DERIVED_FOR = b"celery_ckpt encryption 1 "
 #: For how many agents the derived keys are cached.
 _CACHED = 1024
 
