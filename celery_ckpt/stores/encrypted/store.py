@@ -3,6 +3,7 @@
 What stores, sweeps and the watchdog need stays readable: names of agents, runs and tasks, ids,
 iterations, events, counts, times, status, pins and their labels. See ``docs/howto/encrypt.md``.
 """
+# ruff: noqa: D102  (CheckpointStore documents these methods)
 
 from __future__ import annotations
 
@@ -57,7 +58,6 @@ class EncryptedStore(WrapperStore):
     def save(
         self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
     ) -> None:
-        """See ``CheckpointStore``."""
         encrypted = self._checkpoints.encrypt(checkpoint)
         try:
             self.inner.save(encrypted, lease, run=run and self._records.encrypt_run(run))
@@ -70,17 +70,14 @@ class EncryptedStore(WrapperStore):
             raise _too_large(checkpoint, error) from None
 
     def load_latest(self, agent_id: str) -> Checkpoint | None:
-        """See ``CheckpointStore``."""
         found = self.inner.load_latest(agent_id)
         return found and self._checkpoints.decrypt(found)
 
     def load(self, checkpoint_id: str) -> Checkpoint | None:
-        """See ``CheckpointStore``."""
         found = self.inner.load(checkpoint_id)
         return found and self._checkpoints.decrypt(found)
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
-        """See ``CheckpointStore``."""
         damage: CheckpointDamaged | None = None
         try:
             found = self.inner.list(agent_id, limit=limit)
@@ -90,14 +87,12 @@ class EncryptedStore(WrapperStore):
         return all_readable(found, lambda each: self._checkpoints.decrypt(each, shared), damage)
 
     def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        """See ``CheckpointStore``."""
         found = self.inner.history(agent_id)
         return [self._checkpoints.decrypt_info(agent_id, info) for info in found]
 
     # -- steps ---------------------------------------------------------------------------------------
 
     def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
-        """See ``CheckpointStore``."""
         try:
             self.inner.record_step(self._records.encrypt_step(step), lease, paid=paid)
         except AlreadyExists:
@@ -109,7 +104,6 @@ class EncryptedStore(WrapperStore):
             raise CheckpointTooLarge(**{**error.__dict__, "what": f"Step {step.key!r}"}) from None
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
-        """See ``CheckpointStore``."""
         return distinct(map(self._records.decrypt_step, self.inner.steps(agent_id, run_id)))
 
     # -- runs ----------------------------------------------------------------------------------------
@@ -117,33 +111,27 @@ class EncryptedStore(WrapperStore):
     def release(
         self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
     ) -> bool:
-        """See ``CheckpointStore``."""
         return self.inner.release(lease, run=run and self._records.encrypt_run(run), due_in=due_in)
 
     def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
-        """See ``CheckpointStore``."""
         if self.inner.add_run(self._records.encrypt_run(run), due_in=due_in):
             return True
         stored = self.run(run.agent_id, run.run_id)
         return stored is not None and encoding.is_same(stored, run)
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
-        """See ``CheckpointStore``."""
         self.inner.update_run(self._records.encrypt_run(run), lease)
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
-        """See ``CheckpointStore``."""
         found = self.inner.run(agent_id, run_id)
         return found and self._records.decrypt_run(found)
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
-        """See ``CheckpointStore``."""
         return [self._records.decrypt_run(run) for run in self.inner.runs(agent_id)]
 
     def start_run(
         self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
     ) -> StartResult:
-        """See ``CheckpointStore``."""
         start = self.inner.start_run(self._records.encrypt_run(run), owner, ttl, over=over)
         try:
             return start.model_copy(update={"run": self._records.decrypt_run(start.run)})
@@ -152,19 +140,16 @@ class EncryptedStore(WrapperStore):
             raise
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
-        """See ``CheckpointStore``."""
         following = self.inner.settle_run(self._records.encrypt_run(run), lease)
         return following and self._records.decrypt_run(following)
 
     def activity(self, agent_id: str) -> AgentActivity:
-        """See ``CheckpointStore``."""
         found = self.inner.activity(agent_id)
         return found.model_copy(update={"open": [self._records.decrypt_run(run) for run in found.open]})
 
     # -- upkeep --------------------------------------------------------------------------------------
 
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
-        """See ``CheckpointStore``."""
 
         def change_encrypted(stored: AgentContents) -> AgentContents | None:
             after = change(self._rekeying.decrypt(stored))
