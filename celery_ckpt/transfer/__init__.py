@@ -1,6 +1,8 @@
-"""Agents out of a store into lines of text, and from there into any store.
+"""Export of agents from a store into lines of text, and import of such lines into any store.
 
-See docs/reference/cli.md for the format. It does not need Celery.
+``format`` makes and checks single lines, ``exporter`` turns agents into lines, ``sections`` turns lines
+into agents, and ``importer`` writes those into a store. Nothing of an agent is imported before all its
+lines were checked. The format is documented in docs/reference/cli.md. This package does not use Celery.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Agents as lines: each message once, each checkpoint as the places of its messages.
+"""Agents as lines: each message once, each checkpoint with the numbers of its messages.
 
-So an export grows with the messages, not with the checkpoints that share them.
+So the size of an export depends on the messages, not on the checkpoints that share them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.log.ranges import Ranges
-from celery_ckpt.transfer.format import FORMAT_VERSION, Sealer
+from celery_ckpt.transfer.format import FORMAT_VERSION, LineWriter
 
-#: Called with an agent's name once its lines are made, and with the damage that was passed over.
-Told = Callable[[str, CheckpointDamaged | None], object]
+#: Called with each agent's name after its lines, and with the damage that was skipped.
+Report = Callable[[str, CheckpointDamaged | None], object]
 
 
 def export_agents(
@@ -29,23 +29,25 @@ def export_agents(
     agent_ids: Iterable[str],
     *,
     skip_damaged: bool = False,
-    told: Told | None = None,
+    report: Report | None = None,
 ) -> Iterator[bytes]:
-    """Yield the lines of an export of these agents. One that has nothing stored is left out.
+    """Yield the lines of an export of these agents, without agents that have nothing stored.
+
+    With ``skip_damaged``, damaged checkpoints are left out.
 
     Raises:
-        CheckpointDamaged: unless ``skip_damaged``, which exports the others.
+        CheckpointDamaged: a checkpoint cannot be read.
     """
-    sealer, count = Sealer(), 0
-    yield sealer.line("export", format=FORMAT_VERSION)
+    writer, count = LineWriter(), 0
+    yield writer.line("export", format=FORMAT_VERSION)
     for agent_id in agent_ids:
         export = _Export(store, agent_id, skip_damaged)
         if export:
             count += 1
-            yield from (sealer.line(kind, **fields) for kind, fields in export.lines())
-        if told is not None:
-            told(agent_id, export.damage)
-    yield sealer.line("finished", agents=count)
+            yield from (writer.line(kind, **fields) for kind, fields in export.lines())
+        if report is not None:
+            report(agent_id, export.damage)
+    yield writer.line("finished", agents=count)
 
 
 class _Export:
@@ -54,7 +56,7 @@ class _Export:
     def __init__(self, store: CheckpointStore, agent_id: str, skip_damaged: bool) -> None:
         self.agent_id = agent_id
         self.damage: CheckpointDamaged | None = None
-        # Checkpoints last: steps that are too old do no harm, ones that are missing cost a call.
+        # Checkpoints last: an outdated step does no harm, a missing one costs a call.
         self.runs = store.runs(agent_id)
         self.steps = [step for run in self.runs for step in store.steps(agent_id, run.run_id)]
         self.checkpoints = self._checkpoints(store, skip_damaged)
@@ -76,7 +78,7 @@ class _Export:
         return bool(self.runs or self.checkpoints)
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The kinds and fields of the agent's lines."""
+        """Yield the kinds and fields of the agent's lines."""
         places = _Places()
         yield "agent", {"agent_id": self.agent_id}
         for checkpoint in self.checkpoints:
@@ -87,15 +89,16 @@ class _Export:
             yield "step", _dump(step)
         for run in self.runs:
             yield "run", _dump(run)
-        yield "end", self._counts(places.count)
-
-    def _counts(self, messages: int) -> dict[str, Any]:
-        counts = {
-            "checkpoints": len(self.checkpoints),
-            "steps": len(self.steps),
-            "runs": len(self.runs),
-        }
-        return {"agent_id": self.agent_id, "messages": messages, **counts}
+        yield (
+            "end",
+            {
+                "agent_id": self.agent_id,
+                "messages": places.count,
+                "checkpoints": len(self.checkpoints),
+                "steps": len(self.steps),
+                "runs": len(self.runs),
+            },
+        )
 
 
 def _dump(record: Step | RunRecord) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def _of_checkpoint(checkpoint: Checkpoint, places: _Places) -> Iterator[tuple[st
 
 
 class _Places:
-    """Which messages were written, and as which numbers."""
+    """The numbers of the messages that were written."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -124,7 +127,7 @@ class _Places:
         self._ranges = Ranges()
 
     def of(self, conversation: Conversation) -> tuple[Ranges, list[Message]]:
-        """The places of a conversation's messages, and those that are new."""
+        """Return the numbers of a conversation's messages, and the messages that are new."""
         spine, total = conversation.extent
         if spine is not self._spine:
             self._spine, self._ranges = spine, Ranges()
@@ -136,7 +139,7 @@ class _Places:
         return self._ranges, new
 
     def of_messages(self, messages: list[Message]) -> tuple[Ranges, list[Message]]:
-        """The same for single messages: equal ones are written once."""
+        """Return the numbers of some messages, and the new ones. Equal messages are written once."""
         numbers, new = [], []
         for message in messages:
             digest = hashlib.sha256(message.to_json()).digest()

@@ -1,4 +1,4 @@
-"""Agents from the lines of an export into a store: each whole, or not at all, or it is said."""
+"""Import of the agents of an export into a store: each completely or not at all, or it is reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.transfer.sections import Section, sections
 
-#: How long others are kept from writing; only somebody who takes over ends it sooner.
+#: How long the lease keeps others from writing, if the import dies.
 _LEASE_SECONDS = 60.0
 _OWNER = "import"
 _TAKEN = (
@@ -26,28 +26,29 @@ _OUTLINE = ("iteration", "created_at", "event", "run_id", "metadata")
 
 @dataclass(frozen=True)
 class Imported:
-    """What became of one agent."""
+    """The outcome of importing one agent."""
 
     agent_id: str
-    #: Checkpoints and runs that were written; both 0: all of it was there.
+    #: The number of checkpoints and runs that were written. Both are 0 if all of them existed.
     checkpoints: int = 0
     runs: int = 0
-    #: How many of its runs have not ended.
+    #: The number of its runs that have not ended.
     open_runs: int = 0
-    #: Why nothing was written, or not all.
+    #: Why nothing, or not everything, was written.
     error: CheckpointError | None = None
-    #: It is there in part: the store failed in the middle. To import it again completes it.
+    #: True if the store failed halfway. Importing the agent again completes it.
     in_part: bool = False
 
 
 def import_agents(store: CheckpointStore, lines: Iterable[bytes]) -> Iterator[Imported]:
-    """Write the agents of an export into a store, telling what became of each.
+    """Write the agents of an export into a store, and yield the outcome of each.
 
-    What is there already is passed over. An agent that has another history there is refused.
+    What the store has already is skipped. An agent that has another history there is refused.
 
     Raises:
         NotAnExport: a line is not what was written; nothing of its agent was imported.
-        StoreUnavailable: the store is away; whether an agent is there in part was told before.
+        StoreUnavailable: the store does not answer; an agent that was imported in part was yielded
+            before.
     """
     for section in sections(lines):
         try:
@@ -69,7 +70,7 @@ def _imported(store: CheckpointStore, section: Section) -> Imported:
     if not is_all_there:
         begins_alike = [info.id for info in present] == [*section.ids][: len(present)]
         if not begins_alike or known_runs != own_runs[: len(known_runs)]:
-            # To add what it lacks would make an old checkpoint the latest one, or an old run the last.
+            # Adding the rest would make an old checkpoint the latest one, or an old run the last.
             raise _taken(section, "already has a different history in this store")
     _refuse_different(store, section, present)
     open_runs = sum(not run.is_settled for run in section.runs)
@@ -81,9 +82,9 @@ def _imported(store: CheckpointStore, section: Section) -> Imported:
 
 
 def _refuse_different(store: CheckpointStore, section: Section, present: list[CheckpointInfo]) -> None:
-    """Raise ``AlreadyExists`` if a checkpoint of the same id is another one.
+    """Raise ``AlreadyExists`` if a stored checkpoint with the same id has another content.
 
-    The outlines of all are compared, and all of the newest, which has nearly all of the messages.
+    Compares the outlines of all checkpoints, and the whole newest one, which has nearly all messages.
     """
     if not present:
         return
@@ -106,7 +107,7 @@ def _outline(one: Checkpoint | CheckpointInfo) -> list[object]:
 
 
 def _write(store: CheckpointStore, section: Section, skip: int) -> tuple[int, CheckpointError | None]:
-    """Write all but the first ``skip`` checkpoints; how many went well, and what did not."""
+    """Write all but the first ``skip`` checkpoints. Return how many were written, and the error."""
     lease, done = store.acquire(section.agent_id, _OWNER, _LEASE_SECONDS), 0
     try:
         for checkpoint in islice(section.checkpoints(), skip, None):
@@ -115,12 +116,12 @@ def _write(store: CheckpointStore, section: Section, skip: int) -> tuple[int, Ch
         store.set_policy(section.agent_id, store.policy(section.agent_id), section.policy)
         for step in section.steps:
             store.record_step(step, lease)
-        # Last: they say that all the rest is there.
+        # Last: an agent with all its runs is complete.
         for run in section.runs:
             store.add_run(run)
     except CheckpointError as error:
         return done, error
     finally:
-        with suppress(CheckpointError):  # it ends by itself
+        with suppress(CheckpointError):  # otherwise the lease expires
             store.release(lease)
     return done, None

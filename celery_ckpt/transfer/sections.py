@@ -1,4 +1,4 @@
-"""The part of an export that is about one agent: read, and checked as a whole before it is used."""
+"""The sections of an export, one per agent. Each is read and checked as a whole before it is used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.reader import SharedSpine
-from celery_ckpt.transfer.format import FORMAT_VERSION, unsealed
+from celery_ckpt.transfer.format import FORMAT_VERSION, Line, checked_lines
 
-Line = tuple[int, str, dict[str, Any]]
 #: The header of a task's message that names the agent.
 AGENT_HEADER = "ckpt_agent_id"
 
@@ -37,9 +36,9 @@ class Section:
     ids: dict[str, None] = field(default_factory=dict)
 
     def checkpoints(self) -> Iterator[Checkpoint]:
-        """The checkpoints, oldest first, each made when it is asked for.
+        """Yield the checkpoints, oldest first. They share their messages, so that making them is cheap.
 
-        They share their messages as they grow; so they can be made twice, once to check all of them.
+        The import makes them twice: first to check all of them.
         """
         spine, messages = SharedSpine(), dict[int, bytes]()
         for number, kind, fields in self.messages_and_checkpoints:
@@ -53,13 +52,13 @@ class Section:
 
 
 def sections(lines: Iterable[bytes]) -> Iterator[Section]:
-    """The agents of an export, one after the other.
+    """Yield the agents of an export in order.
 
     Raises:
-        NotAnExport: something is not what an export wrote; the agents before that line were yielded.
-        SchemaTooNew: a newer version of this library wrote it.
+        NotAnExport: a line is not what an export wrote; the agents before that line were yielded.
+        SchemaTooNew: a newer version of this library wrote the export.
     """
-    source = unsealed(lines)
+    source = checked_lines(lines)
     _check_first(next(source, (1, "", {})))
     number = 1
     for count, (number, kind, fields) in enumerate(source):
@@ -133,7 +132,7 @@ def _take_run(section: Section, line: Line) -> None:
 def _check_message(run: RunRecord) -> None:
     """Raise ``ValueError`` if the message of a run would start another task, or another agent.
 
-    Whoever resumes the run publishes that message as it is.
+    When the run is resumed, that message is published as it is.
     """
     headers = run.envelope.get("headers") or {}
     own = {"task": run.task, "id": run.run_id, AGENT_HEADER: run.agent_id}
@@ -158,7 +157,7 @@ _TAKE: dict[str, Callable[[Section, Line], None]] = {
 
 def _check_end(section: Section, said: dict[str, Any]) -> None:
     for _ in section.checkpoints():
-        pass  # each of them can be made
+        pass  # raises if one of them cannot be made
     kinds = [kind for _, kind, _ in section.messages_and_checkpoints]
     found = {
         "agent_id": section.agent_id,
@@ -179,7 +178,7 @@ def _agent(agent_id: str) -> str:
 
 @contextmanager
 def _named(number: int, agent_id: str) -> Iterator[None]:
-    """Whatever is wrong in here is wrong in that line."""
+    """Turn errors of the block into ``NotAnExport``, which names the line."""
     try:
         yield
     except NotAnExport:

@@ -29,7 +29,7 @@ from celery_ckpt.testing import Fault, FaultyStore
 from celery_ckpt.testing.contract.fixtures import settled
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_message, make_run
 from celery_ckpt.transfer import export_agents, import_agents, sections
-from celery_ckpt.transfer.format import Sealer
+from celery_ckpt.transfer.format import LineWriter
 from tests.support.cli import Commands, add_agent, commands_for
 
 PROVIDERS = json.loads((Path(__file__).parents[1] / "support/provider_messages.json").read_text())
@@ -202,8 +202,8 @@ def test_a_lost_repeated_or_moved_line_is_refused() -> None:
 
 def forged(*described: tuple[str, dict[str, object]]) -> list[bytes]:
     """Return lines with valid checksums and any content."""
-    sealer = Sealer()
-    return [sealer.line(kind, **fields) for kind, fields in (("export", {"format": 1}), *described)]
+    writer = LineWriter()
+    return [writer.line(kind, **fields) for kind, fields in (("export", {"format": 1}), *described)]
 
 
 AGENT = ("agent", {"agent_id": "a"})
@@ -300,9 +300,9 @@ def test_an_import_knows_the_header_that_names_the_agent() -> None:
 
 
 def test_an_export_of_a_newer_version_is_refused() -> None:
-    sealer = Sealer()
+    writer = LineWriter()
     with pytest.raises(SchemaTooNew, match="This export has format version 2"):
-        list(import_agents(MemoryCheckpointStore(), [sealer.line("export", format=2)]))
+        list(import_agents(MemoryCheckpointStore(), [writer.line("export", format=2)]))
 
 
 def test_the_commands_move_agents_from_one_store_to_another(

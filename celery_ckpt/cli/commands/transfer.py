@@ -49,7 +49,7 @@ def export_(
     # On a terminal, the exported lines show the progress, and a bar would garble them.
     with _output(output) as file, bar("exporting", len(names), hidden=file.isatty()) as advance:
         size = 0
-        for line in export_agents(agents.store, names, skip_damaged=skip_damaged, told=report):
+        for line in export_agents(agents.store, names, skip_damaged=skip_damaged, report=report):
             size += file.write(visible_json(line) if file.isatty() else line)
     if output is not None:
         written = f"{counted(len(names), 'agent')}, {bytes_of(size)}"
