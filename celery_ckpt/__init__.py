@@ -1,6 +1,7 @@
-"""Durable LLM agents on Celery: checkpoints of a conversation, and stores that keep them.
+"""Durable LLM agents on Celery: checkpoints of conversations, and stores that keep them.
 
-Every name is imported when it is first used, so that ``import celery_ckpt`` costs next to nothing.
+The names below are the public interface. Each is imported when it is first used, so that
+``import celery_ckpt`` is fast and imports neither Celery nor a store.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ __all__ = [
     "Message",
     "ToolCall",
     "Usage",
-    # When to take a checkpoint, and which may go
+    # When to save a checkpoint, and which to delete
     "AfterLlmResponse",
     "AfterToolCall",
     "AnyOf",
@@ -75,7 +76,7 @@ __all__ = [
     "register_store",
 ]
 
-#: Where each name lives.
+#: The module of each name.
 _MODULES = {
     "conversation": ("Conversation",),
     "events": ("CheckpointEvent",),

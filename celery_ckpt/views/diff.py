@@ -1,4 +1,4 @@
-"""What two checkpoints have in common, and in what they differ."""
+"""The differences between two checkpoints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from celery_ckpt.messages import Message
 
 _FIELDS = ("agent_id", "run_id", "iteration", "event", "metadata", "state")
 _MISSING = object()
-#: Over so many messages between a common beginning and end, they are not matched one by one.
+#: If more messages lie between the common beginning and end, they are not matched one by one.
 _MOST_MATCHED = 2_000
 
 
 @dataclass(frozen=True)
 class Change:
-    """One value that is not the same; ``None`` with its ``has_`` false: it is not there at all."""
+    """A value that differs. ``has_old`` or ``has_new`` is False if that checkpoint lacks the value."""
 
     path: str
     old: Any
@@ -29,9 +29,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Edit:
-    """Some messages of one conversation, in the place of some of the other's."""
+    """Messages of the old conversation that other messages replace in the new one."""
 
-    #: Where it is in the old and in the new conversation, from 0.
+    #: The index of the first message in the old and in the new conversation.
     old_at: int
     new_at: int
     removed: list[Message]
@@ -40,11 +40,11 @@ class Edit:
 
 @dataclass(frozen=True)
 class Difference:
-    """All that differs between two checkpoints."""
+    """Everything that differs between two checkpoints."""
 
     changes: list[Change]
     edits: list[Edit]
-    #: How many messages both have.
+    #: The number of messages that both have.
     shared: int
 
     def __bool__(self) -> bool:
@@ -52,7 +52,7 @@ class Difference:
 
 
 def difference(old: Checkpoint, new: Checkpoint) -> Difference:
-    """Compare two checkpoints, but for their ids and when they were taken."""
+    """Compare two checkpoints, except for their ids and times."""
     changes: list[Change] = []
     for field in _FIELDS:
         changes += _changes(field, getattr(old, field), getattr(new, field))
@@ -72,10 +72,10 @@ def _changes(path: str, old: Any, new: Any) -> Iterator[Change]:
 
 
 def _edits(old: list[Message], new: list[Message]) -> list[Edit]:
-    """A checkpoint nearly always has all of the one before it: so look at both ends first."""
+    # A checkpoint nearly always has all messages of the one before it: compare both ends first.
     before, after = [m.to_json() for m in old], [m.to_json() for m in new]
-    start = _alike(before, after)
-    end = _alike(before[start:][::-1], after[start:][::-1])
+    start = _common(before, after)
+    end = _common(before[start:][::-1], after[start:][::-1])
     stop_old, stop_new = len(before) - end, len(after) - end
     if max(stop_old, stop_new) - start > _MOST_MATCHED:
         return [Edit(start, start, old[start:stop_old], new[start:stop_new])]
@@ -87,6 +87,7 @@ def _edits(old: list[Message], new: list[Message]) -> list[Edit]:
     ]
 
 
-def _alike(one: list[bytes], other: list[bytes]) -> int:
+def _common(one: list[bytes], other: list[bytes]) -> int:
+    """Return the length of the common beginning."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

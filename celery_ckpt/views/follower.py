@@ -1,4 +1,4 @@
-"""Follow an agent from outside: what is new since the last look into its store."""
+"""Follow an agent from outside: what is new in its store since the last look."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Happening:
 
     #: ``messages``, ``replaced``, ``checkpoint``, ``step`` or ``run``.
     kind: str
-    #: When it happened, by the store's records. The store keeps no time for a step, nor for the start
-    #: of an attempt: then this is when the follower saw it, or ``None`` if it was there before.
+    #: When it happened, by the store's records. The store has no time of a step or of the start of an
+    #: attempt: then this is when the follower saw it, or ``None`` if it was there at the first look.
     at: datetime | None = None
     what: str = ""
     #: The new messages, and the number of the first of them.
@@ -30,13 +30,13 @@ class Happening:
 
 
 class Follower:
-    """Looks at one agent again and again."""
+    """Reports what is new about one agent, each time it looks."""
 
     def __init__(
         self, store: CheckpointStore, agent_id: str, last: int, clock: Clock = system_clock
     ) -> None:
         self._store, self._agent_id, self._last, self._clock = store, agent_id, last, clock
-        #: When the present look began; ``None`` in the first one.
+        #: When this look began; ``None`` in the first one.
         self._seen_at: datetime | None = None
         self._has_looked = False
         self._seen: Conversation | None = None
@@ -47,17 +47,17 @@ class Follower:
         self.has_succeeded = False
 
     def look(self) -> list[Happening]:
-        """What has happened since the last look; the first one begins with the last messages."""
+        """Return what has happened since the last look. The first look returns the last messages."""
         self._seen_at = self._clock.now() if self._has_looked else None
-        # Runs first: a checkpoint that is saved meanwhile is told now or next time, and never lost.
+        # Runs first: a checkpoint that is saved during the look is reported now or by the next look.
         runs = self._store.runs(self._agent_id)
         of_checkpoint = self._look_at_checkpoint()
-        of_steps = [told for run in runs if not run.is_settled for told in self._look_at_steps(run)]
-        of_runs = [told for run in runs for told in self._look_at_run(run)]
+        of_steps = [each for run in runs if not run.is_settled for each in self._look_at_steps(run)]
+        of_runs = [each for run in runs for each in self._look_at_run(run)]
         self.is_open = any(not run.is_settled for run in runs)
         self.has_succeeded = not runs or runs[-1].status is RunStatus.SUCCEEDED
-        earlier = [told for told in of_runs if _is_before(told, of_checkpoint)]
-        later = [told for told in of_runs if told not in earlier]
+        earlier = [each for each in of_runs if _is_before(each, of_checkpoint)]
+        later = [each for each in of_runs if each not in earlier]
         self._has_looked = True
         return [*earlier, *of_steps, *of_checkpoint, *later]
 
@@ -122,17 +122,17 @@ class Follower:
 
 
 def _time_of(run: RunRecord) -> datetime | None:
-    """When a run came to stand as it does, if its record says so."""
+    """Return when the run got its status, if its record says so."""
     if run.status.is_final:
         return run.ended_at
-    is_just_sent = run.status is RunStatus.QUEUED and not run.attempts
-    return run.created_at if is_just_sent else None
+    is_new = run.status is RunStatus.QUEUED and not run.attempts
+    return run.created_at if is_new else None
 
 
 def _is_before(run: Happening, checkpoint: list[Happening]) -> bool:
-    """Did that happen to another run, before the checkpoint was taken?
+    """Return True if this happened to another run, before the checkpoint was saved.
 
-    The run that took the checkpoint is told after it: its end is known just before its last save.
+    The run that saved the checkpoint is reported after it: it ends just before its last save.
     """
     if run.at is None or not checkpoint:
         return False

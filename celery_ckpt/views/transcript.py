@@ -1,7 +1,7 @@
-"""A message as people read it: who speaks and what, whichever provider's shape it has.
+"""Messages as text: the speaker and what is said, for the message formats of all known providers.
 
-Messages are kept as they came (see ``messages``). This only puts them into words, for a terminal or a
-page. What it does not know it shows as JSON; pictures and sounds are named, not shown.
+Messages are stored as the provider sent them (see ``messages``). This module turns them into text for a
+terminal or a page. It shows unknown parts as JSON, and names images and sounds without showing them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MEDIA = {"image", "image_url", "input_image", "input_audio", "audio", "document
 
 
 class Kind(StrEnum):
-    """What a piece of a message is."""
+    """The kind of a piece of a message."""
 
     TEXT = "text"
     THINKING = "thinking"
@@ -30,14 +30,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a message, in words."""
+    """A part of a message, as text."""
 
     kind: Kind
     text: str
 
 
 def speaker(message: Message) -> str:
-    """Who speaks: the role, or what the kind of the item implies."""
+    """Return the speaker: the role, or what the type of the item implies."""
     kind = message.json_object.get("type")
     if message.role or not isinstance(kind, str):
         return message.role or "unknown"
@@ -47,7 +47,7 @@ def speaker(message: Message) -> str:
 
 
 def pieces(message: Message) -> list[Piece]:
-    """What is said, part by part; a message of an unknown shape is one part, its JSON."""
+    """Return the parts of a message. A message of an unknown format is one part, its JSON."""
     root = message.json_object
     found = [*_content(message), *_calls(message), *_items(root)]
     refusal = root.get("refusal")
@@ -75,13 +75,13 @@ def _calls(message: Message) -> Iterator[Piece]:
     if isinstance(legacy, dict):
         yield Piece(Kind.CALL, _call(legacy.get("name"), legacy.get("arguments")))
     if isinstance(root.get("content"), list) and isinstance(root.get("tool_calls"), list):
-        # Anthropic's calls are blocks of the content, and shown as such; these are OpenAI's.
+        # Anthropic's calls are blocks of the content, shown above. These are OpenAI's.
         own = Message.decoded({"tool_calls": root["tool_calls"]})
         yield from (Piece(Kind.CALL, _call(call.name, call.input)) for call in own.tool_calls)
 
 
 def _items(root: dict[str, Any]) -> Iterator[Piece]:
-    """The items of OpenAI's Responses that are no messages."""
+    """Yield the parts of an item of OpenAI's Responses API that is not a message."""
     kind = root.get("type")
     if not isinstance(kind, str):
         return
@@ -95,7 +95,7 @@ def _items(root: dict[str, Any]) -> Iterator[Piece]:
 
 
 def _block(block: Any) -> Piece:
-    """A content block, Anthropic's or OpenAI's."""
+    """Return a content block of Anthropic or OpenAI as a piece."""
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str):
         return Piece(Kind.TEXT, block) if isinstance(block, str) else Piece(Kind.OTHER, _json(block))
@@ -116,7 +116,7 @@ def _block(block: Any) -> Piece:
 
 
 def _flat(content: Any) -> str:
-    """A result, or a list of blocks, as one text."""
+    """Return a result, or a list of blocks, as one text."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -127,7 +127,7 @@ def _flat(content: Any) -> str:
 
 
 def _call(name: Any, given: Any) -> str:
-    """A call as one would write it: ``weather(city="Oslo")``."""
+    """Return a call as code: ``weather(city="Oslo")``."""
     value = given
     if isinstance(given, str):
         try:
