@@ -167,7 +167,7 @@ class StoreDirectory:
         """Hold an agent's lock to change the agent. Creates its directory if it does not exist."""
         while True:
             self._make(agent_id)
-            with self.changing(agent_id) as agent:
+            with self._held(agent_id, exclusive=True) as agent:
                 if agent.exists:
                     yield agent
                     return

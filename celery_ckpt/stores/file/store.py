@@ -76,13 +76,14 @@ class FileCheckpointStore(TransactionalStore, LogStore):
             if write:
                 agent.write()
         # What is outside of the agent's directory is deleted after the lock is released.
-        directory.unregister(agent.unregistered, agent_id)
+        if agent.unregistered:
+            directory.unregister(agent.unregistered, agent_id)
         if agent.is_deleted:
             directory.empty_trash()
 
     def _transaction_on(self, agent: AgentDirectory) -> FileTransaction:
-        now, limit = self._now(), self.max_checkpoint_bytes
-        return FileTransaction(self._directory, agent, now=now, limit=limit)
+        limit = self.max_checkpoint_bytes
+        return FileTransaction(self._directory, agent, clock=self._clock, limit=limit)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 

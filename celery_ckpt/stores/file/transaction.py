@@ -20,6 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from celery_ckpt.clock import Clock, microseconds
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
@@ -45,14 +46,16 @@ class FileTransaction:
     fail what works without it.
     """
 
-    def __init__(self, root: StoreDirectory, agent: AgentDirectory, *, now: int, limit: int) -> None:
+    def __init__(
+        self, root: StoreDirectory, agent: AgentDirectory, *, clock: Clock, limit: int
+    ) -> None:
         self.agent_id = agent.agent_id
         #: The ids of checkpoints whose entries in ``ids/`` must be deleted after the transaction.
         self.unregistered: list[str] = []
         #: True if the agent was moved to the trash.
         self.is_deleted = False
         self.directory = agent
-        self._root, self._now, self._limit = root, now, limit
+        self._root, self._clock, self._limit = root, clock, limit
         self._lease_before: tuple[LeaseState, str] | None = None
         self._lease_after: tuple[LeaseState, str] | None = None
         self._run_table: Table | None = None
@@ -234,14 +237,14 @@ class FileTransaction:
     # -- schedules -----------------------------------------------------------------------------------
 
     def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
-        return self._root.schedules[on].set(self.agent_id, self._now, after)
+        return self._root.schedules[on].set(self.agent_id, microseconds(self._clock.now()), after)
 
     def reschedule(self, due_at: int, after: float | None) -> None:
         sweeps = self._root.schedules[Schedule.SWEEP]
         if after is None:
             sweeps.remove(self.agent_id, due_at)
         else:
-            sweeps.move(self.agent_id, due_at, self._now, after)
+            sweeps.move(self.agent_id, due_at, microseconds(self._clock.now()), after)
 
     def unlist(self) -> None:
         self.directory.listed.unlink(missing_ok=True)
