@@ -3,6 +3,7 @@
 Checkpoints are immutable and share their messages, so that keeping them costs only the new messages.
 One lock makes every method atomic.
 """
+# ruff: noqa: D102  (CheckpointStore and AgentTransaction document these methods)
 
 from __future__ import annotations
 

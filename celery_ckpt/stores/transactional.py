@@ -4,6 +4,7 @@ The memory, file and SQLite stores bring ``_transaction``: one agent, which noth
 until the transaction ends. The rules (``stores/rules``) decide inside of it. ``CheckpointStore``
 states what each method promises.
 """
+# ruff: noqa: D102  (CheckpointStore documents these methods)
 
 from __future__ import annotations
 

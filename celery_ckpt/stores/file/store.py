@@ -3,6 +3,7 @@
 ``directory.py`` lists the files. A save appends to the agent's journal. Everything else that changes an
 agent is written in the order that ``transaction.py`` states.
 """
+# ruff: noqa: D102  (CheckpointStore documents these methods)
 
 from __future__ import annotations
 

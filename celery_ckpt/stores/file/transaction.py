@@ -13,6 +13,7 @@ outcome of a run that has none yet; then the lease; then the steps to drop; then
 new steps. The worst that a crash leaves is a run that looks as if its attempt had died, a run that is
 delivered once more, or a call that is paid for and not recorded.
 """
+# ruff: noqa: D102  (AgentTransaction documents these methods)
 
 from __future__ import annotations
 

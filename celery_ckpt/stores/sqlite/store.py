@@ -5,6 +5,7 @@ record; rows whose messages no checkpoint needs are deleted. With WAL and ``sync
 killed process loses nothing; a power failure may lose the last saves, but never leaves half of one.
 With ``durability="fsync"`` (``synchronous=FULL``) a power failure loses nothing.
 """
+# ruff: noqa: D102  (CheckpointStore documents these methods)
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """One agent in an SQLite database, inside a transaction."""
+# ruff: noqa: D102  (AgentTransaction documents these methods)
 
 from __future__ import annotations
 
