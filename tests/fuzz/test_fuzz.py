@@ -117,7 +117,7 @@ def test_a_message_whose_address_is_no_text_is_refused_before_a_broker_is_asked(
 ) -> None:
     with (
         Celery("hostile", broker="redis://nowhere.invalid/0", set_as_current=False) as app,
-        pytest.raises(StoreError, match="its exchange or routing key is no text"),
+        pytest.raises(StoreError, match="its exchange or routing key is not text"),
     ):
         publish(app, {**ENVELOPE, field: forged}, has_begun=False)
 
