@@ -43,7 +43,7 @@ class Spine:
         #: The lines that were added last, with the digest so far: they are the next to be written.
         self._recent: list[tuple[bytes, HASH, int]] = []
         #: What stores remember about these messages; it lives as long as they do.
-        self.policy: dict[Hashable, Any] = {}
+        self.caches: dict[Hashable, Any] = {}
         for message in messages:
             self._add(message, message.to_json())
 

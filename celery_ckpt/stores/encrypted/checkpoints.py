@@ -72,7 +72,7 @@ class EncryptedCheckpoints:
 
     def _encrypt_messages(self, agent_id: str, plain: Conversation) -> Conversation:
         spine, length = plain.extent
-        cache: _EncryptedMessages = spine.policy.setdefault(
+        cache: _EncryptedMessages = spine.caches.setdefault(
             (self, agent_id), _EncryptedMessages(Conversation())
         )
         encrypted = cache.extended(spine.messages[:length], self._cipher, agent_id)
@@ -188,7 +188,7 @@ class DecryptedConversations:
             plain.extend_with_stored(lines, [Message.decoded(_object(line)) for line in lines])
             # A later save finds them encrypted already.
             whole = Conversation.over(spine, length, DEFAULT_MAX_TOKENS)
-            plain.policy[self._checkpoints, self._agent_id] = _EncryptedMessages(whole)
+            plain.caches[self._checkpoints, self._agent_id] = _EncryptedMessages(whole)
         return Conversation.over(plain, length, encrypted.max_tokens)
 
     def _line(self, message: Message) -> bytes:

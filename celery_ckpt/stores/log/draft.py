@@ -121,12 +121,12 @@ class Parts:
 
     def draft_by_memory(self, memory: Memory, agent_id: str) -> Draft | None:
         """Return a draft that writes what follows the remembered places, or ``None`` without them."""
-        place: Place | None = self.spine.policy.get((memory, agent_id))
+        place: Place | None = self.spine.caches.get((memory, agent_id))
         if place is None:
             return None
         ranges, lines = _continued(place, self.conversation, 0)
         if self.entered is not None:
-            entered: Place | None = self.entered.spine.policy.get((memory, agent_id))
+            entered: Place | None = self.entered.spine.caches.get((memory, agent_id))
             if entered is None or entered.basis != place.basis:
                 return None
             more, more_lines = _continued(entered, self.entered, self.kept)
@@ -188,6 +188,6 @@ class Memory:
         if located.count > own:
             kept, rest = codec.shared_with_entry(checkpoint)
             entered = located.cut(0, kept) + located.cut(own, own + len(rest))
-            fields["entry"].conversation.spine.policy[key] = Place(checkpoint.id, mark, end, entered)
+            fields["entry"].conversation.spine.caches[key] = Place(checkpoint.id, mark, end, entered)
             located = located.cut(0, own)
-        spine.policy[key] = Place(checkpoint.id, mark, end, located)
+        spine.caches[key] = Place(checkpoint.id, mark, end, located)
