@@ -19,60 +19,60 @@ from celery_ckpt.clock import from_microseconds
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord, RunStatus
 
-#: The metadata by which a checkpoint is pinned as it is taken.
+#: The metadata key that pins a checkpoint when it is taken.
 PIN = "pin"
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def without_pin(metadata: dict[str, str]) -> dict[str, str]:
-    """The metadata for another checkpoint: a pin is for one only."""
+    """Return the metadata for another checkpoint: a pin belongs to one checkpoint only."""
     return {key: value for key, value in metadata.items() if key != PIN}
 
 
 class CheckpointSummary(NamedTuple):
-    """As much of a checkpoint as it takes to judge it."""
+    """As much of a checkpoint as retention needs."""
 
     id: str
     seq: int
-    #: When, in microseconds since 1970: a sweep reads millions, and rarely asks for the date.
+    #: Microseconds since 1970: a sweep reads millions, and rarely needs the date.
     taken: int
-    #: The label that it is pinned by.
+    #: The label of its pin, if it is pinned.
     pin: str | None = None
-    #: Of its record, in bytes.
+    #: The size of its record, in bytes.
     size: int = 0
-    #: The smallest offset in the log that it refers to, in stores with a log.
+    #: The smallest offset in the log that it refers to, in stores that have a log.
     low: int = 0
 
     @property
     def created_at(self) -> datetime:
-        """When it was taken."""
+        """Return when it was taken."""
         return from_microseconds(self.taken)
 
 
 class AgentPolicy(Value):
-    """What was decided about one agent, beside its history."""
+    """The pins and limits of one agent."""
 
-    #: Checkpoint ids and their labels; an empty one takes back a pin that came with the checkpoint.
+    #: Labels by checkpoint id; an empty label cancels a pin that was saved with the checkpoint.
     pins: dict[str, str] = Field(default_factory=dict)
-    #: Limits of this agent's own; ``None``: as its task or the settings say.
+    #: The agent's own limits; ``None``: the limits of its task or of the settings.
     keep: Annotated[int, Field(ge=1)] | None = None
     max_age: Seconds | None = None
     forget_after: Seconds | None = None
 
     def label_of(self, checkpoint_id: str, given: str | None) -> str | None:
-        """The label of a checkpoint that was given one, or none, as it was taken."""
+        """Return the label of a checkpoint; ``given`` is the label that was saved with it."""
         return self.pins.get(checkpoint_id, given) or None
 
     def labelled(self, checkpoint_id: str, label: str | None, given: str | None) -> AgentPolicy:
-        """The same with another label for a checkpoint, or with none."""
+        """Return a policy with another label for a checkpoint, or with none."""
         others = self.without([checkpoint_id])
         if label == (given or None):
             return others
         return others.model_copy(update={"pins": {**others.pins, checkpoint_id: label or ""}})
 
     def without(self, checkpoint_ids: Iterable[str]) -> AgentPolicy:
-        """The same without a word on these checkpoints."""
+        """Return a policy that does not mention these checkpoints."""
         gone = self.pins.keys() & set(checkpoint_ids)
         if not gone:
             return self
@@ -80,7 +80,7 @@ class AgentPolicy(Value):
         return self.model_copy(update={"pins": pins})
 
     def to_bytes(self) -> bytes:
-        """As it is stored; nothing if nothing was decided."""
+        """Return the stored form; empty for the default policy."""
         if not (self.pins or self.keep or self.max_age or self.forget_after):
             return b""
         return encode(self.model_dump(exclude_defaults=True))
@@ -92,7 +92,7 @@ class AgentPolicy(Value):
 
 
 class RunSummary(NamedTuple):
-    """As much of a run as it takes to judge its agent."""
+    """As much of a run as retention needs."""
 
     run_id: str
     status: RunStatus
@@ -104,7 +104,7 @@ class RunSummary(NamedTuple):
 
     @classmethod
     def of(cls, run: RunRecord | None) -> RunSummary | None:
-        """The same of a whole record."""
+        """Return the summary of a run record."""
         if run is None:
             return None
         times = run.created_at, run.ended_at
@@ -113,7 +113,7 @@ class RunSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class AgentSnapshot:
-    """An agent as a sweep saw it."""
+    """What a sweep reads of an agent."""
 
     agent_id: str
     #: Changes whenever the agent does; empty if there is no such agent.
@@ -121,18 +121,18 @@ class AgentSnapshot:
     #: Its checkpoints, newest first.
     marks: list[CheckpointSummary] = field(default_factory=list)
     policy: AgentPolicy = field(default_factory=AgentPolicy)
-    #: Is a run open, or does somebody hold the lease?
+    #: True if a run is open, or the lease is held.
     is_busy: bool = False
-    #: Is one of its runs the task that it is named after?
+    #: True if one of its runs is the task that it is named after.
     is_named_by_task: bool = False
     #: The run that was added last.
     last_run: RunSummary | None = None
-    #: No run that may go, see ``retention.old_runs``, ended before this; ``None``: there is none.
+    #: No run that may be deleted (``policy.old_runs``) ended before this; ``None``: there is none.
     oldest_end: datetime | None = None
-    #: Where the log begins, and the sequence that the checkpoints stand at, in Redis.
+    #: In Redis: where the log begins, and the latest sequence number of the checkpoints.
     first: int = 0
     seq: int = 0
-    #: Why it could not be looked at.
+    #: Why it could not be read; empty if it could.
     damage: str = ""
 
 
@@ -141,37 +141,37 @@ class PrunePlan:
     """What a sweep decided about an agent."""
 
     snapshot: AgentSnapshot
-    #: The moment under which the sweep was told of it; ``None``: it was not told.
+    #: When the agent was due; ``None``: it was not claimed from the schedule.
     due_at: int | None = None
-    #: The ids of the checkpoints that go.
-    drop: list[str] = field(default_factory=list)
-    #: The records of runs go that ended by then (see ``retention.old_runs``); ``None``: none do.
+    #: The ids of the checkpoints to remove.
+    remove: list[str] = field(default_factory=list)
+    #: Delete the records of runs that ended by then (``policy.old_runs``); ``None``: of no run.
     runs_before: datetime | None = None
-    #: Does all of it go?
+    #: True to delete the whole agent.
     forget: bool = False
-    #: In how many seconds to look again, if nothing changes; ``None``: not at all.
+    #: Seconds until the next check, if nothing changes; ``None``: no check.
     again: float | None = None
-    #: In how many seconds to look again, if it has changed since it was seen.
+    #: Seconds until the next check, if the agent has changed since the snapshot.
     retry: float = 150.0
 
 
 class PruneResult(NamedTuple):
-    """What became of one agent that a sweep looked at."""
+    """What a sweep did to one agent."""
 
     agent_id: str
-    #: How many checkpoints went, or would go.
+    #: How many checkpoints were removed; in a dry run, how many would be.
     checkpoints: int = 0
-    #: How many bytes were freed, as far as the store can tell.
+    #: How many bytes were freed, as far as the store knows.
     bytes: int = 0
-    #: Did the whole agent go?
+    #: True if the whole agent was deleted.
     forgotten: bool = False
-    #: Of the checkpoints that went.
+    #: The ids of the removed checkpoints.
     ids: tuple[str, ...] = ()
-    #: How many records of old runs went, or would go, of an agent that stays.
+    #: How many records of old runs were deleted, or would be, of an agent that is kept.
     runs: int = 0
 
     def and_then(self, other: PruneResult) -> PruneResult:
-        """This, and what went of the same agent when it was looked at again."""
+        """Return the sum of this and a later result for the same agent."""
         return PruneResult(
             self.agent_id,
             self.checkpoints + other.checkpoints,
@@ -183,29 +183,29 @@ class PruneResult(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Did anything go?"""
+        """True if anything was removed or deleted."""
         return bool(self.checkpoints or self.forgotten or self.runs)
 
 
 @dataclass
 class PruneReport:
-    """What became of many agents."""
+    """What a sweep did to many agents."""
 
-    #: How many were looked at.
+    #: How many were checked.
     agents: int = 0
-    #: How many lost something.
+    #: How many had something removed or deleted.
     pruned: int = 0
-    #: How many went as a whole.
+    #: How many were deleted.
     forgotten: int = 0
     checkpoints: int = 0
-    #: How many records of old runs went, of agents that stay.
+    #: How many records of old runs were deleted, of agents that are kept.
     runs: int = 0
     bytes: int = 0
-    #: Is that only what would go?
+    #: True if nothing was changed: the counts are what would be removed.
     dry_run: bool = False
 
     def add(self, one: PruneResult) -> None:
-        """Count one agent."""
+        """Add the result for one agent."""
         self.agents += 1
         self.pruned += one.is_any
         self.forgotten += one.forgotten
@@ -214,7 +214,7 @@ class PruneReport:
         self.bytes += one.bytes
 
     def include(self, other: PruneReport) -> None:
-        """Count what another one counted."""
+        """Add the counts of another report."""
         self.agents += other.agents
         self.pruned += other.pruned
         self.forgotten += other.forgotten
@@ -223,9 +223,26 @@ class PruneReport:
         self.bytes += other.bytes
 
     def __str__(self) -> str:
-        would = "would go" if self.dry_run else "went"
+        prune, delete = ("Would prune", "would delete") if self.dry_run else ("Pruned", "deleted")
+        checkpoints, agents = _counted(self.checkpoints, "checkpoint"), _counted(self.pruned, "agent")
         return (
-            f"{self.checkpoints:,} checkpoints {would} of {self.pruned:,} agents, {self.forgotten:,} "
-            f"agents as a whole, {self.runs:,} old runs, {self.bytes:,} bytes; "
-            f"{self.agents:,} agents were looked at"
+            f"{prune} {checkpoints} from {agents}; "
+            f"{delete} {_counted(self.forgotten, 'agent')} and {_counted(self.runs, 'old run')} "
+            f"({_size(self.bytes)}; {_counted(self.agents, 'agent')} checked)."
         )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _size(number: int) -> str:
+    """Return a number of bytes for people, such as 1.2 MB."""
+    if number < 1_000:
+        return _counted(number, "byte")
+    size, unit = number / 1_000, "kB"
+    for larger in ("MB", "GB", "TB"):
+        if size < 999.95:
+            break
+        size, unit = size / 1_000, larger
+    return f"{size:.1f} {unit}"

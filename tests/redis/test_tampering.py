@@ -195,4 +195,4 @@ def test_an_agent_that_cannot_be_pruned_keeps_no_other_from_it(
     [snapshot] = store.snapshots(["agent"])
     drop = [one.id for one in histories["agent"][:2]]
     with pytest.raises(StoreError, match=told):
-        store.apply([PrunePlan(snapshot, drop=drop, runs_before=NOON)])
+        store.apply([PrunePlan(snapshot, remove=drop, runs_before=NOON)])

@@ -328,7 +328,7 @@ class Agents:
         while True:
             [snapshot] = store.snapshots([checked_name(agent_id)])
             gone = policy.expired(snapshot.marks, system_clock.now(), live=snapshot.is_busy)
-            [pruned] = store.apply([PrunePlan(snapshot, drop=[mark.id for mark in gone])])
+            [pruned] = store.apply([PrunePlan(snapshot, remove=[mark.id for mark in gone])])
             emit_pruned(self._context, pruned)
             total += pruned.checkpoints
             # If fewer were removed than planned, the agent has changed since, or has more checkpoints

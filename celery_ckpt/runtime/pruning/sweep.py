@@ -76,7 +76,7 @@ def _prune_completely(context: AppContext, page: Sequence[str]) -> Iterator[Prun
             emit_pruned(context, pruned)
             name = pruned.agent_id
             total[name] = total[name].and_then(pruned)
-            if 0 < pruned.checkpoints < len(plan.drop):
+            if 0 < pruned.checkpoints < len(plan.remove):
                 left.append(name)
     yield from total.values()
 
@@ -97,7 +97,7 @@ def _planned(context: AppContext, due: Sequence[tuple[str, int | None]]) -> Iter
 def _dry_run(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
     """Yield what would be deleted."""
     for plan in _planned(context, [(agent_id, None) for agent_id in page]):
-        snapshot, gone = plan.snapshot, set(plan.drop)
+        snapshot, gone = plan.snapshot, set(plan.remove)
         marks = [mark for mark in snapshot.marks if plan.forget or mark.id in gone]
         size, ids = sum(mark.size for mark in marks), tuple(mark.id for mark in marks)
         runs = _count_old_runs(context, plan)

@@ -189,11 +189,11 @@ class Pruning:
         ids = tuple(_first_part(plan)) if count else ()
         while left == TRIM:
             policy = plan.snapshot.policy.without(_first_part(plan))
-            rest = PrunePlan(replace(plan.snapshot, policy=policy), drop=plan.drop)
+            rest = PrunePlan(replace(plan.snapshot, policy=policy), remove=plan.remove)
             [(_, more, left)] = self._server.side_by_side(self._removal(rest))
             trimmed += more
         # An agent with more than LONG checkpoints to remove loses the rest at the next sweep.
-        is_done = left == DONE and len(plan.drop) <= LONG
+        is_done = left == DONE and len(plan.remove) <= LONG
         removed = set(ids)
         size = sum(one.size for one in plan.snapshot.marks if one.id in removed)
         return PruneResult(name, count, size + trimmed, ids=ids), is_done
@@ -232,7 +232,7 @@ def _pages(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 def _first_part(plan: PrunePlan) -> list[str]:
     """Return the checkpoints that are removed now: the oldest, as many as one script may remove."""
-    return plan.drop[-LONG:]
+    return plan.remove[-LONG:]
 
 
 def _report_damage(plan: PrunePlan, error: StoreError) -> None:

@@ -51,7 +51,7 @@ def apply(agent: AgentTransaction, plan: PrunePlan, now: datetime) -> PruneResul
     agent_id, seen = plan.snapshot.agent_id, plan.snapshot
     current = seen if seen.damage else snapshot(agent, now)
     is_same, result = current.seen == seen.seen, PruneResult(agent_id)
-    loses_latest = bool(current.marks) and current.marks[0].id in plan.drop
+    loses_latest = bool(current.marks) and current.marks[0].id in plan.remove
     if current.policy != seen.policy or (not is_same and (plan.forget or loses_latest)):
         is_same = False
     elif plan.forget:
@@ -60,7 +60,7 @@ def apply(agent: AgentTransaction, plan: PrunePlan, now: datetime) -> PruneResul
         result = PruneResult(agent_id, len(ids), size, forgotten=True, ids=ids)
     elif current.seen and not current.damage:
         existing, size, old = {mark.id for mark in current.marks}, agent.size(), list[str]()
-        ids = tuple(name for name in plan.drop if name in existing)
+        ids = tuple(name for name in plan.remove if name in existing)
         agent.remove(list(ids))
         if plan.runs_before is not None:
             ends = agent.deletable_runs().items()

@@ -188,7 +188,7 @@ class PruningContract(ContractFixtures):
             settled(store, agent_id, agent_id, None, RunStatus.CANCELLED)
         latest = {name: store.load_latest(name) for name in store.agents()}
         plans = judged(store, Rules(keep=None, max_age=1), retry=-1, later=timedelta(days=1))
-        assert [len(plan.drop) for plan in plans] == [2, 2, 2]
+        assert [len(plan.remove) for plan in plans] == [2, 2, 2]
         store.start_run(make_run("taken up", "next"), "me", LONG_TTL)
         store.update_run(make_run("resumed", "resumed"))
 

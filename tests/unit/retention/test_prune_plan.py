@@ -40,12 +40,12 @@ def test_an_agent_is_forgotten_when_its_time_has_come(ended: timedelta, goes: bo
 
 def test_a_sweep_looks_again_when_the_next_of_those_that_stay_is_too_old() -> None:
     plan = judge(seen(mark(3, HOUR / 4), mark(2, HOUR / 2), mark(1, 2 * HOUR)), AN_HOUR, NOW)
-    assert (plan.drop, plan.again) == (["c1"], HOUR.total_seconds() / 2)
+    assert (plan.remove, plan.again) == (["c1"], HOUR.total_seconds() / 2)
 
 
 def test_it_does_not_look_again_for_what_is_pinned_or_the_latest() -> None:
     plan = judge(seen(mark(2, 3 * HOUR), mark(1, 2 * HOUR, pin="mine")), AN_HOUR, NOW)
-    assert (plan.drop, plan.again) == ([], None)
+    assert (plan.remove, plan.again) == ([], None)
 
 
 def test_it_does_not_look_again_at_once_nor_at_the_end_of_time() -> None:
@@ -58,4 +58,4 @@ def test_it_does_not_look_again_at_once_nor_at_the_end_of_time() -> None:
 
 def test_who_cannot_be_looked_at_is_looked_at_again_in_a_day() -> None:
     plan = judge(AgentSnapshot("agent", "?", damage="spoilt"), AN_HOUR, NOW)
-    assert (plan.drop, plan.forget, plan.again) == ([], False, DAY)
+    assert (plan.remove, plan.forget, plan.again) == ([], False, DAY)

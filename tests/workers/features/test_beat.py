@@ -137,7 +137,7 @@ def test_two_beats_and_a_worker_prune_what_agents_have_saved(
 
 
 def _totals(log: str) -> list[int]:
-    return [int(count) for count in re.findall(r"finished: ([0-9]+) checkpoints went", log)]
+    return [int(count) for count in re.findall(r"finished: Pruned ([0-9]+) checkpoints?", log)]
 
 
 @pytest.mark.configured(conf={**CONF, "beat_schedule": {PRUNE: {"task": "their.task", "schedule": 1}}})
