@@ -1,7 +1,7 @@
 """A checkpoint: an immutable, complete snapshot of an agent.
 
-Whatever is read from a checkpoint is the reader's own copy (a conversation's copy costs nothing), so
-that no use of a checkpoint can change it.
+Every attribute that could be changed is returned as a copy (the copy of a conversation is free), so
+that nothing can change a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from celery_ckpt.usage import Usage
 
 
 def named(what: str) -> BeforeValidator:
-    """A field that names something. It looks before pydantic does, which takes bytes for text."""
+    """Return a validator for a name. It runs before pydantic's, which accepts bytes as text."""
     return BeforeValidator(lambda name: checked_name(name, what))
 
 
 def kept_exactly(what: str) -> BeforeValidator:
-    """A field that JSON must hold exactly, looked at before pydantic does; errors name the path.
+    """Return a validator for a value that JSON must represent exactly. It runs before pydantic's.
 
-    The context of a validation may name fields whose values are plain, and nobody else's, already.
+    The context of a validation may name fields whose values are already plain copies.
     """
 
     def own(value: Any, info: ValidationInfo) -> Any:
@@ -58,11 +58,11 @@ State = Annotated[dict[str, Any], kept_exactly("state")]
 Metadata = Annotated[dict[str, str], kept_exactly("metadata")]
 #: Counts fit into the 64 bits that every store and reader has.
 Count = Annotated[int, Field(ge=0, lt=2**62)]
-Timestamp = Annotated[AwareDatetime, AfterValidator(lambda due_at: due_at.astimezone(UTC))]
+Timestamp = Annotated[AwareDatetime, AfterValidator(lambda time: time.astimezone(UTC))]
 
 
 class _CopiedOut:
-    """An attribute whose value is handed out as a copy. Pydantic itself reads ``__dict__``."""
+    """An attribute whose value is returned as a copy. Pydantic itself reads ``__dict__``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -71,11 +71,11 @@ class _CopiedOut:
         return self if instance is None else _copy(instance.__dict__[self._name])
 
     def __set__(self, instance: BaseModel, value: Any) -> None:
-        raise AttributeError(f"{type(instance).__name__} is immutable; make a new one")
+        raise AttributeError(f"{type(instance).__name__} is immutable. Make a new one.")
 
 
 def hand_out_copies(model: type[BaseModel], *fields: str) -> None:
-    """Make these fields of a model, of plain JSON values or conversations, safe from their readers."""
+    """Return copies of these fields of a model, which are plain JSON values or conversations."""
     for field in fields:
         setattr(model, field, _CopiedOut(field))
 
@@ -85,13 +85,13 @@ def _copy(value: Any) -> Any:
 
 
 class Value(BaseModel):
-    """A model that never changes; what is made of it is checked like anything new."""
+    """An immutable model. A changed copy is validated like a new one."""
 
-    # What somebody said must not get into a log because something about it is wrong.
+    # The content of a message must not appear in a log because it is invalid.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """The same with some fields changed. Unlike pydantic's own, it looks at them."""
+        """Return a copy with some fields changed. Unlike pydantic's own, it validates them."""
         changes = update or {}
         unchanged = self.__dict__.keys() - changes.keys()
         return self.model_validate({**self.__dict__, **changes}, context=unchanged)
@@ -105,13 +105,13 @@ UsedSoFar = Annotated[
 
 
 class Entry(Value):
-    """Where an iteration began: the conversation and the state to enter it with again."""
+    """How an iteration began: the conversation and the state to enter it again with."""
 
     conversation: Conversation
     state: State = {}
-    #: Is it the code after the loop that began there?
+    #: True if the code after the loop began here.
     after_loop: bool = False
-    #: What the calls of the run had used until then.
+    #: What the calls of the run had used up to here.
     usage: UsedSoFar = Usage()
 
 
@@ -132,13 +132,13 @@ class Checkpoint(Value):
     run_id: RunId | None = None
     #: Set in a checkpoint taken inside an iteration: how that iteration began.
     entry: Entry | None = None
-    #: The metadata that its run goes on with; ``None``: ``metadata``, without a pin.
+    #: The metadata that its run continues with; ``None``: ``metadata``, without a pin.
     run_metadata: Metadata | None = None
-    #: Had the body left its loop?
+    #: True if the body had left its loop.
     after_loop: bool = False
     #: What the calls of the run have used up to this point of its body.
     usage: UsedSoFar = Usage()
-    #: In an exact one, the key of the last step whose usage is in there.
+    #: In an exact checkpoint, the key of the last step that ``usage`` includes.
     counted: str | None = None
 
     @classmethod
@@ -151,10 +151,10 @@ class Checkpoint(Value):
         clock: Clock = system_clock,
         **fields: Any,
     ) -> Self:
-        """Photograph a conversation: a new id, the present time, and whatever else is given.
+        """Return a checkpoint of a conversation, with a new id and the current time.
 
         Raises:
-            NotJson: something in its state or metadata would not come back as it was.
+            NotJson: JSON cannot represent a part of its state or metadata exactly.
         """
         now = clock.now()
         new_id = new_checkpoint_id(checked_name(agent_id), now)
@@ -171,11 +171,11 @@ class Checkpoint(Value):
             raise _not_json(error) or error from None
 
     def with_metadata(self, key: str, value: str) -> Self:
-        """The same checkpoint with one more piece of metadata."""
+        """Return the same checkpoint with one more entry in its metadata."""
         return self.model_copy(update={"metadata": {**self.metadata, key: value}})
 
     def to_bytes(self) -> bytes:
-        """The whole checkpoint as JSON, to be carried anywhere."""
+        """Return the whole checkpoint as JSON."""
         return codec.to_bytes(self)
 
     @classmethod
@@ -184,31 +184,32 @@ class Checkpoint(Value):
 
         Raises:
             SchemaTooNew: a newer version of this library wrote it.
-            NotACheckpoint: it is something else.
+            NotACheckpoint: the bytes are something else.
         """
         return codec.from_bytes(cls, data)
 
 
 def _not_json(error: ValidationError) -> NotJson | None:
-    """The mistake in a state or in metadata that pydantic tells of, in our own words. Nobody who waits
-    for a result would get to see the text of pydantic's.
+    """Return the error for an invalid state or metadata that pydantic reports, or ``None``.
+
+    A ``ValidationError`` does not survive Celery's result backends; a ``NotJson`` does.
     """
     first = error.errors(include_input=False, include_url=False)[0]
     place, cause = first["loc"], first.get("ctx", {}).get("error")
     if isinstance(cause, NotJson):
         return cause
-    path, reason = ".".join(map(str, place)), f"is not right ({first['msg'].lower()})"
+    path, reason = ".".join(map(str, place)), f"is invalid ({first['msg'].lower()})"
     return NotJson(path=path, reason=reason) if place[0] in ("state", "metadata") else None
 
 
 def is_alike(one: Checkpoint, other: Checkpoint) -> bool:
-    """Do two checkpoints hold the same, whatever they are called and whenever they were taken?"""
+    """True if two checkpoints are equal, ignoring ``id`` and ``created_at``."""
     as_other = {"id": other.id, "created_at": other.created_at}
     return one.model_copy(update=as_other) == other
 
 
 def is_as_good_as(one: Checkpoint, last: Checkpoint) -> bool:
-    """Does a checkpoint hold the conversation, the state and the metadata with which its run ends?"""
+    """True if a checkpoint has the conversation, state and metadata of the last one of its run."""
     mine, its = one.__dict__, last.__dict__
     (spine, length), (its_spine, its_length) = one.conversation.extent, last.conversation.extent
     if length != its_length or (spine is not its_spine and one.conversation != last.conversation):

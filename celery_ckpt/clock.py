@@ -1,4 +1,4 @@
-"""What time is it? The only reader of the wall clock in the vocabulary and the local stores."""
+"""The clock: the only place where the vocabulary and the local stores read the time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Anything that tells the time; tests bring their own."""
+    """A source of the time. Tests use their own."""
 
     def now(self) -> datetime:
-        """The present moment, aware, in UTC."""
+        """Return the current time, aware, in UTC."""
         ...
 
 
@@ -18,7 +18,7 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> datetime:
-        """The present moment, aware, in UTC."""
+        """Return the current time, aware, in UTC."""
         return datetime.now(UTC)
 
 
@@ -29,14 +29,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def microseconds(due_at: datetime) -> int:
-    """A point in time as what is stored has it: microseconds since 1970."""
-    return (due_at - _EPOCH) // _MICROSECOND
+def microseconds(time: datetime) -> int:
+    """Return a time as it is stored: microseconds since 1970."""
+    return (time - _EPOCH) // _MICROSECOND
 
 
 def from_microseconds(microseconds: int) -> datetime:
-    """The point in time so many microseconds after 1970. Raises ``ValueError`` if it is no date."""
+    """Return the time this long after 1970. Raises ``ValueError`` if it is not a date."""
     try:
         return _EPOCH + microseconds * _MICROSECOND
     except OverflowError:
-        raise ValueError(f"{microseconds} microseconds after 1970 is no date") from None
+        raise ValueError(f"{microseconds} microseconds after 1970 is not a date") from None

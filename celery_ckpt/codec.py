@@ -3,10 +3,10 @@
     messages   conversation[0] ... conversation[n-1]  rest[0] ... rest[r-1]
     header     {"messages": n, "iteration": ..., ..., "entry": {"kept": k, "state": ...}}
 
-The entry of a checkpoint nearly always is a prefix of its conversation. It is written as the number
-of messages that it shares with it (``kept``) and the rest, which only a compaction in the middle of
-an iteration makes. The stores keep header and messages apart; ``to_bytes`` puts them into one JSON
-object. Fields that have their default are left out. All of it is data; nothing is imported by name.
+The entry of a checkpoint is nearly always a prefix of its conversation. It is written as the number of
+messages that both share (``kept``) and the rest, which exists only after a compaction inside an
+iteration. Stores keep the header and the messages apart; ``to_bytes`` writes them as one JSON object.
+Fields with their default value are omitted. Everything is data; nothing is imported by name.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def from_bytes(cls: type[C], data: bytes) -> C:
 
 
 def is_same(one: Checkpoint, other: Checkpoint) -> bool:
-    """Are two checkpoints the same JSON? Unlike in Python, 1 is not True then; keys have no order."""
+    """True if two checkpoints are the same JSON. In JSON, 1 is not True, and keys have no order."""
     if one != other:
         return False
     first, second = (json.dumps(decode(to_bytes(each)), sort_keys=True) for each in (one, other))
@@ -64,7 +64,7 @@ def is_same(one: Checkpoint, other: Checkpoint) -> bool:
 
 
 def refuse_newer(version: object, what: str) -> None:
-    """Raise ``SchemaTooNew`` for a format that this code cannot know."""
+    """Raise ``SchemaTooNew`` for a format version that is newer than this code."""
     if not isinstance(version, int) or version < 1:
         raise ValueError(f"{what} has format version {version!r}")
     if version > FORMAT_VERSION:
@@ -72,7 +72,7 @@ def refuse_newer(version: object, what: str) -> None:
 
 
 def shared_with_entry(checkpoint: Checkpoint) -> tuple[int, list[Message]]:
-    """How many messages the entry shares with the conversation, and the ones it does not."""
+    """Return how many messages the entry shares with the conversation, and its other messages."""
     entry: Entry | None = checkpoint.__dict__["entry"]
     if entry is None:
         return 0, []
@@ -81,7 +81,7 @@ def shared_with_entry(checkpoint: Checkpoint) -> tuple[int, list[Message]]:
         return len(entered), []
     before, now = entered.messages, own.messages
     pairs = zip(before, now, strict=False)
-    # Equal is not enough (1 == True, and keys have an order): what is shared is written only once.
+    # Equality is not enough (1 == True, and keys have an order): shared messages are written once.
     differ = (
         i for i, (old, new) in enumerate(pairs) if old is not new and old.to_json() != new.to_json()
     )
@@ -90,8 +90,8 @@ def shared_with_entry(checkpoint: Checkpoint) -> tuple[int, list[Message]]:
 
 
 def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
-    """Everything about a checkpoint but its messages, its id and its agent."""
-    # The model's own values, not the copies that it hands out: they are only written here.
+    """Return everything of a checkpoint except its messages, its id and its agent."""
+    # The values of the model itself, not the copies that it returns: they are only read here.
     own = checkpoint.__dict__
     conversation: Conversation = own["conversation"]
     fields = {
@@ -133,10 +133,10 @@ def _entry_header(entry: Entry, kept: int) -> dict[str, Any]:
 def assemble(
     cls: type[C], agent_id: str, checkpoint_id: str, header: dict[str, Any], spine: Spine
 ) -> C:
-    """Make the checkpoint again of its header and all its messages.
+    """Return the checkpoint with this header and these messages.
 
     Raises:
-        ValueError, KeyError, TypeError: the header does not belong to these messages.
+        ValueError, KeyError, TypeError: the header does not fit the messages.
     """
     fields = dict(header)
     count, entry = fields.pop("messages"), fields.pop("entry", None)

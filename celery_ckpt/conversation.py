@@ -1,14 +1,14 @@
-"""A conversation: messages that are appended, sometimes replaced, and photographed often.
+"""A conversation: messages that are appended, sometimes replaced, and often copied into checkpoints.
 
-A checkpoint needs a snapshot after every turn, so a snapshot must not cost a copy. Conversations
+A checkpoint takes a snapshot of the conversation, so a snapshot must not copy it. Conversations
 therefore share a ``Spine``, a list that only grows, and each knows how much of it is its own:
 
     spine      m0 m1 m2 m3 m4
-    snapshot   ------->|                (a checkpoint's, three messages, for ever)
-    live       ------------->|          (appends go to the end of the spine)
+    snapshot   ------->|                (of a checkpoint: always three messages)
+    live       ------------->|          (appends to the end of the spine)
 
-Whoever appends while others own more of the spine gets a spine of its own. Beside the messages the
-spine keeps their running digest and size, so that neither is ever computed anew.
+A conversation that appends while another one owns more of the spine gets a new spine. The spine also
+keeps a running digest and the size of its messages, so neither is computed again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS = 100_000
 _BYTES_PER_TOKEN = 4
-#: How many lines a spine keeps, so that they need not be made and digested again to be written.
+#: How many JSON lines a spine keeps, so that a save does not encode and digest them again.
 _RECENT = 64
 
 
 class Spine:
-    """Messages that only grow, with a running digest of them as JSON lines."""
+    """A list of messages that only grows, with a running digest of them as JSON lines."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.messages: list[Message] = []
         self._lock = threading.Lock()
         self._hasher = hashlib.sha256()
         self._size = 0
-        #: The lines that were added last, with the digest so far: they are the next to be written.
+        #: The lines that were added last, each with the digest up to it: they are written next.
         self._recent: list[tuple[bytes, HASH, int]] = []
         #: What stores remember about these messages; it lives as long as they do.
         self.caches: dict[Hashable, Any] = {}
@@ -48,7 +48,7 @@ class Spine:
             self._add(message, message.to_json())
 
     def extend_with_stored(self, lines: list[bytes], messages: list[Message]) -> None:
-        """Grow by messages as they were read; the digest is that of the very bytes that were read."""
+        """Append messages that were read from a store. The digest is that of the stored bytes."""
         data = b"\n".join([*lines, b""])
         with self._lock:
             self.messages += messages
@@ -57,7 +57,7 @@ class Spine:
             self._recent = []
 
     def try_append(self, message: Message, at: int) -> bool:
-        """Append if the spine has exactly ``at`` messages; else somebody else has grown it."""
+        """Append if the spine has exactly ``at`` messages. Return False if it has grown."""
         line = message.to_json()
         with self._lock:
             if len(self.messages) != at:
@@ -74,8 +74,8 @@ class Spine:
         self._recent.append((line, self._hasher.copy(), self._size))
 
     def digest(self, length: int, more: bytes = b"") -> tuple[str, int]:
-        """SHA-256, in hex, of the first ``length`` messages, one JSON line each, and of ``more``; and
-        the size of the lines.
+        """Return the SHA-256, in hex, of the first ``length`` messages, one JSON line each, and of
+        ``more``; and the size of the lines.
         """
         with self._lock:
             behind = len(self.messages) - length
@@ -87,13 +87,13 @@ class Spine:
             else:
                 hasher = None
         if hasher is None:
-            # Others have gone on far since.
+            # Other conversations have grown the spine far beyond it.
             return Spine(self.messages[:length]).digest(length, more)
         hasher.update(more)
         return hasher.hexdigest(), size
 
     def lines(self, start: int, stop: int) -> list[bytes]:
-        """Messages ``start`` to ``stop - 1``, one JSON line each."""
+        """Return messages ``start`` to ``stop - 1``, one JSON line each."""
         with self._lock:
             first = len(self.messages) - len(self._recent)
             if start >= first:
@@ -104,7 +104,7 @@ class Spine:
 class Conversation:
     """Messages in order, compared by value. ``max_tokens`` is advice: nothing is ever trimmed."""
 
-    #: What is kept of a message that is appended; a run of an app with ``ckpt_redact`` sets it.
+    #: Redacts a message that is appended; set by runs of an app with ``ckpt_redact``.
     redact: Callable[[Message], Message] | None = None
 
     def __init__(
@@ -113,11 +113,11 @@ class Conversation:
         messages: Iterable[Message | dict[str, Any]] = (),
     ) -> None:
         if type(max_tokens) is not int or not 0 < max_tokens < 2**62:
-            raise ValueError("max_tokens must be an integer of at least 1, and below 2**62")
+            raise ValueError("max_tokens must be an integer from 1 to 2**62 - 1")
         self.max_tokens = max_tokens
-        #: How often ``append`` and ``replace`` have changed it. Recorded calls add by ``take``.
+        #: How often ``append`` and ``replace`` have changed it. Recorded calls use ``take``.
         self.edits = 0
-        #: One writer at a time; readers need no lock, since what they read is replaced as a whole.
+        #: For writers. Readers need no lock: ``_own`` is replaced as a whole.
         self._lock = threading.Lock()
         self._own = _whole(messages)
 
@@ -138,7 +138,7 @@ class Conversation:
         return conversation
 
     def with_system_prompt(self, text: str) -> Conversation:
-        """A new conversation that begins with this system message instead of any it began with."""
+        """Return a new conversation that begins with this system message, in place of an old one."""
         old = self.messages
         rest = old[1:] if old and old[0].role == "system" else old
         return Conversation(self.max_tokens, [Message.system(text), *rest])
@@ -147,14 +147,14 @@ class Conversation:
         """Add a message at the end.
 
         Raises:
-            NotJson: it holds something JSON cannot; the error names the path, nothing was added.
+            NotJson: JSON cannot represent it exactly; the error names the path. Nothing was added.
         """
         message = Message.of(message)
         self.edits += 1
         self.take(message if self.redact is None else self.redact(message))
 
     def take(self, message: Message) -> None:
-        """Add a message as it is: what was recorded was redacted before that."""
+        """Add a message without redacting it: it was redacted when it was recorded."""
         with self._lock:
             spine, length = self._own
             if not spine.try_append(message, length):
@@ -162,7 +162,7 @@ class Conversation:
             self._own = spine, length + 1
 
     def replace(self, messages: Iterable[Message | dict[str, Any]]) -> None:
-        """Put other messages in the place of all of these, as a compaction does."""
+        """Replace all messages, as a compaction does."""
         replaced = _whole(messages if self.redact is None else self._redacted(messages))
         with self._lock:
             self._own = replaced
@@ -173,49 +173,49 @@ class Conversation:
         return (m if id(m := Message.of(each)) in known else redact(m) for each in messages)
 
     def copy(self) -> Conversation:
-        """An independent conversation with the same messages, at no cost."""
+        """Return an independent conversation with the same messages, without copying them."""
         return Conversation.over(*self._own, self.max_tokens, self.redact)
 
     @property
     def messages(self) -> list[Message]:
-        """The messages, in a list of the caller's own."""
+        """Return the messages in a new list."""
         spine, length = self._own
         return spine.messages[:length]
 
     @property
     def extent(self) -> tuple[Spine, int]:
-        """The spine below, and how much of it is this conversation's."""
+        """Return the spine, and how many of its messages belong to this conversation."""
         return self._own
 
     @property
     def spine(self) -> Spine:
-        """The shared list below; stores remember by it what they have persisted."""
+        """Return the shared list. Stores remember with it what they have persisted."""
         return self._own[0]
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hex, of the messages, one JSON line each; kept as the conversation grows."""
+        """Return the SHA-256, in hex, of the messages, one JSON line each. It is a running digest."""
         spine, length = self._own
         return spine.digest(length)[0]
 
     @property
     def size(self) -> int:
-        """The bytes of the messages, one JSON line each."""
+        """Return the size of the messages in bytes, one JSON line each."""
         spine, length = self._own
         return spine.digest(length)[1]
 
     def estimated_tokens(self) -> int:
-        """About how many tokens the messages are: a quarter of their bytes."""
+        """Estimate the tokens of the messages: a quarter of their bytes."""
         return -(-self.size // _BYTES_PER_TOKEN)
 
     def pending_tool_calls(self) -> list[ToolCall]:
-        """The tool calls that have no result yet: no provider accepts a conversation with any."""
-        waiting: dict[str, ToolCall] = {}
+        """Return the tool calls without a result. Providers accept no conversation that has any."""
+        pending: dict[str, ToolCall] = {}
         for message in self.messages:
             for call_id in message.answers:
-                waiting.pop(call_id, None)
-            waiting.update({call.id: call for call in message.tool_calls})
-        return list(waiting.values())
+                pending.pop(call_id, None)
+            pending.update({call.id: call for call in message.tool_calls})
+        return list(pending.values())
 
     def __len__(self) -> int:
         return self._own[1]
@@ -241,14 +241,14 @@ class Conversation:
         return Conversation, (self.max_tokens, self.messages)
 
     def to_dict(self) -> dict[str, Any]:
-        """``{"max_tokens": ..., "messages": [...]}``, as plain JSON."""
+        """Return ``{"max_tokens": ..., "messages": [...]}``, as plain JSON."""
         return {"max_tokens": self.max_tokens, "messages": [m.to_dict() for m in self.messages]}
 
     @classmethod
     def __get_pydantic_core_schema__(
         cls, source: type[Any], handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        """Let pydantic models hold conversations: a field takes a snapshot, never the caller's own."""
+        """Let pydantic models have conversations as fields. A field holds a snapshot."""
         return core_schema.no_info_plain_validator_function(
             _snapshot,
             serialization=core_schema.plain_serializer_function_ser_schema(Conversation.to_dict),
@@ -265,4 +265,4 @@ def _snapshot(value: Any) -> Conversation:
         return Conversation.over(*value._own, value.max_tokens, value.redact)
     if isinstance(value, Mapping) and value.keys() <= {"max_tokens", "messages"}:
         return Conversation(**value)
-    raise ValueError("a conversation is a Conversation, or an object with max_tokens and messages")
+    raise ValueError("expected a Conversation, or an object with max_tokens and messages")

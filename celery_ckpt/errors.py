@@ -1,26 +1,26 @@
-"""Everything that can go wrong, in one tree.
+"""The errors of the library, in one tree.
 
     CheckpointError
     ├── ConfigurationError      a URL, a setting or an option is wrong                  (a ValueError)
-    ├── InvalidName             an agent, run or checkpoint name nobody can store       (a ValueError)
+    ├── InvalidName             an agent, run or checkpoint name that cannot be stored  (a ValueError)
     ├── NotJson                 a value that JSON cannot hold exactly; names the path   (a ValueError)
     │   └── StepResultNotJson   what a step returned cannot be recorded; names the step
     │       └── NotAMessage     what a model call returned holds no message
-    ├── NotACheckpoint          bytes that no checkpoint was written as                 (a ValueError)
-    ├── NotAnExport             a line that no export wrote; names its number          (a ValueError)
-    ├── RunMisused              a body used its run in a way that no resume could repeat
+    ├── NotACheckpoint          bytes that are not a checkpoint                         (a ValueError)
+    ├── NotAnExport             a line that is not part of an export; names its number (a ValueError)
+    ├── RunMisused              a body used its run in a way that a resume cannot repeat
     ├── RedactionFailed         ckpt_redact raised, or returned what cannot be kept
     ├── NoCurrentRun            no body of an agent task is being executed here        (a RuntimeError)
-    ├── RunFailed               a run whose end was recorded, told again
-    ├── RunStalled              a run that died too often without leaving anything behind
-    ├── StepChanged             a step is not what was recorded, and the task wants to fail then
-    └── StoreError              the store refused, or could not do, what was asked
-        ├── StoreUnavailable    no answer; nothing is known to be wrong with the data
+    ├── RunFailed               the recorded failure of a run, raised again
+    ├── RunStalled              a run that died too often without recording anything
+    ├── StepChanged             a call does not match its record, and the task has on_changed="fail"
+    └── StoreError              the store refused an operation, or could not do it
+        ├── StoreUnavailable    the store does not answer; the data may be intact
         │   └── StoreFull       the disk, a quota or the server's memory has no room
         ├── StoreDamaged        the store as a whole cannot be read
         ├── CheckpointDamaged   one checkpoint cannot be read; the others can
-        ├── EncryptionKeyMissing  sealed with a key that is not in the settings
-        ├── NotEncrypted        plain text where everything is to be encrypted
+        ├── EncryptionKeyMissing  encrypted with a key that is not in the settings
+        ├── NotEncrypted        plain text in an encrypted store
         ├── FeatureMissing      the store does not have an optional feature
         ├── SchemaTooNew        written by a newer version of this library
         ├── CheckpointTooLarge  over the limit; nothing was written
@@ -28,12 +28,12 @@
         ├── AgentNotFound       there is no such agent
         ├── CheckpointNotFound  there is no such checkpoint
         ├── RunNotFound         there is no such run
-        ├── RunOver             the run has ended, so that cannot be done to it
+        ├── RunOver             the run has already ended
         └── LeaseError
-            ├── LeaseHeld       somebody else may write for this agent now
-            └── LeaseLost       this lease is over: a newer one was given, or it was released
+            ├── LeaseHeld       another owner holds the lease of the agent
+            └── LeaseLost       the lease was released, or a newer one was issued
 
-Each class is one thing a caller would catch. The facts in a message are attributes of the error too.
+Each class is one case that a caller would catch. The facts in a message are attributes of the error.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 class CheckpointError(Exception):
     """The root of every error this library raises."""
 
-    #: What the message says; the braces name facts.
+    #: The message; the braces name facts.
     template: ClassVar[str] = "{reason}"
-    #: The facts that several of them have: each has those that its message names.
+    #: Facts of several errors. An error has the facts that its message names.
     agent_id: str
     run_id: str
     checkpoint_id: str
@@ -62,7 +62,7 @@ class CheckpointError(Exception):
     token: int
 
     def __init__(self, *message: str, **facts: Any) -> None:
-        # Celery makes an error again of its message alone, without the facts.
+        # Celery rebuilds an error from its message alone, without the facts.
         super().__init__(*(message or (self.template.format(**facts),)))
         self.__dict__.update(facts)
 
@@ -83,61 +83,65 @@ class ConfigurationError(CheckpointError, ValueError):
 
 
 class InvalidName(CheckpointError, ValueError):
-    """A name that is empty, too long, or not valid Unicode text."""
+    """A name is empty, too long, or not valid Unicode text."""
 
-    template = "{what} {reason}. Use a text of 1 to {limit} characters."
+    template = "{what} {reason}. Use 1 to {limit} characters of valid Unicode text."
 
 
 class NotJson(CheckpointError, ValueError):
-    """A value that JSON cannot hold exactly. It was refused before anything changed."""
+    """JSON cannot represent a value exactly. It was refused before anything changed."""
 
-    template = "{path} {reason}. Only what JSON can hold exactly can be kept: convert it first."
+    template = "{path} {reason}. Convert it to a value that JSON represents exactly."
     path: str
 
 
 class StepResultNotJson(NotJson):
-    """A step returned what cannot be recorded, or not be read back. Nothing was recorded."""
+    """The result of a step cannot be recorded or read back. Nothing was recorded."""
 
     template = (
-        "Step {step!r}: {path} {reason}. A step returns JSON, or what its declared type can be read "
-        "back from: return that, or give returns=..."
+        "Step {step!r}: {path} {reason}. Return JSON, or annotate the function with a pydantic model "
+        "that can read the result back, or pass returns=..."
     )
     step: str
 
 
 class NotAMessage(StepResultNotJson):
-    """The function given to ``run.llm`` returned something without a message. Nothing was recorded."""
+    """The function passed to ``run.llm`` returned no message. Nothing was recorded."""
 
-    template = "The function given to run.llm ({function}) returned {reason}. {advice}"
+    template = "The function passed to run.llm ({function}) returned {reason}. {advice}"
     function: str
     advice: str
 
 
 class NotACheckpoint(CheckpointError, ValueError):
-    """Bytes that ``Checkpoint.to_bytes`` never wrote."""
+    """Bytes are not a checkpoint that ``Checkpoint.to_bytes`` wrote."""
 
-    template = "These bytes are no checkpoint: {reason}. Only what to_bytes wrote can be read."
+    template = (
+        "These bytes are not a checkpoint: {reason}. Pass bytes that Checkpoint.to_bytes returned."
+    )
 
 
 class NotAnExport(CheckpointError, ValueError):
-    """A line that no export wrote there. Nothing of its agent was imported."""
+    """A line of a file is not part of an export. Nothing of its agent was imported."""
 
     template = "Line {line} cannot be imported: {reason}. Nothing of {what} was imported."
     line: int
 
 
 class RunMisused(CheckpointError):
-    """A body used its run in a way that a later attempt could not repeat."""
+    """A body used its run in a way that a later attempt cannot repeat."""
 
 
 class RedactionFailed(CheckpointError):
-    """``ckpt_redact`` did not say what to keep. Nothing was kept."""
+    """``ckpt_redact`` failed to redact a value. Nothing of the value was stored."""
 
-    template = "ckpt_redact was given a {what} to redact, and {reason}. Nothing of it was kept."
+    template = (
+        "ckpt_redact failed on a {what}: {reason}. Nothing of it was stored. Correct the function."
+    )
 
 
 class NoCurrentRun(CheckpointError, RuntimeError):
-    """``current_run()`` outside of an agent's body."""
+    """``current_run()`` was called outside an agent's body."""
 
     template = (
         "No agent task is running here. Call current_run() inside the body of a task made with "
@@ -147,27 +151,27 @@ class NoCurrentRun(CheckpointError, RuntimeError):
 
 
 class RunFailed(CheckpointError):
-    """The recorded end of a run, told again because Celery did not get it the first time."""
+    """Raises the recorded failure of a run again, because Celery never stored it."""
 
-    template = "Run {run_id!r} of agent {agent_id!r} has ended before: {reason}."
+    template = "Run {run_id!r} of agent {agent_id!r} has already failed: {reason}."
 
 
 class RunStalled(CheckpointError):
-    """A run that kills its workers, or is ended each time before it can record anything."""
+    """A run was stopped because it kills its workers, or dies before it records anything."""
 
     template = (
-        "Run {run_id!r} of agent {agent_id!r} was given up: {attempts} attempts in a row died without "
-        "recording a step or a checkpoint. Look for what ended them (memory? time?), then resume it."
+        "Run {run_id!r} of agent {agent_id!r} was stopped: {attempts} attempts in a row died without "
+        "recording a step or a checkpoint. Find what ended them (memory? time?), then resume the run."
     )
     attempts: int
 
 
 class StepChanged(CheckpointError):
-    """A step was asked for with other arguments than were recorded, and ``on_changed`` is "fail"."""
+    """A call does not match its recorded step, and ``on_changed`` is "fail"."""
 
     template = (
-        "Step {name!r} in iteration {iteration} of agent {agent_id!r} is not what was recorded: the "
-        "code or its arguments have changed under a live run. Bring the old code back, or use "
+        "Step {name!r} in iteration {iteration} of agent {agent_id!r} does not match its record: the "
+        "code or its arguments changed during the run. Restore the old code, or use "
         "on_changed='call'."
     )
     name: str
@@ -175,21 +179,24 @@ class StepChanged(CheckpointError):
 
 
 class StoreError(CheckpointError):
-    """The store refused, or could not do, what was asked."""
+    """The store refused an operation, or could not do it."""
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer. The operation may be tried again; it is safe to repeat."""
+    """The store did not answer. Every operation is safe to repeat."""
 
-    template = "The checkpoint store at {where} did not answer: {reason}. Is it running and reachable?"
+    template = (
+        "The checkpoint store at {where} did not answer: {reason}. Check that it is running and "
+        "reachable."
+    )
 
 
 class StoreFull(StoreUnavailable):
-    """The store has no room for what was to be written. All that was saved before is still there."""
+    """The store has no room for a write. Everything that was saved before is intact."""
 
     template = (
-        "The checkpoint store at {where} has no room left: {reason}. Nothing that was saved before is "
-        "lost. Make room on the disk, or raise the quota or limit; then the next write carries on."
+        "The checkpoint store at {where} has no room left: {reason}. Earlier saves are intact. Free "
+        "disk space, or raise the quota or limit; the next write then succeeds."
     )
 
 
@@ -200,34 +207,35 @@ class StoreDamaged(StoreError):
 
 
 class CheckpointDamaged(StoreError):
-    """A checkpoint is there but cannot be read; the agent's other checkpoints still can.
+    """A checkpoint exists but cannot be read. The agent's other checkpoints can.
 
-    ``readable`` holds what ``CheckpointStore.list`` could read of that agent in spite of it.
+    ``readable`` holds the checkpoints of the agent that ``CheckpointStore.list`` could read.
     """
 
     template = (
         "Checkpoint {checkpoint_id} of agent {agent_id!r} is damaged: {reason}. The agent's other "
-        "checkpoints are not affected: load one of them, or prune this one."
+        "checkpoints are intact: load one of them, or prune this one."
     )
     readable: Sequence[Checkpoint] = ()
 
 
 class EncryptionKeyMissing(StoreError):
-    """Something is encrypted, and the key is not known here. Nothing is wrong with the data."""
+    """A value is encrypted with a key that is not known here. The data is intact."""
 
     template = (
-        "{what} of agent {agent_id!r} is encrypted with the key {key_id!r}, which is not among "
-        "ckpt_encryption_keys here. Add it, behind the one that encrypts."
+        "{what} of agent {agent_id!r} is encrypted with the key {key_id!r}, which is not in "
+        "ckpt_encryption_keys here. Add it after the first key."
     )
     key_id: str
 
 
 class NotEncrypted(StoreError):
-    """Something is not encrypted, although keys are set."""
+    """A value is not encrypted, although keys are set."""
 
     template = (
-        "{what} of agent {agent_id!r} is not encrypted, although ckpt_encryption_keys is set. Was it "
-        "written before? Then: celery ckpt rekey --from-plaintext. Else somebody has put it there."
+        "{what} of agent {agent_id!r} is not encrypted, although ckpt_encryption_keys is set. If it "
+        "was written before keys were set, run `celery ckpt rekey --from-plaintext`; otherwise treat "
+        "it as tampering."
     )
 
 
@@ -247,14 +255,14 @@ class SchemaTooNew(StoreError):
 
     template = (
         "{what} has format version {version}; this celery_ckpt reads up to {supported}. "
-        "Upgrade celery_ckpt here before this process reads it."
+        "Upgrade celery_ckpt here."
     )
     version: int
     supported: int
 
 
 class CheckpointTooLarge(StoreError):
-    """A checkpoint, step or run record is over ``max_checkpoint_bytes``. Nothing was written."""
+    """A checkpoint, step or run record exceeds ``max_checkpoint_bytes``. Nothing was written."""
 
     template = (
         "{what} of agent {agent_id!r} has {size:,} bytes, the limit is {limit:,}; the largest part is "
@@ -266,7 +274,7 @@ class CheckpointTooLarge(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """Something with this id is already stored, with different content."""
+    """The id is already stored, with different content."""
 
     template = "{what} of agent {agent_id!r} already exists with different content. Use a new id."
 
@@ -290,7 +298,7 @@ class CheckpointNotFound(StoreError):
 
 
 class RunNotFound(StoreError):
-    """There is no record of such a run."""
+    """The store has no record of the run."""
 
     template = "Agent {agent_id!r} has no run {run_id!r}. Add its record before updating it."
 
@@ -298,20 +306,20 @@ class RunNotFound(StoreError):
 class RunOver(StoreError):
     """The run has ended."""
 
-    template = "Run {run_id!r} of agent {agent_id!r} has {status} already. Nothing was changed."
+    template = "Run {run_id!r} of agent {agent_id!r} has already ended ({status}). Nothing was changed."
     status: str
 
 
 class LeaseError(StoreError):
-    """Something about who may write for an agent."""
+    """A write conflicts with the lease of its agent."""
 
 
 class LeaseHeld(LeaseError):
-    """Somebody else holds an unexpired lease of this agent."""
+    """Another owner holds an unexpired lease of this agent."""
 
     template = (
-        "Agent {agent_id!r} is being worked on by {owner} (token {token}); its lease ends in "
-        "{seconds_left:.1f} s. Wait for that, or write with the lease."
+        "{owner} holds the lease of agent {agent_id!r} (token {token}); it expires in "
+        "{seconds_left:.1f} s. Wait until then, or write with the lease."
     )
     owner: str
     nonce: str
@@ -319,11 +327,11 @@ class LeaseHeld(LeaseError):
 
 
 class LeaseLost(LeaseError):
-    """This lease is over: a newer one was given, it was released, or the agent was deleted."""
+    """The lease is not valid: a newer one was issued, it was released, or the agent was deleted."""
 
     template = (
         "The lease with token {token} no longer covers agent {agent_id!r}. Nothing was written. "
-        "Another attempt may have taken over; stop, or acquire anew."
+        "Another attempt may have taken over: stop, or acquire a new lease."
     )
 
 

@@ -21,10 +21,10 @@ _MAX_INTEGER_BITS: Final = 14_000
 
 
 def plain(value: Any, path: str, *, depth: int = 0) -> Any:
-    """Return a deep copy of ``value`` made of plain JSON types only. It may be changed meanwhile.
+    """Return a deep copy of ``value`` that consists of plain JSON types only.
 
     Raises:
-        NotJson: something in it would not come back as it was; the error names where.
+        NotJson: JSON cannot represent a part of it exactly; the error names the path.
     """
     kind = type(value)
     if kind is str:
@@ -34,7 +34,7 @@ def plain(value: Any, path: str, *, depth: int = 0) -> Any:
     if kind is dict or isinstance(value, dict):
         if depth >= MAX_DEPTH:
             raise _too_deep(path)
-        # A list of them: a call side by side may change a run's state meanwhile.
+        # A list: a parallel call may change a run's state during the copy.
         items = list(value.items())
         return {_key(k, path): plain(v, f"{path}.{k}", depth=depth + 1) for k, v in items}
     if kind is list or isinstance(value, list):
@@ -69,7 +69,7 @@ def _scalar(value: Any, path: str) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """The name of a value's type, as an error should say it."""
+    """Return the name of a value's type for an error message."""
     module = type(value).__module__
     prefix = "" if module == "builtins" else f"{module}."
     return f"{prefix}{type(value).__qualname__}"
@@ -79,7 +79,9 @@ def _text(value: str, path: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise NotJson(path=path, reason=f"holds a lone surrogate at character {error.start}") from None
+        raise NotJson(
+            path=path, reason=f"contains a lone surrogate at character {error.start}"
+        ) from None
     return value
 
 

@@ -1,6 +1,6 @@
-"""What one message is: any provider's JSON object, kept exactly as it came.
+"""A message: any provider's JSON object, kept exactly as it was received.
 
-Nothing is normalised and nothing dropped. ``text``, ``tool_calls`` and ``answers`` only *read* the
+Nothing is normalised or removed. ``text``, ``tool_calls`` and ``answers`` only *read* the
 shapes in use: OpenAI chat, OpenAI Responses items, and Anthropic content blocks.
 """
 
@@ -19,7 +19,7 @@ _TEXT_BLOCKS = ("text", "input_text", "output_text")
 
 
 class ToolCall(BaseModel):
-    """One call that the model asked for."""
+    """A tool call that the model asked for."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -30,7 +30,7 @@ class ToolCall(BaseModel):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments as keywords. Raises ``ValueError`` if the model's JSON is not an object."""
+        """Return the arguments as keywords. Raises ``ValueError`` if they are not a JSON object."""
         value = self.input
         if isinstance(value, str):
             try:
@@ -58,18 +58,18 @@ class Message(RootModel[dict[str, Any]]):
 
     @classmethod
     def of(cls, value: Message | dict[str, Any]) -> Message:
-        """The message made of a JSON object; a message is returned as it is.
+        """Return the message for a JSON object. A message is returned as it is.
 
         Raises:
-            NotJson: it holds something that JSON cannot hold exactly; the error names the path.
+            NotJson: JSON cannot represent it exactly; the error names the path.
         """
         return value if isinstance(value, Message) else cls.decoded(_plain_object(value))
 
     @classmethod
     def decoded(cls, value: dict[str, Any]) -> Message:
-        """Wrap an object that came out of a decoder: it is plain, and nobody else holds it."""
-        # As model_construct does it, which looks for aliases and defaults first: a long conversation
-        # would take half as long again to load.
+        """Wrap an object that a decoder returned: it is plain JSON, and nothing else refers to it."""
+        # What model_construct does, without its search for aliases and defaults, which would make
+        # loading a long conversation half as slow again.
         message = cls.__new__(cls)
         _set(message, "__dict__", {"root": value})
         _set(message, "__pydantic_fields_set__", {"root"})
@@ -77,47 +77,47 @@ class Message(RootModel[dict[str, Any]]):
 
     @classmethod
     def system(cls, content: Any, **fields: Any) -> Message:
-        """Instructions to the model."""
+        """Return a message with instructions to the model."""
         return cls.of({"role": "system", "content": content, **fields})
 
     @classmethod
     def user(cls, content: Any, **fields: Any) -> Message:
-        """What the user said: a text, or a provider's list of content blocks."""
+        """Return a message of the user: text, or a provider's list of content blocks."""
         return cls.of({"role": "user", "content": content, **fields})
 
     @classmethod
     def assistant(cls, content: Any = None, **fields: Any) -> Message:
-        """What the model said; ``tool_calls=[...]`` and other fields go along as they are."""
+        """Return a message of the model; ``tool_calls=[...]`` and other fields are kept as they are."""
         return cls.of({"role": "assistant", "content": content, **fields})
 
     @classmethod
     def tool(cls, content: Any, tool_call_id: str, **fields: Any) -> Message:
-        """The result of a tool call, in OpenAI's chat shape."""
+        """Return the result of a tool call, in OpenAI's chat shape."""
         return cls.of({"role": "tool", "tool_call_id": tool_call_id, "content": content, **fields})
 
     @property
     def json_object(self) -> dict[str, Any]:
-        """The JSON object itself, only to be read."""
+        """Return the JSON object itself. It must not be changed."""
         own: dict[str, Any] = self.__dict__["root"]
         return own
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object, as a copy that the caller may change."""
+        """Return a copy of the JSON object, which the caller may change."""
         return _plain_object(self.json_object)
 
     def to_json(self) -> bytes:
-        """The JSON object on one line: what stores keep and digests are made of."""
+        """Return the JSON object on one line. Stores keep this, and digests are computed from it."""
         return encode(self.json_object)
 
     @property
     def role(self) -> str | None:
-        """Who speaks, where the provider's shape says so."""
+        """Return the role, or ``None`` if the provider's shape has none."""
         role = self.json_object.get("role")
         return role if isinstance(role, str) else None
 
     @property
     def text(self) -> str:
-        """All text in the message, without thinking, tool calls or tool results."""
+        """Return all text in the message, without thinking, tool calls or tool results."""
         content = self.json_object.get("content")
         if isinstance(content, str):
             return content
@@ -126,7 +126,7 @@ class Message(RootModel[dict[str, Any]]):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls that wait for an answer from us; calls the provider runs itself are not listed."""
+        """Return the calls that need a result from us, not the calls that the provider runs itself."""
         return [
             *_chat_calls(self.json_object),
             *_responses_calls(self.json_object),
@@ -135,7 +135,7 @@ class Message(RootModel[dict[str, Any]]):
 
     @property
     def answers(self) -> list[str]:
-        """The ids of the tool calls whose results this message brings."""
+        """Return the ids of the tool calls whose results are in this message."""
         root, found = self.json_object, []
         if root.get("role") == "tool":
             found.append(root.get("tool_call_id"))
@@ -148,7 +148,7 @@ class Message(RootModel[dict[str, Any]]):
 
 
 def digested(message: Message, digest: Callable[[dict[str, Any]], Any]) -> Any:
-    """What ``digest`` makes of the JSON object. It is called once: a message never changes."""
+    """Return ``digest`` of the JSON object. It is called once: a message never changes."""
     try:
         return _get(message, "_digest")
     except AttributeError:
@@ -157,13 +157,13 @@ def digested(message: Message, digest: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 class _RootCopiedOut:
-    """``message.root`` is a copy, so that no reader can change a message that is already written."""
+    """Returns ``message.root`` as a copy, so that no reader can change a stored message."""
 
     def __get__(self, instance: Message | None, owner: type[Message]) -> Any:
         return self if instance is None else instance.to_dict()
 
     def __set__(self, instance: Message, value: Any) -> None:
-        # Only pydantic comes here, to fill a new message: for others it is frozen.
+        # Only pydantic calls this, to fill a new message: for other code it is frozen.
         instance.__dict__["root"] = value
 
 
@@ -180,7 +180,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 def _call(call_id: Any, name: Any, given: Any) -> Iterator[ToolCall]:
     if isinstance(call_id, str):
-        # A copy: whoever runs the tool may change what it is given, and the message must not.
+        # A copy: a tool may change its arguments, and the message must not change.
         own = plain(given, "input")
         yield ToolCall(id=call_id, name=name if isinstance(name, str) else "", input=own)
 

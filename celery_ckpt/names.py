@@ -1,8 +1,8 @@
-"""Which names can be stored, and what can be told from a checkpoint's id.
+"""Which names can be stored, and how the id of a checkpoint is made.
 
-An agent's name may be any text. Where a name has to become a file name, a part of an id or a place
-in an index, its *locator* stands for it: 80 bits of its SHA-256, in lower-case base 32. A checkpoint's
-id begins with the locator of its agent, so that an id says where to look.
+An agent's name may be any text. File names, ids and indexes use its *locator* instead: 80 bits of its
+SHA-256, in lower-case base 32. The id of a checkpoint begins with the locator of its agent, so a
+store can find the agent by the id.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def checked_name(name: str, what: str = "An agent_id") -> str:
             name.encode()
         except UnicodeEncodeError:
             raise InvalidName(
-                what=what, reason="holds a lone surrogate", limit=MAX_NAME_LENGTH
+                what=what, reason="contains a lone surrogate", limit=MAX_NAME_LENGTH
             ) from None
     return name
 
@@ -46,34 +46,34 @@ def _base32(data: bytes) -> str:
 
 @lru_cache(maxsize=1024)
 def locator(agent_id: str) -> str:
-    """The 16 characters that stand for an agent in ids, file names and indexes."""
+    """Return the 16 characters that represent an agent in ids, file names and indexes."""
     return _base32(hashlib.sha256(agent_id.encode()).digest()[:_LOCATOR_BYTES])
 
 
 def file_name(name: str) -> str:
-    """A safe name of a file for any name; it begins with the locator."""
+    """Return a safe file name for any name. It begins with the locator."""
     return _base32(hashlib.sha256(name.encode()).digest()[:20])
 
 
 def new_checkpoint_id(agent_id: str, now: datetime) -> str:
-    """A new id: the agent's locator, the time in microseconds (so that ids sort) and chance."""
+    """Return a new id: the agent's locator, the time in microseconds (for sorting), random bits."""
     milliseconds, rest = divmod(round(now.timestamp() * 1_000_000), 1000)
-    due_at = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
-    # The extended-hex alphabet of base 32 is the one whose characters sort like what they stand for.
-    own = base64.b32hexencode(due_at + secrets.token_bytes(7)).decode().lower()
+    time = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
+    # In the extended-hex alphabet of base 32, characters sort like the values that they encode.
+    own = base64.b32hexencode(time + secrets.token_bytes(7)).decode().lower()
     return f"{locator(agent_id)}-{own}"
 
 
 def id_prefix(agent_id: str) -> str:
-    """What an agent's checkpoint ids begin with, unless somebody else gave them."""
+    """Return what the ids of an agent's checkpoints begin with, unless the user chose them."""
     return f"{locator(agent_id)}-"
 
 
 def locator_in(checkpoint_id: str) -> str:
-    """The locator that an id begins with, if it names its agent."""
+    """Return the locator that an id begins with, if it names its agent."""
     return checkpoint_id.partition("-")[0]
 
 
 def names_its_agent(checkpoint_id: str, agent_id: str) -> bool:
-    """Does the id begin with this agent's locator, so that no index is needed to find it?"""
+    """True if the id begins with this agent's locator, so that it needs no entry in an index."""
     return checkpoint_id.startswith(f"{locator(agent_id)}-")

@@ -1,4 +1,4 @@
-"""What a store keeps besides checkpoints: leases, steps, runs, and the outlines of checkpoints."""
+"""What a store keeps besides checkpoints: leases, steps and runs; and what it returns about agents."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ StepKey = Annotated[str, named("A step's key")]
 
 
 class Lease(Value):
-    """The right to write for an agent, for a while.
+    """The right to write for an agent, for a limited time.
 
-    The token only grows; whoever has an older one is fenced off. The nonce tells two leases apart
-    that carry the same token, which a failover of the store can bring about.
+    The token only grows; a lease with an older token is refused. The nonce distinguishes two leases
+    with the same token, which a failover of the store can produce.
     """
 
     agent_id: AgentId
     token: Annotated[int, Field(ge=1)]
     nonce: str
     owner: str
-    #: By the store's clock. The end alone does not fence: only a newer lease does.
+    #: By the store's clock. An expired lease stays valid until a newer one is issued.
     expires_at: Timestamp
 
 
 class Step(Value):
-    """A call whose result is recorded, so that a later attempt replays it instead of calling."""
+    """A call whose result is recorded, so that a later attempt replays it instead of calling again."""
 
     agent_id: AgentId
     run_id: RunId
     #: The iteration it belongs to; 0 is before the loop.
     iteration: Count = 0
-    #: Unique in its run: the tool call's id, or what the call's name and arguments make.
+    #: Unique in its run: made of the tool call's id, or of the call's name and arguments.
     key: StepKey
     #: What was called, for people.
     name: str = ""
-    #: Which call of that name in its iteration it is, from 0; ``None``: it was made beside others.
+    #: The position among the calls of that name in its iteration, from 0; ``None``: a parallel call.
     place: Count | None = None
     value: Annotated[Any, kept_exactly("value")] = None
-    #: What the call, and all calls inside of it, have used: a replay adds it again.
+    #: What the call and all calls inside it have used: a replay adds it again.
     usage: UsedSoFar = Usage()
 
 
 class RunStatus(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     QUEUED = "queued"
     BLOCKED = "blocked"
@@ -75,7 +75,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Has the run ended for good?"""
+        """True if the run has ended."""
         return self in (RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
@@ -90,70 +90,70 @@ class RunRecord(Value):
     #: How often a worker began it.
     attempts: Count = 0
     retries: Count = 0
-    #: How many of its last attempts died one after the other without recording anything.
+    #: How many of its last attempts in a row died without recording anything.
     stalled: Count = 0
-    #: How far the agent's history was when the present attempt began; only stores read it.
+    #: The state of the agent's history when the current attempt began; only stores read it.
     progress: str = ""
-    #: The broker's name for the message that is being worked on.
+    #: The broker's name for the message of the current attempt.
     delivery: str = ""
-    #: Does Celery have the outcome? Until then a finished run stays open.
+    #: True once Celery has the outcome. Until then, a run that has ended is open.
     delivered: bool = False
-    #: What it takes to send the task again.
+    #: What is needed to publish the task again.
     envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = Field(default_factory=dict)
     result: Annotated[Any, kept_exactly("result")] = None
     error: str | None = None
     created_at: Timestamp
-    #: When its outcome was known; ``None``: it has none, or an earlier version wrote it.
+    #: When it ended; ``None``: it has not, or the record does not say.
     ended_at: Timestamp | None = None
-    #: What its task wants kept of the agent, see ``AgentTask``; ``None``: as the settings say.
+    #: The retention limits of its task, see ``AgentTask``; ``None``: the limits of the settings.
     keep: Annotated[int, Field(ge=1)] | None = None
     max_age: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
-    #: What its recorded calls were paid for. A counter of the store's: only ``record_step`` raises it.
+    #: What its recorded calls have used, over all attempts. Only ``record_step`` raises it.
     usage: UsedSoFar = Usage()
 
     @property
     def has_envelope(self) -> bool:
-        """Is it known how to send it again? Unlike ``bool(run.envelope)``, it copies nothing."""
+        """True if the run can be published again. Unlike ``bool(run.envelope)``, it copies nothing."""
         return bool(self.__dict__["envelope"])
 
     @property
     def over_since(self) -> datetime:
-        """When it ended; of a record of an earlier version, which does not say, when it was sent."""
+        """Return when it ended, or when it was sent if the record does not say when it ended."""
         return self.ended_at or self.created_at
 
     @property
     def is_settled(self) -> bool:
-        """Is there nothing left to do for it?"""
+        """True if the run has ended and Celery has its outcome."""
         return self.status.is_final and self.delivered
 
 
 class StartResult(Value):
-    """What became of a delivery: the run as it is now and, if it may be worked on, a lease.
+    """What ``start_run`` returns: the run as it is now and, if an attempt may start, a lease.
 
-    Without a lease the run is settled, or it waits for its turn.
+    Without a lease, the run is settled, or it waits for its turn.
     """
 
     run: RunRecord
     lease: Lease | None = None
-    #: When a watchdog will look at the agent, unless another moment is set (see ``unschedule``).
+    #: When the watchdog checks the agent, unless it is rescheduled (see ``unschedule``).
     due_at: int = 0
 
 
 class AgentActivity(Value):
-    """Where an agent stands: what a watchdog has to know."""
+    """The runs and the lease of an agent: what the watchdog needs."""
 
     #: The run whose turn it is, from its first attempt until it is settled.
     active: RunId | None = None
-    #: All runs that are not settled, in the order in which they were added.
+    #: All open runs, in the order in which they were added.
     open: list[RunRecord] = Field(default_factory=list)
-    #: The unexpired lease, if somebody holds one, and how long it has left by the store's clock.
+    #: The unexpired lease, if there is one, and how long it is valid by the store's clock.
     holder: Lease | None = None
     seconds_left: float = 0.0
 
 
 class CheckpointInfo(Value):
-    """A checkpoint without its messages and its state: enough to list it and to judge its age."""
+    """A checkpoint without its messages and its state."""
 
     id: CheckpointId
     #: The store's own order; it only grows within an agent.
@@ -163,7 +163,7 @@ class CheckpointInfo(Value):
     event: CheckpointEvent | None = None
     run_id: RunId | None = None
     metadata: Metadata = Field(default_factory=dict)
-    #: The label by which it is pinned: then no sweep drops it.
+    #: The label of its pin; a sweep never removes a pinned checkpoint.
     pin: str | None = None
 
 
@@ -194,9 +194,9 @@ Change = Callable[[AgentContents], AgentContents | None]
 
 @dataclass(frozen=True)
 class Finding:
-    """A leftover, a damage or a risk that ``doctor`` found in a store."""
+    """A leftover, a damaged part or a risk that ``doctor`` found in a store."""
 
-    #: ``risk``: the configuration can lose work; ``left over``: by a crash; ``not listed``: missing
+    #: ``risk``: the configuration can lose work; ``left over`` by a crash; ``not listed``: missing
     #: from an index; ``damaged``.
     kind: str
     #: The agent, key or file.

@@ -1,7 +1,7 @@
 """When to take a checkpoint: pure decisions about an event.
 
-A strategy that remembers something (``EverySeconds``) remembers it for one run: the runtime asks for
-``for_run()`` when a run begins, so a strategy in a decorator can be shared by all of them.
+A strategy may keep state for one run, as ``EverySeconds`` does. The runtime calls ``for_run()`` when a
+run begins, so all runs can share the strategy of a decorator.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from celery_ckpt.events import CheckpointEvent
 
 
 class CheckpointStrategy(ABC):
-    """Decides, after each event, whether to take a checkpoint. ``a | b`` wants what either wants."""
+    """Decides after each event whether to take a checkpoint. ``a | b`` takes one if either does."""
 
     @abstractmethod
     def should_checkpoint(self, iteration: int, event: CheckpointEvent) -> bool:
-        """Take a checkpoint after this event of this iteration?"""
+        """Return whether to take a checkpoint after this event of this iteration."""
 
     def for_run(self) -> CheckpointStrategy:
-        """The strategy to use for one run."""
+        """Return the strategy to use for one run."""
         return self
 
     def __or__(self, other: CheckpointStrategy) -> AnyOf:
@@ -35,7 +35,7 @@ class CheckpointStrategy(ABC):
         """Read a strategy from a setting: ``"every:3"``, ``"after_tool_call | seconds:30"``.
 
         Raises:
-            ConfigurationError: it names no strategy; the error lists them.
+            ConfigurationError: the strategy is unknown; the error lists all.
         """
         parts = [_parse_one(part.strip()) for part in text.split("|")]
         return parts[0] if len(parts) == 1 else AnyOf(*parts)
@@ -46,16 +46,16 @@ class AfterToolCall(CheckpointStrategy):
     """After every completed tool call: the default."""
 
     def should_checkpoint(self, iteration: int, event: CheckpointEvent) -> bool:
-        """True for a completed tool call."""
+        """Return True for a completed tool call."""
         return event == CheckpointEvent.TOOL_CALL_COMPLETE
 
 
 @dataclass(frozen=True)
 class AfterLlmResponse(CheckpointStrategy):
-    """After every answer of the model."""
+    """After every reply of the model."""
 
     def should_checkpoint(self, iteration: int, event: CheckpointEvent) -> bool:
-        """True for an answer of the model."""
+        """Return True for a reply of the model."""
         return event == CheckpointEvent.LLM_RESPONSE
 
 
@@ -67,16 +67,16 @@ class EveryN(CheckpointStrategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
-            raise ConfigurationError(reason=f"EveryN({self.n!r}): n is an integer of at least 1.")
+            raise ConfigurationError(reason=f"EveryN({self.n!r}): n must be an integer of at least 1.")
 
     def should_checkpoint(self, iteration: int, event: CheckpointEvent) -> bool:
-        """True in iterations that are a multiple of n."""
+        """Return True in iterations that are a multiple of n."""
         return iteration % self.n == 0
 
 
 @dataclass(frozen=True)
 class EverySeconds(CheckpointStrategy):
-    """After an event, if so many seconds have gone by since it last said yes (or since the start)."""
+    """After an event, if at least ``seconds`` have passed since its last checkpoint or the start."""
 
     seconds: float
     clock: Callable[[], float] = field(default=time.monotonic, compare=False, repr=False)
@@ -84,15 +84,17 @@ class EverySeconds(CheckpointStrategy):
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
-            raise ConfigurationError(reason=f"EverySeconds({self.seconds!r}): must be over 0.")
+            raise ConfigurationError(
+                reason=f"EverySeconds({self.seconds!r}): seconds must be more than 0."
+            )
         self._last.append(self.clock())
 
     def for_run(self) -> Self:
-        """One with a stop watch of its own, started now."""
+        """Return a strategy that measures from now on."""
         return replace(self)
 
     def should_checkpoint(self, iteration: int, event: CheckpointEvent) -> bool:
-        """True when the time is over; that starts it again."""
+        """Return True when the time has passed, and measure from now on again."""
         now = self.clock()
         if now - self._last[0] < self.seconds:
             return False
@@ -102,30 +104,32 @@ class EverySeconds(CheckpointStrategy):
 
 @dataclass(frozen=True, init=False)
 class AnyOf(CheckpointStrategy):
-    """Whenever at least one of several wants one."""
+    """Whenever at least one of several strategies takes one."""
 
     strategies: tuple[CheckpointStrategy, ...]
 
     def __init__(self, *strategies: CheckpointStrategy) -> None:
         if not strategies:
-            raise ConfigurationError(reason="AnyOf() needs at least one strategy; see Never().")
+            raise ConfigurationError(
+                reason="AnyOf() needs at least one strategy. To take no checkpoints, use Never()."
+            )
         object.__setattr__(self, "strategies", strategies)
 
     def for_run(self) -> AnyOf:
-        """One made of strategies for one run."""
+        """Return a strategy made of the strategies for one run."""
         return AnyOf(*(strategy.for_run() for strategy in self.strategies))
 
     def should_checkpoint(self, iteration: int, event: CheckpointEvent) -> bool:
-        """True if any says yes. All are asked: some remember what they were asked."""
+        """Return True if any strategy does. All are asked, because some keep state."""
         return any([s.should_checkpoint(iteration, event) for s in self.strategies])
 
 
 @dataclass(frozen=True)
 class Never(CheckpointStrategy):
-    """Not at all."""
+    """Take no checkpoints."""
 
     def should_checkpoint(self, iteration: int, event: CheckpointEvent) -> bool:
-        """False."""
+        """Return False."""
         return False
 
 
@@ -147,5 +151,5 @@ def _parse_one(text: str) -> CheckpointStrategy:
     except (KeyError, ValueError):
         known = ", ".join([*_PLAIN, *(f"{name}:N" for name in _COUNTED)])
         raise ConfigurationError(
-            reason=f"{text!r} is no checkpoint strategy. There are: {known}, joined by '|'."
+            reason=f"Unknown strategy {text!r}. Choose from {known}; join several with '|'."
         ) from None

@@ -1,7 +1,7 @@
-"""What calls have used: tokens and cost, in all and by model.
+"""What calls have used: tokens and cost, in total and by model.
 
-A ``Usage`` is a value. Adding two gives a third; the sum does not depend on the order. The cost is
-``None`` as long as no call has one: "not known" is not "free".
+A ``Usage`` is an immutable value. Sums do not depend on the order. The cost is ``None`` until a call
+has one: "unknown" is not "free".
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    #: ``None``: not known.
+    #: ``None``: unknown.
     cost: float | None = None
-    #: The same by the model's name; calls that name no model count under ``""``.
+    #: The usage by model name; calls that name no model count under ``""``.
     by_model: Mapping[str, Usage] = field(default_factory=dict)
 
     @classmethod
@@ -40,7 +40,7 @@ class Usage:
         cached_tokens: int = 0,
         cost: float | None = None,
     ) -> Usage:
-        """What one call used.
+        """Return what one call used.
 
         Raises:
             NotJson: a count is not an integer of at least 0, or the cost is not a finite number.
@@ -72,16 +72,16 @@ class Usage:
         return bool(self.by_model)
 
     def __hash__(self) -> int:
-        # Without one, pydantic copies the default of a field for every checkpoint and step.
+        # Without a hash, pydantic copies the default of a field for every checkpoint and step.
         return hash((self.input_tokens, self.output_tokens, self.cached_tokens, self.cost))
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Return input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     def named(self, model: str) -> Usage:
-        """The same, with what names no model as that of this one."""
+        """Return the usage with this model in place of no name."""
         own = self.by_model.get(UNNAMED)
         if own is None or model == UNNAMED:
             return self
@@ -89,10 +89,10 @@ class Usage:
         return _total({model: own + self.by_model.get(model, Usage()), **others})
 
     def priced(self, cost: Callable[[str, Usage], float | None]) -> Usage:
-        """The same, with the cost of models that have none computed by a function of model and usage.
+        """Return the usage with costs computed by a function, for models that have no cost.
 
         Raises:
-            NotJson: the function returned something that is no cost.
+            NotJson: the function returned something that is not a cost.
         """
         return _total(
             {
@@ -102,7 +102,7 @@ class Usage:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return all counts as JSON, for programs."""
         counts: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, "cost")}
         models = {model: {**own.to_dict()} for model, own in self.by_model.items()}
         for own in models.values():
@@ -110,7 +110,7 @@ class Usage:
         return {**counts, "by_model": models}
 
     def to_json(self) -> dict[str, Any]:
-        """By model; counts of 0 and unknown costs are left out."""
+        """Return the usage by model, without counts of 0 and unknown costs."""
         return {model: own._own_json() for model, own in self.by_model.items()}
 
     def _own_json(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class SyncBridge:
             result: T = end.value
             return result
         coroutine.close()
-        raise RuntimeError("a coroutine of a sync body has suspended: nobody could wake it")
+        raise RuntimeError("a coroutine of a sync body was suspended, and nothing can resume it")
 
     async def io(self, fn: Callable[..., T], *args: Any) -> T:
         """Call it."""
@@ -99,8 +99,8 @@ class SyncBridge:
             fn = fn.func
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         raise AsyncInSyncBody(
-            f"an async function in a sync body: {name} returned something to be awaited. "
-            "Make the body `async def`, or give it a plain function."
+            f"{name} is async, but the body is not: it returned an awaitable. Make the body "
+            "`async def`, or pass a plain function."
         )
 
     async def gather(self, calls: Sequence[Call[T]]) -> list[T]:

@@ -270,7 +270,10 @@ class Calls:
 
     async def _check(self) -> None:
         if self._is_over:
-            raise RunMisused(reason="A call after the end of the body: await all that it starts.")
+            raise RunMisused(
+                reason="run.step, run.llm or run.tool was called after the body returned. Await "
+                "everything that the body starts."
+            )
         if self._at.is_manual:
             return
         try:
@@ -325,8 +328,8 @@ class Calls:
         inside = step_under_way(self._run)
         if inside is None:
             raise RunMisused(
-                reason="run.report() outside of a call. Call it inside the function that is given to "
-                "run.llm, run.tool or run.step; in a thread of your own, pass on the context "
+                reason="run.report() was called outside a call. Use it inside the function passed to "
+                "run.llm, run.tool or run.step; in a thread of your own, pass the context on "
                 "(contextvars.copy_context().run)."
             )
         inside.report(usage)
@@ -367,8 +370,8 @@ class Calls:
     def _refuse_inside_a_step(self, what: str) -> None:
         if step_under_way(self._run):
             raise RunMisused(
-                reason=f"{what} inside of a step: what it adds to the conversation would be missing "
-                "when that step is replayed. Call it from the body."
+                reason=f"{what} was called inside a step: a replay of that step would not add its "
+                "messages to the conversation. Call it from the body."
             )
 
     def idempotency_key(self, name: str) -> str:

@@ -36,7 +36,9 @@ _READ_THE_STREAM = (
     "Read the stream to its end and return what it adds up to: stream.get_final_message() for "
     "Anthropic, stream.get_final_completion() or stream.get_final_response() for OpenAI."
 )
-_RAISE_INSTEAD = "It holds no message. To retry the call in this case, raise an error in the function."
+_RAISE_INSTEAD = (
+    "It contains no message. To retry the call in this case, raise an error in the function."
+)
 
 #: Parts of a message's content. They have a type, but they are not items of the Responses API.
 _CONTENT_PARTS = {
@@ -169,10 +171,10 @@ def _as_received(own: Fields, only: set[str] | None = None) -> Message:
         return Message.of({name: own[name] for name in own if only is None or name in only})
     except NotJson as error:
         raise _Unusable(
-            f"a message that JSON cannot hold: {error.path} {error.reason}", "Convert it first."
+            f"a message that JSON cannot represent: {error.path} {error.reason}", "Convert it first."
         ) from None
     except PydanticSerializationError as error:
-        raise _Unusable(f"a message that JSON cannot hold: {error}", "Convert it first.") from None
+        raise _Unusable(f"a message that JSON cannot represent: {error}", "Convert it first.") from None
 
 
 def _no_fields(value: Any) -> _Unusable:

@@ -72,7 +72,9 @@ def _dumped(value: Any, returns: Any, step: str) -> Any:
     except ValidationError as error:
         raise _misfit(error, returns, step) from None  # it shows the value
     except PydanticSerializationError as error:
-        raise StepResultNotJson(step=step, path="result", reason=f"has no JSON: {error}") from error
+        raise StepResultNotJson(
+            step=step, path="result", reason=f"cannot be written as JSON: {error}"
+        ) from error
 
 
 def loaded(value: Any, returns: Any, step: str) -> Any:
@@ -98,7 +100,7 @@ def _misfit(error: ValidationError, returns: Any, step: str) -> StepResultNotJso
 
 def _hint(value: Any) -> str:
     if isinstance(value, BaseModel):
-        return f" (say returns={kind_of(value).rsplit('.')[-1]}, or annotate the function's result)"
+        return f" (pass returns={kind_of(value).rsplit('.')[-1]}, or annotate the function's result)"
     return ""
 
 

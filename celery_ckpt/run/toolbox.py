@@ -89,8 +89,8 @@ def calls_of(reply: Any) -> list[ToolCall]:
     for message in messages:
         if not isinstance(message, Message):
             raise RunMisused(
-                reason=f"run.tools was given {kind_of(message)} for a reply. Give it what run.llm "
-                "returned: a Message, or a list of them."
+                reason=f"run.tools expects a reply, got {kind_of(message)}. Pass what run.llm "
+                "returned: a Message, or a list of messages."
             )
     return [call for message in messages for call in message.tool_calls]
 
@@ -100,12 +100,12 @@ def _by_name(tools: Mapping[str, Tool] | Iterable[Tool]) -> dict[str, Tool]:
     for name, tool in pairs:
         if not callable(tool):
             raise RunMisused(
-                reason=f"run.tools was given {kind_of(tool)} for a tool. Give it functions, or a "
-                "mapping of names to functions."
+                reason=f"run.tools expects functions as tools, got {kind_of(tool)}. Pass functions, "
+                "or a mapping of names to functions."
             )
         if [other for other, _ in pairs].count(name) > 1:
             raise RunMisused(
-                reason=f"run.tools was given two tools called {name!r}. Use a mapping to name them."
+                reason=f"run.tools got two tools named {name!r}. Pass a mapping to name them."
             )
     return dict(pairs)
 

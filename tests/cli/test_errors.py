@@ -170,7 +170,7 @@ def test_an_agent_with_a_held_lease_is_busy(commands: Commands, tmp_path: Path) 
     other = commands_for(MemoryCheckpointStore())
     other.store.acquire("user-42", "a worker", 30)
     result = other("import", str(tmp_path / "exported"), code=75)
-    assert "being worked on by a worker" in result.stderr
+    assert "holds the lease of agent" in result.stderr
 
 
 def test_a_failure_for_one_agent_does_not_stop_the_others(commands: Commands) -> None:
@@ -198,7 +198,7 @@ def test_a_run_whose_message_is_not_on_record_cannot_be_resumed(commands: Comman
 
 def test_a_run_that_succeeded_cannot_be_resumed(commands: Commands) -> None:
     add_agent(commands.store, status="succeeded")
-    assert "has succeeded already" in commands.fails("resume", "user-42", code=1)
+    assert "has already ended (succeeded)" in commands.fails("resume", "user-42", code=1)
 
 
 def test_an_error_contains_no_control_characters(commands: Commands) -> None:

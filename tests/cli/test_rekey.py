@@ -60,7 +60,7 @@ def test_a_busy_agent_is_reported_and_does_not_stop_the_others() -> None:
     lease = inner.acquire("busy", "a worker", 60)
     commands = with_keys(inner, NEW, OLD)
     result = commands("rekey", code=75)
-    assert "Agent 'busy' is being worked on by a worker" in result.stderr
+    assert "a worker holds the lease of agent 'busy'" in result.stderr
     assert "Checked 2 agents, 1 changed." in result.stdout
     inner.release(lease)
     assert "Checked 2 agents, 1 changed." in commands("rekey").stdout

@@ -139,7 +139,7 @@ def test_a_restored_conversation_goes_on_by_itself() -> None:
     ids=lambda data: repr(data[:12]),
 )
 def test_anything_else_is_no_checkpoint(data: bytes) -> None:
-    with pytest.raises(NotACheckpoint, match="These bytes are no checkpoint"):
+    with pytest.raises(NotACheckpoint, match="These bytes are not a checkpoint"):
         Checkpoint.from_bytes(data)
 
 

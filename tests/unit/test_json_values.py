@@ -112,7 +112,7 @@ def test_subclasses_of_json_types_become_plain(given_value: Any, kept: Any) -> N
 Pair = namedtuple("Pair", "x y")
 
 REFUSED: dict[str, tuple[Any, str, str]] = {
-    "lone surrogate": ("ab\ud800", "message.content[1].x", "holds a lone surrogate at character 2"),
+    "lone surrogate": ("ab\ud800", "message.content[1].x", "contains a lone surrogate at character 2"),
     "nan": (float("nan"), "message.content[1].x", "is nan"),
     "infinity": (float("inf"), "message.content[1].x", "is inf"),
     "minus infinity": (float("-inf"), "message.content[1].x", "is -inf"),
@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "integer key": ({1: 2}, "message.content[1].x", "has a key of type int"),
     "None key": ({None: 2}, "message.content[1].x", "has a key of type NoneType"),
     "bytes key": ({b"k": 2}, "message.content[1].x", "has a key of type bytes"),
-    "surrogate key": ({"\udfff": 2}, "A key of message.content[1].x", "holds a lone surrogate"),
+    "surrogate key": ({"\udfff": 2}, "A key of message.content[1].x", "contains a lone surrogate"),
     "deep inside": ({"y": [0, {"z": {1}}]}, "message.content[1].x.y[1].z", "is of type set"),
     "giant integer": (LARGEST_INTEGER + 1, "message.content[1].x", "is an integer of more than"),
     "too deep": (nested(MAX_DEPTH), "message.content[1].x", "is nested deeper than 150 levels"),
@@ -155,7 +155,7 @@ def test_append_refuses_what_json_would_change_and_names_the_path(
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
 def test_what_is_refused_is_a_value_error(value: tuple[Any, str, str]) -> None:
-    with pytest.raises(ValueError, match="convert it first"):
+    with pytest.raises(ValueError, match="that JSON represents exactly"):
         plain({"x": value[0]}, "message")
 
 

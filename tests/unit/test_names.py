@@ -36,7 +36,7 @@ def test_the_limit_counts_characters_not_bytes() -> None:
     [
         ("", "has 0 characters"),
         ("x" * (MAX_NAME_LENGTH + 1), "has 513 characters"),
-        ("a\ud800", "holds a lone surrogate"),
+        ("a\ud800", "contains a lone surrogate"),
         (None, "is a NoneType"),
         (b"a", "is a bytes"),
         (3, "is a int"),

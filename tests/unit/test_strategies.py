@@ -61,13 +61,13 @@ def test_the_three_events_have_their_names() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "3", None, True])
 def test_every_n_needs_a_positive_integer(n: Any) -> None:
-    with pytest.raises(ValueError, match="n is an integer of at least 1"):
+    with pytest.raises(ValueError, match="n must be an integer of at least 1"):
         EveryN(n)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
 def test_every_seconds_needs_a_positive_number(seconds: float) -> None:
-    with pytest.raises(ValueError, match="must be over 0"):
+    with pytest.raises(ValueError, match="must be more than 0"):
         EverySeconds(seconds)
 
 
@@ -156,5 +156,5 @@ def test_settings_spell_strategies_as_text(text: str, strategy: CheckpointStrate
     ],
 )
 def test_a_text_that_spells_none_is_an_error_that_lists_them(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no checkpoint strategy.*every:N.*seconds:N"):
+    with pytest.raises(ConfigurationError, match=r"Unknown strategy.*every:N.*seconds:N"):
         CheckpointStrategy.parse(text)

@@ -53,7 +53,7 @@ def test_an_async_function_in_a_sync_body_is_refused() -> None:
     async def fetch() -> None: ...
 
     bridge = SyncBridge()
-    with pytest.raises(TypeError, match=r"an async function in a sync body: .*fetch"):
+    with pytest.raises(TypeError, match=r"fetch is async, but the body is not"):
         bridge.run(bridge.call(fetch))
 
 

@@ -256,7 +256,7 @@ def test_what_adds_to_the_conversation_is_refused_inside_of_a_step(method: str) 
             return run.llm(lambda: SAID)
         return run.tool(ToolCall(id="x", name="f", input={}), lambda: 1)
 
-    with pytest.raises(RunMisused, match="inside of a step"):
+    with pytest.raises(RunMisused, match="inside a step"):
         Attempts(lambda run: run.step("outer", lambda: inner(run))).go()
 
 
@@ -423,6 +423,6 @@ def test_a_call_after_the_end_of_the_body_is_refused() -> None:
         await run.step("late", asyncio.sleep, 0)
 
     attempts = Attempts(body)
-    with pytest.raises(RunMisused, match="after the end of the body"):
+    with pytest.raises(RunMisused, match="after the body returned"):
         asyncio.run(late(attempts.attempt()))
     assert attempts.store.steps("a", "run") == []

@@ -271,7 +271,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a list with text": (lambda: [SAID, "hello"], rf"a list whose item 1 is str\. {THE_MESSAGE}"),
     "a NaN": (
         lambda: {"role": "user", "content": float("nan")},
-        r"cannot hold: message\.content is nan",
+        r"cannot represent: message\.content is nan",
     ),
     "an object in a message": (lambda: {"role": "user", "content": object()}, "is of type object"),
 }
@@ -286,7 +286,7 @@ def test_anything_else_is_refused_before_anything_changes(
 
     attempts = Attempts(lambda run: run.llm(ask))
     run = attempts.attempt()
-    with pytest.raises(NotAMessage, match=rf"The function given to run\.llm \(ask\).*{says}"):
+    with pytest.raises(NotAMessage, match=rf"The function passed to run\.llm \(ask\).*{says}"):
         attempts.go(run)
     assert len(run.conversation) == 0
     assert attempts.store.steps("a", "run") == []

@@ -420,16 +420,16 @@ def test_a_result_that_is_not_json_is_a_mistake_in_the_program(kind: str) -> Non
 def test_an_async_tool_in_a_sync_body_is_a_mistake_in_the_program() -> None:
     async def tool() -> None: ...
 
-    with pytest.raises(TypeError, match=r"an async function in a sync body: .*<locals>\.tool returned"):
+    with pytest.raises(TypeError, match=r"<locals>\.tool is async, but the body is not"):
         Attempts(body_with("sync", asking(("tool", "{}")), [tool])).go()
 
 
 @pytest.mark.parametrize(
     ("tools", "says"),
     [
-        ({"f": "text"}, "was given str for a tool"),
-        (["text"], "was given str for a tool"),
-        ([weather, weather], "two tools called 'weather'"),
+        ({"f": "text"}, "as tools, got str"),
+        (["text"], "as tools, got str"),
+        ([weather, weather], "two tools named 'weather'"),
     ],
 )
 def test_what_are_no_tools_is_refused(tools: Any, says: str) -> None:
@@ -439,12 +439,12 @@ def test_what_are_no_tools_is_refused(tools: Any, says: str) -> None:
 
 @pytest.mark.parametrize("reply", ["text", None, {"role": "assistant"}, [Message.user("x"), 3]])
 def test_what_is_no_reply_is_refused(reply: Any) -> None:
-    with pytest.raises(RunMisused, match=r"Give it what run\.llm returned"):
+    with pytest.raises(RunMisused, match=r"Pass what run\.llm returned"):
         Attempts(lambda run: run.tools(reply, [])).go()
 
 
 def test_it_is_refused_inside_of_a_step() -> None:
-    with pytest.raises(RunMisused, match=r"run\.tools inside of a step"):
+    with pytest.raises(RunMisused, match=r"run\.tools was called inside a step"):
         Attempts(lambda run: run.step("outer", run.tools, Message.user("x"), [])).go()
 
 

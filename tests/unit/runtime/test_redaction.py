@@ -132,7 +132,7 @@ def raising(value: Any, what: str) -> Any:
 @pytest.mark.parametrize(
     ("redact", "says"),
     [
-        (raising, r"a message to redact, and it raised ValueError \(in raising, .*n.py:\d+\). Nothing"),
+        (raising, r"failed on a message: it raised ValueError \(in raising, .*n.py:\d+\). Nothing"),
         (lambda value, what: None, "returned a NoneType instead of an object"),
         (lambda value, what: {"x": b""}, r"it returned what is not JSON \(message.x is of type bytes"),
     ],
