@@ -1,11 +1,11 @@
-"""AgentRun: what a body works with. It records, replays and tells; what is saved, its host decides.
+"""AgentRun: what a body works with. It records and replays calls. Its host decides what is saved.
 
-    body ── llm, tools, step ───> Calls: replay what is recorded, else call, record, add, tell
-    body ── iterations ─────────> flush answers ─> tell the host ─> may hand off ─> the next
-    body ── emit ───────────────> by its own hand: for the rest of the iteration checkpoints are exact
-    body ── checkpoint ─────────> the same if the body itself has changed the conversation
+    body ── llm, tools, step ───> Calls: replay what is recorded, else call, record, append, emit
+    body ── iterations ─────────> append tool results ─> emit ITERATION ─> may hand off ─> the next
+    body ── emit ───────────────> manual: for the rest of the iteration, checkpoints are exact
+    body ── checkpoint ─────────> the same, if the body itself has changed the conversation
 
-All of it is written once, as coroutines; a bridge makes of it what sync and async bodies see.
+Everything is written once, as coroutines. A bridge turns it into what sync and async bodies see.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 
 class HasDict(Protocol):
-    """An SDK's object that is no pydantic model."""
+    """An object of an SDK that is not a pydantic model."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON."""
+        """Return the object as JSON."""
         ...
 
 
@@ -49,11 +49,11 @@ class HasOutput(Protocol):
 
     @property
     def output(self) -> list[Any]:
-        """Its items."""
+        """Return its items."""
         ...
 
 
-#: What a model's client returns. Not ``Any``: to type checkers a coroutine would be one too.
+#: What a model function may return. Not ``Any``: to type checkers, that includes a coroutine.
 ModelReply: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
 
 
@@ -80,21 +80,21 @@ class AgentRun:
         cost: Cost | None = None,
     ) -> None:
         begin, book = restored(latest, run_id, max_tokens), StepBook(steps)
-        #: The agent it works for.
+        #: The agent that the run works for.
         self.agent_id = agent_id
-        #: The Celery task's id: the same in all attempts.
+        #: The id of the Celery task: the same in all attempts.
         self.run_id = run_id
-        #: Which attempt this is, counted from 1 in the store.
+        #: The number of this attempt, counted from 1 in the store.
         self.attempt = attempt
         #: The Celery task, if the run is one.
         self.task = task
-        #: Was a checkpoint of this very run restored?
+        #: True if a checkpoint of this run was restored, and not one of an earlier run.
         self.resumed = begin.resumed
         self._redaction, self._conversation = redaction, begin.conversation
         redaction.adopt(self._conversation)
         #: What the agent keeps besides its conversation: any JSON object.
         self.state: dict[str, Any] = begin.state
-        #: Goes into every checkpoint of the run; kept like the state.
+        #: Part of every checkpoint of the run; restored like the state.
         self.metadata: dict[str, str] = begin.metadata
         self._host, self._bridge, self._clock = host, bridge, clock
         self._at = Position(begin, book.has_manual_iterations)
@@ -104,36 +104,36 @@ class AgentRun:
 
     @property
     def conversation(self) -> Conversation:
-        """The agent's messages; append to it, or let ``llm`` and ``tool`` do so."""
+        """The agent's messages. Append to it, or let ``llm`` and ``tool`` do so."""
         return self._conversation
 
     @conversation.setter
     def conversation(self, conversation: Conversation) -> None:
-        """Go on with another one."""
+        """Replace the conversation."""
         self._redaction.adopt(conversation, self._conversation)
         self._conversation = conversation
 
     @property
     def iteration(self) -> int:
-        """The iteration under way, or the one that ended last; 0 before the first."""
+        """The current iteration, or the one that ended last; 0 before the first."""
         return self._at.iteration
 
     @property
     def usage(self) -> Usage:
         """What the calls up to this point of the body have used, by model.
 
-        It is the same in every attempt: a replayed call adds its recorded usage again. What was paid
-        for, over all attempts, is the ``usage`` of the run's record.
+        It is the same in every attempt: a replayed call adds its recorded usage again. The total over
+        all attempts is the ``usage`` of the run's record.
         """
         return self._at.usage
 
-    # -- the body's ------------------------------------------------------------------------------------
+    # -- for the body ----------------------------------------------------------------------------------
 
     def iterations(self, limit: int | None = None) -> Iterations:
-        """The loop: iterations from 1, or from where the run was, up to and including ``limit``.
+        """Return the loop: iterations from 1, or from where the run was, up to and including ``limit``.
 
         Raises:
-            RunMisused: it is the second loop of this run.
+            RunMisused: the run already has a loop.
         """
         self._at.begin_loop()
         return Iterations(self._bridge, lambda: self._advance(limit), self._drop_loop)
@@ -155,13 +155,13 @@ class AgentRun:
     def step(
         self, name: str, fn: Callable[..., Any], *args: Any, returns: Any = None, **kwargs: Any
     ) -> Any:
-        """Call ``fn(*args, **kwargs)`` and record its result; if that is recorded, only return it.
+        """Call ``fn(*args, **kwargs)`` and record its result. If it is recorded, only return it.
 
-        A result is JSON, or what ``returns`` (or the pydantic models in the function's annotation) can
-        be read back from.
+        A result is JSON, or something that ``returns`` (or the pydantic models in the function's
+        annotation) can read back.
 
         Raises:
-            StepResultNotJson: it is neither; nothing was recorded.
+            StepResultNotJson: the result is neither. Nothing was recorded.
         """
         return self._bridge.run(self._calls.step(name, fn, args, kwargs, returns))
 
@@ -183,9 +183,9 @@ class AgentRun:
         """Call a model, record its message and append it to the conversation; emits LLM_RESPONSE.
 
         ``fn`` returns a message (a dict with a role, a ``Message``, an SDK's message), the SDK's whole
-        completion, or a list of messages. Of a chat completion the message of the first choice is
-        kept; of a response of the Responses API all output items, as a list; of an Anthropic message
-        the role and the content.
+        completion, or a list of messages. A chat completion contributes the message of its first
+        choice; a response of the Responses API all output items, as a list; an Anthropic message its
+        role and content.
 
         Raises:
             NotAMessage: ``fn`` returned something else, such as text or a stream. Nothing was recorded.
@@ -199,9 +199,9 @@ class AgentRun:
     @overload
     def tool(self, call: ToolCall, fn: Callable[..., T], *, returns: Any = None) -> T: ...
     def tool(self, call: ToolCall, fn: Callable[..., Any], *, returns: Any = None) -> Any:
-        """Call ``fn(**call.arguments)``, record it under the call's id and append the result in the
-        shape its provider wants; emits TOOL_CALL_COMPLETE. Tools may run side by side: their results
-        are appended in the order of the calls.
+        """Call ``fn(**call.arguments)``, record the result under the call's id and append it in the
+        shape of its provider; emits TOOL_CALL_COMPLETE. Tools may run in parallel: their results are
+        appended in the order of the calls.
         """
         return self._bridge.run(self._calls.tool(call, fn, returns))
 
@@ -214,7 +214,7 @@ class AgentRun:
         retry_on: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> Awaitable[list[Any]]: ...
     # It returns Any, since async bodies may have tools that are plain functions. It takes Any, since to
-    # mypy a dict of functions with different parameters is no dict of callables.
+    # mypy a dict of functions with different parameters is not a dict of callables.
     @overload
     def tools(
         self,
@@ -233,18 +233,18 @@ class AgentRun:
         """Run all tool calls of a reply as ``tool`` does; returns their results in the order of the
         calls.
 
-        ``reply`` is what ``llm`` returned, and ``tools`` maps names to functions; functions alone go
-        by their ``__name__``. Calls run side by side: in threads, in ``async def`` bodies as tasks.
-        With ``parallel=False`` they run one after the other.
+        ``reply`` is what ``llm`` returned, and ``tools`` maps names to functions; functions without a
+        mapping are named by their ``__name__``. Calls run in parallel: in threads, or as tasks in
+        ``async def`` bodies. With ``parallel=False`` they run one after the other.
 
-        An unknown tool, arguments that do not fit and an exception of a tool become a result that the
-        model reads, such as ``Error: ValueError: no such city``. Exceptions of the types in
-        ``retry_on`` are raised once the other calls are finished. Nothing is recorded for their calls,
-        so the task's retry makes them again.
+        An unknown tool, invalid arguments and an exception of a tool become a result that the model
+        reads, such as ``Error: ValueError: no such city``. Exceptions of the types in ``retry_on`` are
+        raised after the other calls have ended. Nothing is recorded for their calls, so the task's
+        retry makes them again.
 
         Raises:
-            StepResultNotJson: a tool returned what cannot be recorded.
-            RunMisused: ``reply`` or ``tools`` is something else, or it is called inside of a step.
+            StepResultNotJson: the result of a tool cannot be recorded.
+            RunMisused: ``reply`` or ``tools`` is something else, or it is called inside a step.
         """
         errors = retry_on if isinstance(retry_on, tuple) else (retry_on,)
         return self._bridge.run(self._calls.tools(reply, tools, parallel, errors))
@@ -258,40 +258,40 @@ class AgentRun:
         cached_tokens: int = 0,
         cost: float | None = None,
     ) -> None:
-        """Inside of a call: say what it uses. It is recorded with the call's result.
+        """Report what the current call uses. It is recorded with the result of the call.
 
-        The usage that a completion carries is counted by itself: report only what it does not say.
-        Without a model, it counts for the one that answered.
+        The usage in a completion is counted automatically: report only what it does not contain.
+        Without ``model``, it counts for the model that replied.
 
         Raises:
-            RunMisused: no call is being made here.
+            RunMisused: it is called outside a call.
             NotJson: a count is not an integer of at least 0, or the cost is not a number.
         """
         counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
         self._calls.report(Usage.of(model, **counts, cached_tokens=cached_tokens, cost=cost))
 
     def emit(self, event: CheckpointEvent) -> Any:
-        """Say by hand that something happened; outside of a loop, ITERATION counts iterations."""
+        """Emit an event manually. Outside a loop, ITERATION counts iterations."""
         return self._bridge.run(self._emit(CheckpointEvent(event)))
 
     def checkpoint(self, *, pin: str | None = None, **metadata: Any) -> Any:
-        """Save now, with more metadata for this one checkpoint; returns it.
+        """Save a checkpoint now, with more metadata for this one only; returns it.
 
         In an iteration whose messages were all added by ``llm`` and ``tool``, a resume enters the
         iteration again and replays it. If the body itself has appended or replaced messages, or has no
-        loop, a resume goes on with exactly what was saved: the code of the iteration, or of the body,
-        runs again on the saved conversation and state.
+        loop, a resume continues with exactly what was saved: the code of the iteration, or of the
+        body, runs again on the saved conversation and state.
 
-        With ``pin``, a label, no sweep ever drops it.
+        With ``pin``, a label, no sweep ever removes it.
         """
         if pin is not None:
             metadata[PIN] = checked_name(pin, "A pin's label")
         return self._bridge.run(self._checkpoint(metadata))
 
     def idempotency_key(self, name: str) -> str:
-        """A key for a service that does the same request only once: the same in every attempt.
+        """Return a key for services that process a request only once: the same in every attempt.
 
-        It differs by run, iteration, name and how often it was asked for; inside of a step, by step.
+        It differs by run, iteration, name and the number of keys asked for; inside a step, by step.
         """
         return self._calls.idempotency_key(name)
 
@@ -305,7 +305,7 @@ class AgentRun:
 
     async def _end_iteration(self, is_last: bool) -> None:
         at = self._at
-        # A resume enters the last iteration again, unless no replay could rebuild it.
+        # A resume enters the last iteration again, unless no replay can rebuild it.
         with at.ending(not is_last or at.is_manual):
             if not at.is_complete:
                 await self._bridge.io(self._host.emit, self, CheckpointEvent.ITERATION)
@@ -313,8 +313,7 @@ class AgentRun:
             if not (is_last and at.is_manual):
                 self._host.check(self)
             if not is_last:
-                # After the last one there is nothing to make room for: a run that is handed off there
-                # would only enter it again.
+                # No hand-off after the last iteration: the run would only enter it again.
                 await self._bridge.io(self._host.iteration_ended, self)
 
     def _drop_loop(self) -> None:
@@ -335,7 +334,7 @@ class AgentRun:
     async def _checkpoint(self, metadata: dict[str, Any]) -> Checkpoint:
         at = self._at
         at.confirm_drop()
-        # Without a loop there is no iteration to enter again: what is saved is all that a resume has.
+        # Without a loop there is no iteration to enter again: a resume has only what is saved.
         is_kept = at.is_in_or_after_loop and not at.is_edited(self.conversation)
         if not (is_kept or at.is_past):
             at.is_manual = True
@@ -344,22 +343,22 @@ class AgentRun:
         self._host.check(self)
         return checkpoint
 
-    # -- the host's ------------------------------------------------------------------------------------
+    # -- for the host ----------------------------------------------------------------------------------
 
     @property
     def is_manual(self) -> bool:
-        """Has the body done by hand, in this iteration, what only an exact checkpoint can hold?"""
+        """True if the body did something manually in this iteration: its checkpoints are exact."""
         return self._at.is_manual
 
     def _redact(self) -> None:
-        """What the next iteration, or an exact checkpoint, begins with is what is kept."""
+        """Redact in place what the next iteration, or an exact checkpoint, starts with."""
         self._redaction.in_place(self.state, "state")
         self._redaction.in_place(self.metadata, "metadata")
 
     def snapshot(
         self, event: CheckpointEvent | None = None, metadata: dict[str, str] | None = None
     ) -> Checkpoint:
-        """A checkpoint of this moment, from which a later attempt can go on."""
+        """Return a checkpoint of the run as it is now, from which a later attempt can continue."""
         at, state, own = self._at, self.state, self.metadata
         given = {**own, **metadata} if metadata else own
         if self._redaction.is_active:
@@ -380,19 +379,19 @@ class AgentRun:
             state=state,
             metadata=given,
             run_metadata=None if kept == (without_pin(given) if PIN in given else given) else kept,
-            # Only an exact one holds what steps of its iteration have used: a replay adds no more.
+            # Only an exact checkpoint includes the usage of its iteration: a replay must not add it.
             counted=self._calls.counted if is_exact and not at.ended else None,
             **place,
         )
 
     def begin_body(self) -> None:
-        """The body begins, in this thread and this task: calls from others are made side by side."""
+        """Note that the body begins in this thread and task: calls from others are parallel calls."""
         self._calls.begin_body()
 
     async def finish(self, *, cancel: bool) -> None:
-        """The body has ended: wait for the calls that it has left under way, or cancel them first.
+        """Wait for the calls that outlive the body; with ``cancel``, cancel them first.
 
-        What they cost is paid, so they are recorded; and nobody may go on elsewhere meanwhile.
+        They are paid for, so they are recorded. No other attempt may start before that.
         """
         await self._calls.finish(cancel=cancel)
 
@@ -405,18 +404,18 @@ class AgentRun:
         self._calls.report_changes()
 
     def explain(self, error: BaseException) -> None:
-        """Add a note to an error of the body that comes of a loop that was skipped."""
+        """Add a note to an error that the body raises because its loop was skipped."""
         if isinstance(error, UnboundLocalError) and self._at.has_skipped_loop:
             error.add_note(
                 "This attempt resumed after the run.iterations() loop, so the loop did not run again "
                 "and bound no variable. A resume enters the last iteration again, unless the body "
-                "saved that iteration by hand (run.emit, or run.checkpoint after its own changes to "
+                "saved that iteration manually (run.emit, or run.checkpoint after its own changes to "
                 "the conversation) or the limit has become smaller. Keep in run.state what the code "
                 "after the loop needs."
             )
 
     def resumes_beyond(self, checkpoint: Checkpoint) -> int:
-        """The largest k >= 1 whose steps nobody needs once this is the latest checkpoint; else 0."""
+        """Return the last iteration whose steps no resume from this checkpoint needs; 0 if none."""
         if checkpoint.run_id != self.run_id:
             return 0
         is_over = self._at.has_loop and is_end_of_iteration(checkpoint)

@@ -1,10 +1,10 @@
-"""One implementation for sync and async bodies.
+"""The bridge between a run and its body: one implementation for sync and async bodies.
 
 What a run does is written once, as ``async def``. A bridge turns it into what the body sees:
 
-              run(coroutine)             io(fn), the store's          call(fn), the user's
-    sync      drives it to its end       called directly              called; must not be async
-    async     hands it to the body       in a thread, never torn      called, awaited if it wants
+              run(coroutine)             io(fn) of the store          call(fn) of the user
+    sync      runs it to its end         calls it                     calls it; must not be async
+    async     returns it to the body     in a thread, to its end      calls it, awaits an awaitable
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, Protocol, TypeVar
 from celery_ckpt.run.control import found
 
 T = TypeVar("T")
-#: They wait for a store most of the time; there are as many as are needed at once.
+#: Threads for I/O. They mostly wait for a store; only as many are started as are needed at once.
 _MOST_THREADS = 32
-#: How many calls of a sync body run side by side.
+#: How many calls of a sync body run in parallel.
 _MOST_CALLS = 16
-#: A call that has not begun.
+#: A call that has not started.
 Call = Callable[[], Coroutine[Any, Any, T]]
 
 
@@ -37,35 +37,35 @@ class AsyncInSyncBody(TypeError):
 class Bridge(Protocol):
     """How the coroutines of a run meet its body."""
 
-    #: Is the body a coroutine?
+    #: True if the body is a coroutine.
     is_async: bool
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Any:
-        """What a method of the run returns to the body."""
+        """Return what a method of the run returns to the body."""
         ...
 
     async def io(self, fn: Callable[..., T], *args: Any) -> T:
-        """Do blocking I/O. What was begun is finished, whatever happens to the body."""
+        """Do blocking I/O. Once started, it ends, even if the body is cancelled."""
         ...
 
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the user's and return its result."""
+        """Call a function of the user and return its result."""
         ...
 
     async def gather(self, calls: Sequence[Call[T]]) -> list[T]:
-        """Make calls side by side; returns their results in order.
+        """Make calls in parallel; returns their results in order.
 
-        If some of them raise, the others are finished first. Then the error that counts most is raised:
+        If some of them raise, the others end first. Then the error that counts most is raised:
         ``Fenced``, other control flow, anything that is not an ``Exception``, or the first one.
         """
         ...
 
     def under_way(self) -> AbstractContextManager[None]:
-        """A call is being made meanwhile."""
+        """Return a context in which a call is made."""
         ...
 
     async def finish(self, *, cancel: bool = False) -> None:
-        """Wait until no call is under way; they may be cancelled first."""
+        """Wait until no call runs; with ``cancel``, cancel them first."""
         ...
 
 
@@ -104,7 +104,7 @@ class SyncBridge:
         )
 
     async def gather(self, calls: Sequence[Call[T]]) -> list[T]:
-        """Make them in threads, each in a copy of this context. One call needs no thread."""
+        """Make the calls in threads, each in a copy of this context. One call needs no thread."""
         if len(calls) < 2:
             return [await call() for call in calls]
         errors: list[BaseException | None] = []
@@ -113,7 +113,7 @@ class SyncBridge:
             try:
                 wait(made)
             except BaseException as interruption:
-                # A time limit or the end of the process. What has not begun is for the next attempt.
+                # A time limit, or the end of the process. Other calls are left to the next attempt.
                 errors = [interruption]
                 for call in made:
                     call.cancel()
@@ -125,11 +125,11 @@ class SyncBridge:
         return self.run(call())
 
     def under_way(self) -> AbstractContextManager[None]:
-        """Whoever makes it waits for it, as do pools of threads."""
+        """Do nothing: the caller waits for its call, as thread pools do."""
         return nullcontext()
 
     async def finish(self, *, cancel: bool = False) -> None:
-        """There is nobody to wait for."""
+        """Do nothing: no call outlives its caller."""
 
 
 class AsyncBridge:
@@ -138,16 +138,16 @@ class AsyncBridge:
     is_async = True
 
     def __init__(self) -> None:
-        #: What tells of the end of each call that is under way, and the task that makes it.
+        #: A future for the end of each running call, and the task that makes the call.
         self._calls: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The coroutine itself, for the body to await."""
+        """Return the coroutine itself, for the body to await."""
         return coroutine
 
     async def io(self, fn: Callable[..., T], *args: Any) -> T:
-        """Call it in a thread, in this context. If the body is cancelled meanwhile, the call is waited
-        for first: nobody could know otherwise whether it has written.
+        """Call it in a thread, in this context. If the body is cancelled, wait for the call first:
+        otherwise it is unknown whether it has written.
         """
         call = functools.partial(copy_context().run, fn, *args)
         work = asyncio.get_running_loop().run_in_executor(_threads(), call)
@@ -155,19 +155,19 @@ class AsyncBridge:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             await _finished(work)
-            # That the run must stop is more than that somebody no longer waits for it.
+            # That the run must stop counts more than the cancellation.
             error = None if work.cancelled() else work.exception()
             if error is not None and (stop := found(error)) is not None:
                 raise stop from None
             raise
 
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call it here, on the loop, and await what it returns if that can be awaited."""
+        """Call it here, on the loop, and await the result if it is awaitable."""
         result = fn(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
     async def gather(self, calls: Sequence[Call[T]]) -> list[T]:
-        """Make them in tasks. If the body is cancelled meanwhile, they are cancelled and waited for."""
+        """Make the calls in tasks. If the body is cancelled, cancel them and wait for them."""
         if len(calls) < 2:
             return [await call() for call in calls]
         errors: list[BaseException | None] = []
@@ -185,7 +185,7 @@ class AsyncBridge:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """A call is being made meanwhile, perhaps side by side with others."""
+        """Register a call, so that ``finish`` waits for it."""
         over = asyncio.get_running_loop().create_future()
         self._calls[over] = asyncio.current_task()
         try:
@@ -195,7 +195,7 @@ class AsyncBridge:
             over.set_result(None)
 
     async def finish(self, *, cancel: bool = False) -> None:
-        """Wait until no call is under way; they may be cancelled first."""
+        """Wait until no call runs; with ``cancel``, cancel them first."""
         for task in self._calls.values() if cancel else ():
             if task is not None:
                 task.cancel()
@@ -203,8 +203,8 @@ class AsyncBridge:
             await asyncio.wait(self._calls)
 
 
-#: Of a process, for the stores of all its agents. Those of the loop are the users': tools that block
-#: all of them must not keep others from recording what they have done.
+#: One pool per process, for the stores of all its agents. The threads of the event loop belong to the
+#: users: tools that block all of them must not prevent other calls from being recorded.
 _pools: dict[int, ThreadPoolExecutor] = {}
 
 
@@ -220,7 +220,7 @@ async def _finished(work: asyncio.Future[Any]) -> None:
         try:
             await asyncio.wait([work])
         except asyncio.CancelledError:
-            # Cancelled once more; the caller raises one for all of them.
+            # Cancelled again; the caller raises one error for all.
             continue
 
 
@@ -231,5 +231,5 @@ def _error_of(work: asyncio.Future[Any]) -> BaseException | None:
 def _raise_what_counts_most(errors: Sequence[BaseException | None]) -> None:
     raised = [error for error in errors if error is not None]
     if raised:
-        stop = found(BaseExceptionGroup("calls side by side", raised))
+        stop = found(BaseExceptionGroup("parallel calls", raised))
         raise stop or next((one for one in raised if not isinstance(one, Exception)), raised[0])

@@ -1,10 +1,10 @@
 """The calls of a run: recorded when they are made, replayed when they were made before.
 
-    recorded? ── yes ──> replay: add again what it added, call nothing, tell nobody
-        └── no ──> check ─> call ─> record and add ─> tell the host
+    recorded? ── yes ──> replay: append again what it appended, call nothing, emit nothing
+        └── no ──> check ─> call ─> record and append ─> emit
 
-To record a result and to add it to the conversation is one piece of work, which no cancellation and no
-time limit can tear: otherwise a body that goes on after a timeout would lack what its replay will have.
+Recording a result and appending it to the conversation is one unit of work. No cancellation and no time
+limit can interrupt it: otherwise a body that continues after a timeout would lack what its replay has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from celery_ckpt.usage import Usage
 if TYPE_CHECKING:
     from celery_ckpt.run.agent_run import AgentRun
 
-#: A function of a model's name and its usage that returns the cost, or ``None`` if it knows none.
+#: A function of a model's name and its usage that returns the cost, or ``None`` if it is unknown.
 Cost = Callable[[str, Usage], float | None]
 NOTHING = Usage()
 Coro = Coroutine[Any, Any, Any]
@@ -59,13 +59,13 @@ class Calls:
     ) -> None:
         self._run, self._host, self._bridge, self._at, self._book = run, host, bridge, position, book
         self._redaction, self._cost = redaction, cost
-        #: The key of the last step whose usage is in ``run.usage``, and those of all others.
+        #: The key of the last step whose usage is in ``run.usage``; ``_counted`` has the keys of all.
         self.counted = counted
         self._counted = book.up_to(counted, 1 if position.is_past else 0)
         self._recognition = Recognition(run, position, book)
         self._tool_results = ToolResults()
         self._lock = threading.Lock()
-        #: Has the body ended?
+        #: True once the body has ended.
         self._is_over = False
 
     def flush(self) -> None:
@@ -123,7 +123,7 @@ class Calls:
         returns, name = returns or declared(fn), call.name
         step = await self._call_tool(
             call,
-            # A partial: a tool's parameters may have the names of those of the bridge.
+            # A partial: the parameters of a tool and of the bridge may have the same names.
             lambda: self._bridge.call(functools.partial(fn, **call.arguments)),
             lambda result: self._kept(result, returns, name),
         )
@@ -146,7 +146,7 @@ class Calls:
         self._refuse_inside_a_step("run.tools")
         raised = (*retry_on, *self._host.queue_errors, CheckpointError, AsyncInSyncBody)
         toolbox, calls = Toolbox(tools, raised), calls_of(reply)
-        # Some models use an id twice. Only their order says which result is whose.
+        # Some models use an id twice. Then only the order tells which result belongs to which call.
         groups: dict[str, list[tuple[int, ToolCall]]] = defaultdict(list)
         for place, call in enumerate(calls):
             groups[call.id if parallel else ""].append((place, call))
@@ -172,7 +172,7 @@ class Calls:
             return loaded(step.value, returns, name)
         except StepResultNotJson:
             if isinstance(step.value, str):
-                return step.value  # what the model reads of a failure
+                return step.value  # the text of a failure
             raise
 
     async def _tried(self, call: ToolCall, toolbox: Toolbox) -> Any:
@@ -190,7 +190,7 @@ class Calls:
     def _kept(self, result: Any, returns: Any, name: str) -> Any:
         value = self._redaction.json(dumped(result, returns, name), "step")
         if self._redaction.is_active:
-            loaded(value, returns, name)  # what cannot be read back must not be recorded
+            loaded(value, returns, name)  # a value that cannot be read back must not be recorded
         return value
 
     def _reply(self, result: Any, name: str) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Calls:
     # -- replay -----------------------------------------------------------------------------------
 
     def begin_body(self) -> None:
-        """The body begins, in this thread and this task."""
+        """Note that the body begins in this thread and task."""
         self._recognition.home = here()
 
     async def _claim(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[str, Step | None]:
@@ -262,7 +262,7 @@ class Calls:
         return step
 
     def _give_back(self, key: str, inside: Inside) -> None:
-        """The call failed. Its next try is the same one, and finds what was recorded inside of it."""
+        """Release a failed call: its next try is the same call, and finds the steps inside it."""
         with self._lock:
             self._counted -= inside.claimed
         for own in (key, *inside.claimed):
@@ -279,7 +279,7 @@ class Calls:
         try:
             self._host.check(self._run)
         except HandOff:
-            # It costs no call: those side by side are finished before anybody cancels them.
+            # A hand-off costs no call: parallel calls end before anything cancels them.
             if not step_under_way(self._run):
                 await self._bridge.finish()
             raise
@@ -309,8 +309,8 @@ class Calls:
         except CheckpointError:
             raise
         except Exception:
-            # It may come from outside, as a soft time limit does, and the body may go on after it. What
-            # is done again here is done once.
+            # It may come from outside, as a soft time limit does, and the body may continue after it.
+            # Each part can be repeated.
             self._record_once(step, paid, add)
             raise
 
@@ -335,9 +335,9 @@ class Calls:
         inside.report(usage)
 
     def _paid(self, carried: Usage | None, reported: Usage) -> Usage:
-        """What a call itself has used: what its result carries, and what was reported."""
+        """Return what a call itself has used: what its result contains, and what was reported."""
         if carried is not None:
-            # What is reported without a model belongs to the one that answered.
+            # What is reported without a model belongs to the model that replied.
             reported = reported.named(next(iter(carried.by_model)))
             reported = carried + reported
         if self._cost is None or not reported:
@@ -347,12 +347,12 @@ class Calls:
         except self._host.queue_errors:
             raise
         except Exception as error:
-            # The call is paid for: a mistake in the price must not lose its result.
+            # The call is paid for: an error in the cost function must not lose its result.
             self._host.cost_failed(self._run, error)
             return reported
 
     def _count(self, step: Step) -> None:
-        """Add what a call has used: each call once, and to the call that it was made in."""
+        """Add what a call has used: each call once, and to the call around it."""
         if not step.usage:
             return
         inside = step_under_way(self._run)

@@ -1,7 +1,7 @@
-"""Control flow inside a body: what stops it without being an error of it.
+"""The exceptions that stop a body although it has no error.
 
-All are ``BaseException``, so that an agent's own ``except Exception`` cannot eat them. A task group
-may wrap them; ``found`` looks inside.
+All are ``BaseException``, so that an ``except Exception`` of an agent cannot catch them. A task group
+may wrap them; ``found`` searches inside.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Iterator
 
 
 class HandOff(BaseException):
-    """The run stops here and goes back to the queue; nothing is wrong."""
+    """The run stops here and returns to the queue. Nothing is wrong."""
 
 
 class Fenced(BaseException):
-    """Somebody else holds the agent now: stop, and change nothing any more."""
+    """The lease is lost: the attempt stops, and changes nothing any more."""
 
 
 class Unrecorded(BaseException):
-    """The store is away, and cannot be told how the attempt ends: nobody else may be told either."""
+    """The store is unavailable and has no outcome of the attempt, so Celery must not get one either."""
 
 
 Control = HandOff | Fenced | Unrecorded
 
 
 def found(error: BaseException) -> Control | None:
-    """The control flow in an exception, however deep in groups. ``Fenced`` wins: it forbids to save."""
+    """Return the control flow in an exception, at any depth. ``Fenced`` wins: it forbids saving."""
     inside = list(_control_flow(error))
     return next((one for one in inside if isinstance(one, Fenced)), inside[0] if inside else None)
 

@@ -1,4 +1,4 @@
-"""What a run needs from the world around it."""
+"""The host of a run: what a run needs from its surroundings, without Celery and without a store."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class RunHost(Protocol):
-    """What a run needs from the world. Each may raise ``Fenced`` or ``HandOff``.
+    """What a run calls. Each method may raise ``Fenced`` or ``HandOff``.
 
     Calls of a body may run in parallel, so a host is called from several threads. It handles one event
     or checkpoint of a run at a time: of two snapshots, the older one must not be saved last.
     """
 
-    #: How the task queue speaks to a task: these are never the result of a tool.
+    #: Exceptions that the task queue raises in a task: they are never the result of a tool.
     queue_errors: tuple[type[Exception], ...]
 
     def record(self, step: Step, paid: Usage) -> None:
-        """Keep a step, and what its call itself was paid for. Blocking I/O."""
+        """Record a step, and what its call itself has used. Blocking I/O."""
         ...
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
@@ -32,7 +32,7 @@ class RunHost(Protocol):
         ...
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
-        """Save this now. Blocking I/O."""
+        """Save a checkpoint now. Blocking I/O."""
         ...
 
     def check(self, run: AgentRun) -> None:
@@ -40,13 +40,13 @@ class RunHost(Protocol):
         ...
 
     def iteration_ended(self, run: AgentRun) -> None:
-        """An iteration is over and its event was told; the run may be handed off here. Blocking."""
+        """Note that an iteration has ended and was emitted. May hand the run off. Blocking I/O."""
         ...
 
     def changed(self, run: AgentRun, name: str) -> None:
-        """A step of that name no longer matches what was recorded. Blocking; may raise."""
+        """Report that a call of that name does not match its record. Blocking I/O; may raise."""
         ...
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
-        """The cost of a call could not be computed. Must not raise: the call is paid for."""
+        """Report that the cost of a call could not be computed. Must not raise."""
         ...

@@ -1,4 +1,4 @@
-"""How the calls of a body are recognised: which record, if any, is that of the call made now."""
+"""Replay: which recorded step, if any, belongs to the call that the body makes now."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from celery_ckpt.usage import Usage
 if TYPE_CHECKING:
     from celery_ckpt.run.agent_run import AgentRun
 
-#: How far back a conversation is looked at for what a recorded call was given.
+#: How many messages back a conversation is compared with the one that a recorded call got.
 _LOOK_BACK = 64
 
 
 class Inside:
-    """The step whose function is running: what is called and made there is named by it."""
+    """The step whose function runs. Its key is part of the keys of the calls inside it."""
 
     def __init__(self, run: AgentRun, key: str) -> None:
         self.run, self.key = run, key
-        #: How often each name was asked an idempotency key for in there.
+        #: How many idempotency keys each name got inside it.
         self.keys: Counter[str] = Counter()
-        #: The keys of the calls inside of it.
+        #: The keys of the calls inside it.
         self.claimed: set[str] = set()
-        #: What was reported for the call itself, and what the calls inside of it have used.
+        #: What was reported for the call itself, and what the calls inside it have used.
         self.reported, self.nested = Usage(), Usage()
         self._lock = threading.Lock()
 
     def report(self, usage: Usage) -> None:
-        """The call has used this."""
+        """Add to what the call itself has used."""
         with self._lock:
             self.reported += usage
 
     def add(self, usage: Usage) -> None:
-        """A call inside of it has used this."""
+        """Add to what the calls inside it have used."""
         with self._lock:
             self.nested += usage
 
@@ -60,7 +60,7 @@ _inside: ContextVar[Inside | None] = ContextVar("celery_ckpt_inside", default=No
 
 @contextmanager
 def under_way(inside: Inside) -> Iterator[None]:
-    """While the function of that step is running."""
+    """Run the function of a step inside this context."""
     token = _inside.set(inside)
     try:
         yield
@@ -69,7 +69,7 @@ def under_way(inside: Inside) -> Iterator[None]:
 
 
 def step_under_way(run: AgentRun) -> Inside | None:
-    """The step of this run whose function we are in."""
+    """Return the step of this run whose function is the caller; ``None`` outside a step."""
     inside = _inside.get()
     return inside if inside is not None and inside.run is run else None
 
@@ -79,20 +79,20 @@ class Recognition:
 
     def __init__(self, run: AgentRun, position: Position, book: StepBook) -> None:
         self._run, self._at, self._book = run, position, book
-        #: Where the body runs, once that is known.
+        #: The thread and task of the body, once it has begun.
         self.home: Place | None = None
 
     def claim(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[str, Step | None]:
-        """The key of a call, and its record if there is one."""
+        """Return the key of a call, and its record if there is one."""
         at, book = self._at, self._book
-        # Only what the body itself calls, one after the other, comes in the same order every time.
+        # Only the calls that the body itself makes one after the other have the same order every time.
         inside = step_under_way(self._run)
         is_own = self.home == here() and inside is None
         base = self._base(name, args, kwargs)
         place = book.begin(at.steps, name, base) if is_own else None
         if at.is_past or at.is_complete:
-            # All of them were recorded. Before the loop, the conversation and the state that they are
-            # given are those of a later iteration, and fit nothing.
+            # All calls are recorded. Before the loop, they get the conversation and the state of a
+            # later iteration, which match no record.
             key, step = book.claim_placed(at.steps, name, base, place, beside=at.is_past)
         else:
             key, step = book.claim(base, *self._shorter_bases(base, name, args, kwargs))
@@ -102,12 +102,12 @@ class Recognition:
         return key, step
 
     def is_changed(self, key: str, name: str) -> bool:
-        """Is a call that found no record another one than was recorded in its place?"""
+        """True if another call is recorded in the place of this call, which has no record."""
         at = self._at
         return at.exact != at.steps and self._book.replaces(at.steps, name, self._book.place_of(key))
 
     def claim_call(self, call: ToolCall) -> tuple[str, Message | None, Step | None]:
-        """The key of a tool call, the message of ``run.llm`` that asked for it, and its record."""
+        """Return the key of a tool call, the message that asked for it, and its record."""
         asking = self._at.asked.get(call.id)
         if asking is None:
             return self._claim_manual(call)
@@ -115,17 +115,19 @@ class Recognition:
         return key, asking[n], step
 
     def _claim_manual(self, call: ToolCall) -> tuple[str, None, Step | None]:
-        """A question of an earlier iteration, or of the body itself, is known by all that was said up
-        to it: ids may begin anew, and equal questions may be asked again.
+        """Claim a call that was asked for in an earlier iteration, or by the body itself.
+
+        The conversation up to the question is part of its key: ids may be reused, and the same question
+        may be asked again.
         """
         key, times = call_key(self._at.steps, call.id), 1
         spine, length = self._run.conversation.extent
         at = asked_last(spine.messages[:length], call.id)
         if at is None or not self._at.can_rebuild(spine.messages[at]):
-            # The body has appended the question itself, and no replay would append it.
+            # The body has appended the question itself, and a replay does not append it.
             self._at.is_manual = True
         if self._at.is_past or at is None:
-            # It was recorded, whatever has become of the conversation since; or nobody has asked.
+            # It was recorded, even if the conversation has changed since; or there is no question.
             key = self._book.first_manual_call(key)
         else:
             times = [one.id for one in spine.messages[at].tool_calls].count(call.id)
@@ -134,9 +136,10 @@ class Recognition:
         return key, None, step
 
     def _shorter_bases(self, base: str, name: str, args: Any, kwargs: dict[str, Any]) -> list[str]:
-        """What else a call may be recorded as. In an iteration that was restored exactly, the
-        conversation may have grown since the call was made: then any shorter one that it was given
-        counts too.
+        """Return other bases that the call may be recorded under.
+
+        In an iteration that was restored exactly, the conversation may have grown since the call was
+        made. Then a call that got a shorter conversation matches, too.
         """
         if self._at.exact != self._at.steps or base == self._base(name, args, kwargs, lambda _: ""):
             return []

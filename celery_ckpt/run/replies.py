@@ -1,4 +1,4 @@
-"""What a model call returned, as messages, exactly as they were received.
+"""The reply of a model: what a model function returned, as messages, exactly as received.
 
 Clients wrap a message in several ways. Each is recognised by its shape, so no SDK is imported:
 
@@ -45,18 +45,18 @@ _CONTENT_PARTS = {
     *("text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result"),
     *("server_tool_use", "input_text", "output_text", "summary_text", "refusal", "image_url"),
 }
-#: What the SDKs' own parsers add to a message. The server did not send it and does not accept it back.
+#: Fields that the parsers of SDKs add. The server did not send them and does not accept them.
 _ADDED_BY_SDKS: dict[str, Any] = {
     "parsed": True,
     "parsed_arguments": True,
     "tool_calls": {"__all__": {"function": {"parsed_arguments"}}},
     "content": {"__all__": {"parsed", "parsed_output"}},
 }
-#: No call uses so many: more is no count, and three of them can be added.
+#: No call uses more: a larger number is not a count. Sums of three fit into every format.
 _MOST_TOKENS = 2**48
 _STREAM_METHODS = ("__next__", "__anext__", "__aiter__", "__enter__", "__aenter__")
 
-#: What has fields.
+#: A value with fields.
 Fields: TypeAlias = Mapping[str, Any] | BaseModel
 
 
@@ -69,10 +69,10 @@ class _Unusable(Exception):
 def recorded_reply(
     result: Any, at: int, step: str, redact: Callable[[Message], Message]
 ) -> dict[str, Any]:
-    """What to record of a model's answer that is appended at this place of the conversation.
+    """Return what to record for a reply that is appended at this place of the conversation.
 
     Raises:
-        NotAMessage: there is no message in it. The error says what it is and what to return instead.
+        NotAMessage: it contains no message. The error says what it is and what to return instead.
     """
     try:
         received = list(_messages(result))
@@ -123,7 +123,7 @@ def _message(own: Fields) -> Message:
 
 
 def _first_choice(choices: Any) -> Any:
-    """The message of a completion's first choice. The others are alternatives to it."""
+    """Return the message of a completion's first choice. The others are alternatives."""
     if not choices:
         raise _Unusable("a completion without choices", _RAISE_INSTEAD)
     first = _fields(choices[0])
@@ -145,7 +145,7 @@ def _finished_output(response: Fields) -> Any:
 
 
 def _item(own: Fields) -> Message:
-    """An item of the Responses API. There are many types of them, and new ones come."""
+    """Return an item of the Responses API. Unknown types are accepted: new ones appear."""
     kind = _field(own, "type")
     if kind == "error":
         raise _Unusable("a provider's error", _RAISE_INSTEAD)
@@ -159,7 +159,7 @@ def _item(own: Fields) -> Message:
 def _as_received(own: Fields, only: set[str] | None = None) -> Message:
     try:
         if isinstance(own, BaseModel):
-            # The SDKs' objects have many fields that the server did not send.
+            # Objects of SDKs have many fields that the server did not send.
             own = own.model_dump(
                 mode="json",
                 by_alias=True,
@@ -184,7 +184,7 @@ def _no_fields(value: Any) -> _Unusable:
 
 
 def _fields(value: Any) -> Fields | None:
-    """What has the fields of a value: itself, or the dict it converts to; ``None`` without fields."""
+    """Return the value, or the dict that it converts to; ``None`` if it has no fields."""
     if isinstance(value, Message):
         return value.json_object
     if not isinstance(value, Mapping | BaseModel) and hasattr(type(value), "to_dict"):
@@ -201,22 +201,22 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_response(own: Fields | None) -> bool:
-    """Is it a response of the Responses API? Some of its items have an output too, and a type."""
+    """True for a response of the Responses API. Some items have an output, too, and a type."""
     if own is None or not _is_array(_field(own, "output")):
         return False
     return all(_field(own, name) is None for name in ("role", "choices", "message", "type"))
 
 
 def _is_anthropic(own: Fields) -> bool:
-    """Is it a whole Anthropic message? A message of the Responses API has the same type."""
+    """True for a whole Anthropic message. A message of the Responses API has the same type."""
     names = own if isinstance(own, Mapping) else {*type(own).model_fields, *(own.model_extra or ())}
     return _field(own, "type") == "message" and ("stop_reason" in names or "usage" in names)
 
 
 def usage_of(result: Any) -> Usage | None:
-    """The usage that a completion reports, of a list their sum; ``None`` if it reports none.
+    """Return the usage in a completion, or the sum for a list; ``None`` if it contains none.
 
-    Values that are no counts are ignored: an odd provider must not fail a call that is paid for.
+    Invalid counts are ignored: they must not fail a call that is paid for.
     """
     if _is_array(result):
         return functools.reduce(_added, map(usage_of, result), None)
@@ -247,7 +247,7 @@ def _chat_counts(usage: Fields) -> dict[str, int]:
 
 
 def _input_output_counts(usage: Fields) -> dict[str, int]:
-    """Of the Responses API; and of Anthropic, which counts what its cache took and gave separately."""
+    """Return the counts of the Responses API, or of Anthropic, which counts its cache separately."""
     written = _count(usage, "cache_creation_input_tokens") or 0
     read = _count(usage, "cache_read_input_tokens") or 0
     cached = _count(_field(usage, "input_tokens_details"), "cached_tokens") or 0
@@ -265,7 +265,7 @@ def _count(value: Any, name: str) -> int | None:
 
 
 class Reply:
-    """A recorded answer of a model."""
+    """A recorded reply of a model."""
 
     def __init__(self, recorded: dict[str, Any]) -> None:
         self._at: int = recorded["at"]
@@ -274,11 +274,11 @@ class Reply:
 
     @property
     def value(self) -> Message | list[Message]:
-        """What the body gets."""
+        """Return what the body gets."""
         return list(self.messages) if self._many else self.messages[0]
 
     def append_to(self, conversation: Conversation) -> None:
-        """Append it, unless these very messages are at their place already."""
+        """Append the messages, unless they are already in their place."""
         there = conversation.messages[self._at : self._at + len(self.messages)]
         if there != self.messages:
             for message in self.messages:

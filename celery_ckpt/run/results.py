@@ -1,6 +1,6 @@
-"""What a step may return: JSON, or whatever its declared type can be written as and read from.
+"""The result of a step: JSON, or a value that its declared type can write as JSON and read back.
 
-The body gets what was *read back*, in the first attempt too, so that a replay cannot differ.
+The body gets the value that was *read back*, in the first attempt, too, so that a replay cannot differ.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from celery_ckpt.json_values import encode, kind_of, plain
 
 
 def declared(fn: Callable[..., Any]) -> Any:
-    """The type a function says it returns, if there are pydantic models in it; else ``None``.
+    """Return the annotated return type of a function if it contains pydantic models; else ``None``.
 
-    Other annotations are not looked at: plain JSON needs none, and they need not be true.
+    Other annotations are ignored: plain JSON needs none, and they may be wrong.
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -30,7 +30,7 @@ def declared(fn: Callable[..., Any]) -> Any:
     try:
         found = get_type_hints(fn).get("return")
     except (NameError, TypeError, AttributeError):
-        # It names something that exists for type checkers only.
+        # The annotation names something that exists for type checkers only.
         return None
     if get_origin(found) in (Awaitable, Coroutine):
         found = get_args(found)[-1]
@@ -44,10 +44,10 @@ def _has_model(annotation: Any) -> bool:
 
 
 def dumped(value: Any, returns: Any, step: str) -> Any:
-    """The JSON to record of a result: ``loaded`` can read it.
+    """Return the JSON to record for a result. ``loaded`` can read it.
 
     Raises:
-        StepResultNotJson: there is none; the error names the step and the path.
+        StepResultNotJson: JSON cannot represent it; the error names the step and the path.
     """
     recorded = _dumped(value, returns, step)
     loaded(recorded, returns, step)
@@ -70,7 +70,7 @@ def _dumped(value: Any, returns: Any, step: str) -> Any:
         reason = error.reason + _hint(value)
         raise StepResultNotJson(step=step, path=error.path, reason=reason) from None
     except ValidationError as error:
-        raise _misfit(error, returns, step) from None  # it shows the value
+        raise _misfit(error, returns, step) from None  # its text contains the value
     except PydanticSerializationError as error:
         raise StepResultNotJson(
             step=step, path="result", reason=f"cannot be written as JSON: {error}"
@@ -78,17 +78,17 @@ def _dumped(value: Any, returns: Any, step: str) -> Any:
 
 
 def loaded(value: Any, returns: Any, step: str) -> Any:
-    """The result that was recorded as this JSON.
+    """Return the result that was recorded as this JSON.
 
     Raises:
-        StepResultNotJson: the declared type does not accept it (any more).
+        StepResultNotJson: the declared type does not accept it, or no longer does.
     """
     if returns is None:
         return value
     try:
         return _adapter(returns).validate_json(encode(value), by_alias=False, by_name=True)
     except ValidationError as error:
-        raise _misfit(error, returns, step) from None  # it shows the value
+        raise _misfit(error, returns, step) from None  # its text contains the value
 
 
 def _misfit(error: ValidationError, returns: Any, step: str) -> StepResultNotJson:

@@ -1,8 +1,8 @@
-"""Recorded steps: how a call is recognised, and the book that knows which ones were made.
+"""Recorded steps: the keys that identify calls, and the book of the steps that are recorded.
 
-A tool call is known by its id, and by what was said up to its question if the body appended that; any
-other call by its name, the fingerprint of its arguments and which of the equal ones it is. Positions
-would not do: parallel calls finish in any order.
+The key of a tool call has its id and, if the body appended the question itself, a digest of the
+conversation up to it. The key of any other call has its name, the fingerprint of its arguments, and its
+number among equal calls. Positions would not work: parallel calls end in any order.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from celery_ckpt.json_values import MAX_DEPTH, kind_of
 from celery_ckpt.messages import Message, digested
 from celery_ckpt.records import Step
 
-#: Says that the body counts its iterations itself. It is no call's key: those have a second colon.
+#: Says that the body counts its iterations itself. No call has this key: keys have a second colon.
 MANUAL = "0:manual"
-#: Before the fingerprint of a call that is made inside of another one.
+#: Before the fingerprint of a call that is made inside another call.
 _NESTED = "in "
 _LONGEST_PART = 200
 _DIGITS = 32
@@ -37,9 +37,9 @@ Digest = Callable[[Conversation], str]
 def fingerprint(
     args: Sequence[Any], kwargs: dict[str, Any], digest: Digest = lambda own: own.digest
 ) -> str:
-    """A digest of arguments, equal in every process for arguments that are equal as JSON.
+    """Return a digest of arguments, the same in every process for arguments that are equal as JSON.
 
-    What is not JSON counts by its type's name, since a ``repr`` may hold an address.
+    A value that is not JSON counts by the name of its type, since a ``repr`` may contain an address.
     """
     return _hash([_canonical(list(args), digest, 0), _canonical(kwargs, digest, 0)])
 
@@ -51,7 +51,7 @@ def _hash(canonical: Any) -> str:
 
 def _canonical(value: Any, digest: Digest, depth: int) -> Any:
     if isinstance(value, Message):
-        # Made once for each message: model calls are given long lists of them, again and again.
+        # Computed once per message: model calls get long lists of messages again and again.
         return digested(value, _canonical_object)
     if value is None or isinstance(value, str | bool | float):
         return value
@@ -63,7 +63,7 @@ def _canonical(value: Any, digest: Digest, depth: int) -> Any:
         if isinstance(value, list | tuple):
             return [_canonical(item, digest, depth + 1) for item in value]
         if isinstance(value, dict):
-            # By a digest, as a message is: the two are the same.
+            # By a digest, like a message: a message and its dict have the same fingerprint.
             return {
                 "object": _hash({_key(k): _canonical(v, digest, depth + 1) for k, v in value.items()})
             }
@@ -84,34 +84,34 @@ def _dump(model: BaseModel, digest: Digest, depth: int) -> Any:
     try:
         return _canonical(model.model_dump(mode="json", warnings=False), digest, depth + 1)
     except ValueError:
-        # Some field of it has no JSON; then its type must do.
+        # JSON cannot represent some field of it; then only its type counts.
         return None
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """What a function is called."""
+    """Return the name of a function."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def call_key(iteration: int, call_id: str) -> str:
-    """The key of a tool call. Some providers number their calls anew in every answer."""
+    """Return the key of a tool call. Some providers reuse ids in every reply."""
     return f"{iteration}:call:{_short(call_id)}"
 
 
 def manual_call_key(key: str, said: str) -> str:
-    """That of one whose question the body appended; ``said`` is the digest of all up to that."""
+    """Return the key of a call whose question the body appended; ``said`` is a digest up to it."""
     return f"{key}@{said[:_DIGITS]}"
 
 
 def step_key(iteration: int, name: str, print_: str) -> str:
-    """The key of any other call, but for which of the equal ones it is."""
+    """Return the key of any other call, without its number among equal calls."""
     return f"{iteration}:{_short(name)}:{print_}"
 
 
 def nested_key(iteration: int, name: str, print_: str) -> str:
-    """The same for a call that is made inside of another one."""
+    """Return the key of a call that is made inside another call, without its number."""
     return step_key(iteration, name, _NESTED + print_)
 
 
@@ -120,14 +120,14 @@ def _is_nested(key: str) -> bool:
 
 
 def _short(part: str) -> str:
-    """Keys have a limit, and must be Unicode; a digest stands for what is neither."""
+    """Return the part of a key, or a digest of it: keys are short, and printable Unicode."""
     if len(part) <= _LONGEST_PART and part.isprintable():
         return part
     return hashlib.sha256(part.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class StepBook:
-    """The recorded steps of a run, and which of them this attempt has met again. Thread-safe."""
+    """The recorded steps of a run, and which of them this attempt has claimed. Thread-safe."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self._lock = threading.Lock()
@@ -137,31 +137,29 @@ class StepBook:
         self._taken: set[str] = set()
         #: How many calls of each name the body itself has begun in each iteration.
         self._begun: Counter[tuple[int, str]] = Counter()
-        #: Which of them each claimed call is.
+        #: The place of each claimed call among them.
         self._places: dict[str, int] = {}
-        #: The iterations and names of calls that no record was found for.
+        #: The iterations and names of calls without a record.
         self._missed: dict[tuple[int, str], None] = {}
-        #: The records of calls that are known to have changed.
+        #: The keys of steps whose calls have changed.
         self._replaced: set[str] = set()
 
     @property
     def has_manual_iterations(self) -> bool:
-        """Has the body counted its iterations itself?"""
+        """True if the body counts its iterations itself."""
         return MANUAL in self._steps
 
     def up_to(self, key: str | None, first: int) -> set[str]:
-        """The keys of the steps, from an iteration on, that were recorded up to that one; none if it is
-        not there.
-        """
+        """Return the keys of the steps from iteration ``first`` on that were recorded up to ``key``."""
         keys = [step.key for step in self._before]
         if key not in keys:
             return set()
         return {step.key for step in self._before[: keys.index(key) + 1] if step.iteration >= first}
 
     def claim_call(self, key: str, times: int) -> tuple[int, str, Step | None]:
-        """Which one of equal tool calls this is, its key, and its record if there is one.
+        """Claim one of ``times`` equal tool calls; returns its number, its key, and its record if any.
 
-        It was asked for so many times; one time more is the last one again, with its result.
+        One more claim returns the last call again, with its result.
         """
         with self._lock:
             keys = [key, *(f"{key}#{n}" for n in range(1, times))]
@@ -169,15 +167,15 @@ class StepBook:
             return n, *self._take(keys[n])
 
     def first_manual_call(self, key: str) -> str:
-        """The first key of a tool call by hand, with that id, that nobody has met; else this one."""
+        """Return the first unclaimed key of a manual tool call with that id; else this key."""
         with self._lock:
             unmet = (own for own in self._steps if own not in self._taken)
             return next((own for own in unmet if own == manual_call_key(key, own[-_DIGITS:])), key)
 
     def claim(self, *bases: str) -> tuple[str, Step | None]:
-        """The next key for a call, and its record if there is one.
+        """Claim the next key for a call; returns it, and its record if there is one.
 
-        With several bases, it is the call that was recorded first of all that fit.
+        With several bases, it is the call that was recorded first among the matching ones.
         """
         with self._lock:
             free = [next(self._free(base)) for base in bases]
@@ -187,8 +185,9 @@ class StepBook:
     def claim_placed(
         self, iteration: int, name: str, base: str, place: int | None, *, beside: bool
     ) -> tuple[str, Step | None]:
-        """Like ``claim``, but a call that fits no record is the one of that name and place. One that is
-        made beside others has no place; with ``beside`` it is the first of its name that has none.
+        """Claim like ``claim``, but a call without a matching record is the one of that name and place.
+
+        A parallel call has no place; with ``beside`` it is the first of its name that has none.
         """
         with self._lock:
             key = next(self._free(base))
@@ -198,10 +197,10 @@ class StepBook:
             return self._take(key)
 
     def begin(self, iteration: int, name: str, base: str) -> int:
-        """The body itself, and nothing beside it, begins a call of that name: which one is it?
+        """Return the place of a call that the body itself begins, among those of that name.
 
-        Calls that fail are counted too. They have no record, so counting records would not do. One that
-        is tried again is the one that failed.
+        Failed calls count, too. They have no record, so counting records would not work. A call that is
+        tried again has the place of the one that failed.
         """
         with self._lock:
             if (failed := self._places.get(next(self._free(base)))) is not None:
@@ -211,16 +210,16 @@ class StepBook:
             return place
 
     def put(self, key: str, place: int | None) -> None:
-        """Remember which one a claimed call is."""
+        """Remember the place of a claimed call."""
         if place is not None:
             self._places[key] = place
 
     def place_of(self, key: str) -> int | None:
-        """Which one it is; ``None`` if it was made beside others."""
+        """Return the place of a call; ``None`` for a parallel call."""
         return self._places.get(key)
 
     def release(self, key: str) -> None:
-        """The call failed: whoever makes it again is the same one."""
+        """Release a call that failed: when it is made again, it is the same call."""
         with self._lock:
             self._taken.discard(key)
 
@@ -230,8 +229,9 @@ class StepBook:
             self._steps[step.key] = step
 
     def replaces(self, iteration: int, name: str, place: int | None) -> bool:
-        """Is there a record of another call in the place of one that was just claimed, and found none?
-        Then the code, or what it was given, is another than it was.
+        """True if another call is recorded in the place of a claimed call that has no record.
+
+        Then the code or its arguments have changed.
         """
         with self._lock:
             replaced = [step.key for step in self._at(iteration, name, place)]
@@ -241,9 +241,10 @@ class StepBook:
             return bool(replaced)
 
     def changed(self, iteration: int | None = None) -> list[str]:
-        """The names of other calls that found no record while one of that name was left over. To be
-        asked when the iteration (``None``: the body) is over, since calls side by side come in any
-        order. Each is named once.
+        """Return the names of parallel calls without a record, if one of that name is unclaimed.
+
+        To be called at the end of the iteration (``None``: of the body), since parallel calls come in
+        any order. Each name is returned once.
         """
         with self._lock:
             missed = [each for each in self._missed if iteration in (None, each[0])]
@@ -257,7 +258,7 @@ class StepBook:
         return (step for step in self._left_over(iteration, name) if step.place == place)
 
     def _left_over(self, iteration: int, name: str) -> Iterator[Step]:
-        # What was recorded inside of a recorded call is not called again: that is no change.
+        # Steps inside a recorded call are not called again: that is not a change.
         unmet = (step for step in self._unmet(iteration, name) if not _is_nested(step.key))
         return (step for step in unmet if step.key not in self._replaced)
 

@@ -4,8 +4,9 @@
     bad arguments       Error: invalid arguments for 'weather': missing a required argument: 'city'
     an exception        Error: ValueError: no such city
 
-A mistake of the model's, or of a service, is a result that the model can correct itself by. What the
-task queue raises, what a body wants to have retried, and mistakes in the program are raised.
+A mistake of the model or of a service becomes a result, so that the model can correct itself.
+Exceptions of the task queue, exceptions that the body wants to retry, and mistakes in the program are
+raised.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class Failure:
-    """A call that went wrong; the text is its result."""
+    """A call that failed; the text is its result."""
 
     text: str
 
 
 class Toolbox:
-    """Tools by their names. Exceptions of the types ``raised`` are never turned into results."""
+    """Tools by name. Exceptions of the types ``raised`` never become results."""
 
     def __init__(self, tools: Mapping[str, Tool] | Iterable[Tool], raised: Errors) -> None:
         self._tools, self._raised = _by_name(tools), raised
 
     def returns(self, call: ToolCall) -> Any:
-        """The type that the call's tool declares, if there are pydantic models in it."""
+        """Return the type that the call's tool declares, if it contains pydantic models."""
         tool = self._tools.get(call.name)
         return None if tool is None else declared(tool)
 
     def prepared(self, call: ToolCall) -> Callable[[], Any] | Failure:
-        """The call, ready to be made, or what is wrong with it."""
+        """Return the call, ready to be made, or its failure."""
         tool = self._tools.get(call.name)
         if tool is None:
             known = ", ".join(self._tools) or "none"
@@ -66,11 +67,11 @@ class Toolbox:
         except TypeError as error:
             return _invalid(call, str(error))
         except ValueError:
-            pass  # a builtin that does not tell its signature
+            pass  # a builtin without a signature
         return partial(tool, **arguments)
 
     def failure(self, call: ToolCall, error: Exception) -> Failure | None:
-        """What the model reads of an exception of its tool; ``None`` if it has to be raised."""
+        """Return what the model reads about an exception of a tool; ``None`` if it must be raised."""
         if _is_any(error, self._raised):
             return None
         if isinstance(error, ValidationError) and _is_of_arguments(error, self._tools[call.name]):
@@ -80,7 +81,7 @@ class Toolbox:
 
 
 def calls_of(reply: Any) -> list[ToolCall]:
-    """The tool calls of what ``run.llm`` returned.
+    """Return the tool calls of a reply of ``run.llm``.
 
     Raises:
         RunMisused: it is something else.
@@ -118,7 +119,7 @@ def _is_any(error: BaseException, types: Errors) -> bool:
 
 
 def _is_of_arguments(error: ValidationError, tool: Tool) -> bool:
-    """Has ``pydantic.validate_call`` refused the arguments, and not the tool something else?"""
+    """True if ``pydantic.validate_call`` refused the arguments of the tool itself."""
     return hasattr(tool, "raw_function") and error.title.rpartition(".")[2] == name_of(tool)
 
 

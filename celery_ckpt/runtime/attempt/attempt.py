@@ -3,7 +3,7 @@
 WRITE   run.emit(event) -> signals.checkpoint_event -> strategy -> Checkpoint -> store.save -> signals
 
 Every write names the attempt's lease. A lease that is lost ends the attempt (``Fenced``); a worker that
-shuts down hands it off (``HandOff``). A store that is away is waited for, up to a limit.
+shuts down hands it off (``HandOff``). An attempt waits for a store that is unavailable, up to a limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from celery_ckpt.usage import Usage
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
-#: Steps that nobody needs any more are dropped when so many iterations have them.
+#: Steps that no resume needs are dropped when this many iterations have them.
 _DROP_STEPS_EVERY = 16
 
 
@@ -53,17 +53,17 @@ class Attempt:
         #: The run's record as this attempt knows it.
         self.run_record = run_record
         self.strategy = task.strategy_in(context.settings).for_run()
-        #: When a watchdog looks at the agent, unless somebody said otherwise since.
+        #: When the watchdog checks the agent, unless it was rescheduled since.
         self.due_at = due_at
-        #: Is its body at work, or has it been? Only then there is something to save.
+        #: True once its body has started. Before, there is nothing to save.
         self.has_begun = False
-        #: Has Celery told the world how the run ended?
+        #: True once Celery has announced the outcome of the run.
         self.is_announced = False
-        #: Set once its body was told to stop: whatever it makes of that, it has not done all its work.
+        #: Set once its body was asked to stop: whatever it returns then, its work is not complete.
         self.stop: HandOff | None = None
         #: The last checkpoint that this attempt saved.
         self._saved: Checkpoint | None = None
-        #: The run's last checkpoint, be it one that an earlier attempt saved.
+        #: The run's last checkpoint, possibly of an earlier attempt.
         self._latest: Checkpoint | None = None
         self._sends_events = context.sends_events
         #: One event or checkpoint at a time: of two snapshots, the older one must not be saved last.
@@ -73,23 +73,23 @@ class Attempt:
         self._dropped_to = 0
 
     def is_of(self, agent_id: str, run_id: str) -> bool:
-        """Is it an attempt at that run?"""
+        """True if it is an attempt at that run."""
         return (self.run_record.agent_id, self.run_record.run_id) == (agent_id, run_id)
 
     @property
     def has_progressed(self) -> bool:
-        """Has it got any further than the one before it?"""
+        """True if it has recorded, saved or iterated more than the attempt before it."""
         return self._has_recorded or self._saved is not None or self._iterations > 0
 
     @property
     def is_released(self) -> bool:
-        """Was the lease given up, with the run back in the queue?"""
+        """True if the lease was released and the run is back in the queue."""
         return self.run_record.status is RunStatus.QUEUED
 
     # -- what a run asks of its host -----------------------------------------------------------------
 
     def record(self, step: Step, paid: Usage) -> None:
-        """Keep a step, and raise what the run was paid for."""
+        """Record a step, and add to the usage of the run."""
         store, lease = self.context.store, self.held.lease
         self.write(lambda: store.record_step(step, lease, paid=paid or None))
         self._has_recorded = True
@@ -117,16 +117,16 @@ class Attempt:
             self.write(lambda: self._save(run, checkpoint))
 
     def resumes_from(self, latest: Checkpoint | None) -> None:
-        """The attempt begins with that checkpoint, if it is one of its run."""
+        """Note the checkpoint that the attempt starts from, if it is one of its run."""
         if latest is not None and latest.run_id == self.run_record.run_id:
             self._latest = latest
 
     def has_saved(self, last: Checkpoint) -> bool:
-        """Does the run's last checkpoint hold all that its next run and its readers would find here?"""
+        """True if the run's last checkpoint is as good as this one."""
         return self._latest is not None and is_as_good_as(self._latest, last)
 
     def save_as_it_is(self, run: AgentRun) -> None:
-        """Save where the run stands now, unless that was just done."""
+        """Save the run as it is now, unless its last checkpoint is the same."""
         now, last = run.snapshot(), self._saved
         if last is None or not is_alike(now, last):
             self.save(run, now)
@@ -146,7 +146,7 @@ class Attempt:
                 lambda: store.drop_steps(run.agent_id, run.run_id, first=1, last=last, lease=lease)
             )
         except StoreUnavailable:
-            return  # the checkpoint is saved; they go along with later ones
+            return  # the checkpoint is saved; a later save drops the steps
         self._dropped_to = last
 
     def check(self, run: AgentRun) -> None:
@@ -157,11 +157,11 @@ class Attempt:
             raise self._stopped("the worker is shutting down")
 
     def iteration_ended(self, run: AgentRun) -> None:
-        """Make room for others after some iterations, if that was asked for."""
+        """Hand the run off after ``iterations_per_task`` iterations."""
         self._iterations += 1
         limit = self.task.iterations_per_task or self.context.settings.iterations_per_task
         if isinstance(self.strategy, Never):
-            return  # without checkpoints the next one would begin where this one began
+            return  # without checkpoints, the next attempt would start where this one did
         if limit is not None and self._iterations >= limit:
             raise self._stopped(f"iterations_per_task={limit} is reached")
 
@@ -170,7 +170,7 @@ class Attempt:
         return self.stop
 
     def changed(self, run: AgentRun, name: str) -> None:
-        """A recorded step was not asked for as it was recorded."""
+        """Fail or warn, as the task wants: a call does not match its recorded step."""
         if self.task.on_changed == "fail":
             raise StepChanged(agent_id=run.agent_id, name=name, iteration=run.iteration)
         with self._lock:
@@ -179,16 +179,16 @@ class Attempt:
             self.emit_signal(signals.step_changed, run, name=name)
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
-        """The setting ``ckpt_cost`` names a function that raised, or returned something else."""
+        """Warn that the function of ``ckpt_cost`` raised, or returned something that is not a cost."""
         who = phrases.identity(self.run_record)
         logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
 
     def should_hand_off(self, error: BaseException) -> bool:
-        """Is the run to be handed off instead of being retried after that?"""
+        """True if the run must be handed off after that error instead of retried."""
         return self.stop is not None or self.should_hand_off_at_limit(error)
 
     def should_hand_off_at_limit(self, error: BaseException) -> bool:
-        """Is that a soft time limit, at which the run is to be handed off?"""
+        """True if that is a soft time limit at which the run must be handed off."""
         is_wanted = self.context.settings.hand_off_on_time_limit
         return is_wanted and isinstance(error, SoftTimeLimitExceeded)
 
@@ -201,14 +201,14 @@ class Attempt:
     # -- writing -------------------------------------------------------------------------------------
 
     def write(self, action: Callable[[], R]) -> R:
-        """Do a write, waiting for a store that is away. Raises ``Fenced`` if the lease is lost."""
+        """Do a write, and wait for an unavailable store. Raises ``Fenced`` if the lease is lost."""
         return self.fenced(lambda: retry_while_unavailable(action, 2 * self.context.settings.lease_ttl))
 
     def release(self, record: RunRecord, due_in: float, *, retry_seconds: float | None = None) -> None:
-        """Give up the lease, with the run as it is now; a watchdog sends it if nobody begins it.
+        """Release the lease and store the run. The watchdog requeues it if it does not start.
 
         Raises:
-            Fenced: the lease was lost before.
+            Fenced: the lease was already lost.
         """
         self.context.lease_renewer.discard(self.held)
         store, lease = self.context.store, self.held.lease
@@ -229,5 +229,5 @@ class Attempt:
 
 
 def attempt_of(task: Any) -> Attempt | None:
-    """The attempt that a task is being executed for, if it is an agent's."""
+    """Return the attempt that a task executes; ``None`` if it is not an agent task."""
     return getattr(getattr(task, "request", None), "ckpt_attempt", None)

@@ -134,7 +134,10 @@ def raising(value: Any, what: str) -> Any:
     [
         (raising, r"failed on a message: it raised ValueError \(in raising, .*n.py:\d+\). Nothing"),
         (lambda value, what: None, "returned a NoneType instead of an object"),
-        (lambda value, what: {"x": b""}, r"it returned what is not JSON \(message.x is of type bytes"),
+        (
+            lambda value, what: {"x": b""},
+            r"it returned something that is not JSON \(message.x is of type bytes",
+        ),
     ],
 )
 def test_nothing_is_stored_if_the_redaction_fails(redact: Any, says: str) -> None:
