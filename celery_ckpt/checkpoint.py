@@ -68,7 +68,10 @@ class _CopiedOut:
         self._name = name
 
     def __get__(self, instance: BaseModel | None, owner: type[BaseModel]) -> Any:
-        return self if instance is None else _copy(instance.__dict__[self._name])
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name]
+        return value.copy() if isinstance(value, Conversation) else plain(value, "value")
 
     def __set__(self, instance: BaseModel, value: Any) -> None:
         raise AttributeError(f"{type(instance).__name__} is immutable. Make a new one.")
@@ -78,10 +81,6 @@ def hand_out_copies(model: type[BaseModel], *fields: str) -> None:
     """Return copies of these fields of a model, which are plain JSON values or conversations."""
     for field in fields:
         setattr(model, field, _CopiedOut(field))
-
-
-def _copy(value: Any) -> Any:
-    return value.copy() if isinstance(value, Conversation) else plain(value, "value")
 
 
 class Value(BaseModel):

@@ -111,11 +111,11 @@ class Usage:
 
     def to_json(self) -> dict[str, Any]:
         """Return the usage by model, without counts of 0 and unknown costs."""
-        return {model: own._own_json() for model, own in self.by_model.items()}
-
-    def _own_json(self) -> dict[str, Any]:
-        counts = {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
-        return counts if self.cost is None else {**counts, "cost": self.cost}
+        written: dict[str, Any] = {}
+        for model, own in self.by_model.items():
+            counts = {name: getattr(own, name) for name in _COUNTS if getattr(own, name)}
+            written[model] = counts if own.cost is None else {**counts, "cost": own.cost}
+        return written
 
     @classmethod
     def from_json(cls, value: Any) -> Usage:

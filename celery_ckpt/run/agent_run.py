@@ -136,7 +136,11 @@ class AgentRun:
             RunMisused: the run already has a loop.
         """
         self._at.begin_loop()
-        return Iterations(self._bridge, lambda: self._advance(limit), self._drop_loop)
+        return Iterations(
+            self._bridge,
+            lambda: self._advance(limit),
+            lambda: self._at.drop(self.conversation, self.state, self.metadata),
+        )
 
     @overload
     def step(
@@ -315,9 +319,6 @@ class AgentRun:
             if not is_last:
                 # No hand-off after the last iteration: the run would only enter it again.
                 await self._bridge.io(self._host.iteration_ended, self)
-
-    def _drop_loop(self) -> None:
-        self._at.drop(self.conversation, self.state, self.metadata)
 
     async def _emit(self, event: CheckpointEvent) -> None:
         self._at.confirm_drop()

@@ -109,7 +109,9 @@ class SyncBridge:
             return [await call() for call in calls]
         errors: list[BaseException | None] = []
         with ThreadPoolExecutor(min(len(calls), _MOST_CALLS), "celery_ckpt-call") as threads:
-            made = [threads.submit(copy_context().run, self._made, call) for call in calls]
+            made = [
+                threads.submit(copy_context().run, lambda own: self.run(own()), call) for call in calls
+            ]
             try:
                 wait(made)
             except BaseException as interruption:
@@ -120,9 +122,6 @@ class SyncBridge:
         errors += [call.exception() for call in made if not call.cancelled()]
         _raise_what_counts_most(errors)
         return [call.result() for call in made]
-
-    def _made(self, call: Call[T]) -> T:
-        return self.run(call())
 
     def under_way(self) -> AbstractContextManager[None]:
         """Do nothing: the caller waits for its call, as thread pools do."""
@@ -179,7 +178,7 @@ class AsyncBridge:
             for call in made:
                 call.cancel()
             await _finished(asyncio.gather(*made, return_exceptions=True))
-        errors += [_error_of(call) for call in made]
+        errors += [asyncio.CancelledError() if call.cancelled() else call.exception() for call in made]
         _raise_what_counts_most(errors)
         return [call.result() for call in made]
 
@@ -222,10 +221,6 @@ async def _finished(work: asyncio.Future[Any]) -> None:
         except asyncio.CancelledError:
             # Cancelled again; the caller raises one error for all.
             continue
-
-
-def _error_of(work: asyncio.Future[Any]) -> BaseException | None:
-    return asyncio.CancelledError() if work.cancelled() else work.exception()
 
 
 def _raise_what_counts_most(errors: Sequence[BaseException | None]) -> None:

@@ -109,7 +109,9 @@ class Calls:
             key,
             name,
             call,
-            lambda result: self._reply(result, name),
+            lambda result: recorded_reply(
+                result, len(self._run.conversation), name, self._redaction.message
+            ),
             self._add_reply,
             CheckpointEvent.LLM_RESPONSE,
             usage_of,
@@ -192,9 +194,6 @@ class Calls:
         if self._redaction.is_active:
             loaded(value, returns, name)  # a value that cannot be read back must not be recorded
         return value
-
-    def _reply(self, result: Any, name: str) -> dict[str, Any]:
-        return recorded_reply(result, len(self._run.conversation), name, self._redaction.message)
 
     def _add_reply(self, step: Step) -> None:
         reply = Reply(step.value)

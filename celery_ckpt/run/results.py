@@ -67,7 +67,10 @@ def _dumped(value: Any, returns: Any, step: str) -> Any:
             )
         return plain(value, "result")
     except NotJson as error:
-        reason = error.reason + _hint(value)
+        reason = error.reason
+        if isinstance(value, BaseModel):
+            model = kind_of(value).rsplit(".")[-1]
+            reason += f" (pass returns={model}, or annotate the function's result)"
         raise StepResultNotJson(step=step, path=error.path, reason=reason) from None
     except ValidationError as error:
         raise _misfit(error, returns, step) from None  # its text contains the value
@@ -96,12 +99,6 @@ def _misfit(error: ValidationError, returns: Any, step: str) -> StepResultNotJso
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
     reason = f"does not fit {returns!r}: {first['msg']}"
     return StepResultNotJson(step=step, path=f"result{path}", reason=reason)
-
-
-def _hint(value: Any) -> str:
-    if isinstance(value, BaseModel):
-        return f" (pass returns={kind_of(value).rsplit('.')[-1]}, or annotate the function's result)"
-    return ""
 
 
 @functools.lru_cache(maxsize=256)
