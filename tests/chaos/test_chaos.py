@@ -23,7 +23,7 @@ ALL = Campaign(
 
 
 @pytest.mark.timeout(240)
-def test_agents_outlive_faults_of_several_kinds() -> None:
+def test_agents_survive_several_kinds_of_faults() -> None:
     verdict = run(ALL, seed=6)
 
     assert not verdict.problems, "\n".join(verdict.problems)
@@ -32,7 +32,7 @@ def test_agents_outlive_faults_of_several_kinds() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_work_leaves_nothing_behind_in_workers_and_servers() -> None:
+def test_agents_leave_no_leaks_in_workers_and_servers() -> None:
     verdict = soak("a short soak", seed=6, rounds=3, size=5, workers=1, warm_up=2)
 
     assert not verdict.problems, "\n".join([*verdict.problems, *verdict.remarks])
@@ -40,7 +40,7 @@ def test_work_leaves_nothing_behind_in_workers_and_servers() -> None:
     assert verdict.remarks
 
 
-def test_a_campaign_that_was_not_clean_leaves_its_logs_with_the_stacks_of_its_workers(
+def test_a_failed_campaign_keeps_its_logs_with_the_stacks_of_its_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -57,7 +57,7 @@ def test_a_campaign_that_was_not_clean_leaves_its_logs_with_the_stacks_of_its_wo
     assert "most recent call first" in (left / "worker1.log").read_text()
 
 
-def test_a_soak_notices_what_grows() -> None:
+def test_a_soak_test_detects_growth() -> None:
     samples = [Sample(**dict.fromkeys(TOLERANCES, 4 * _MEGABYTE + n * _MEGABYTE)) for n in range(9)]
 
     assert len(list(drift(samples))) == len(TOLERANCES)

@@ -30,7 +30,7 @@ def test_an_open_run_is_cancelled(commands: Commands) -> None:
     assert commands.store.runs("user-42")[0].status == "cancelled"
 
 
-def test_a_checkpoint_is_forked_under_a_name_that_is_free(commands: Commands) -> None:
+def test_a_checkpoint_is_forked_under_an_unused_name(commands: Commands) -> None:
     _, second, _ = add_agent(commands.store)
     assert commands("fork", second, "--as", "branch").stdout == "branch\n"
     line = commands.fails("fork", second, "--as", "branch", code=1)

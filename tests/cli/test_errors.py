@@ -54,7 +54,7 @@ def test_an_unknown_agent_or_checkpoint_is_not_found(commands: Commands, name: s
 @pytest.mark.parametrize(
     "arguments", [*UNKNOWN.values(), ["rekey", "unknown"]], ids=lambda given: given[0]
 )
-def test_the_store_that_was_searched_is_named_without_its_password(
+def test_a_not_found_error_names_the_store_without_its_password(
     arguments: list[str], valkey: Valkey, redis_url: str
 ) -> None:
     with valkey.client() as client:
@@ -122,7 +122,7 @@ def test_bench_creates_a_missing_store(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "store.db").exists()
 
 
-def test_a_misspelt_setting_is_named() -> None:
+def test_the_error_names_a_misspelt_setting() -> None:
     commands = commands_for("memory://")
     commands.app.conf.ckpt_kep = 3
     assert "Did you mean ckpt_keep?" in commands.fails("list", code=78)
@@ -191,7 +191,7 @@ def test_delete_without_confirmation_deletes_nothing(commands: Commands) -> None
     assert len(commands.store.history("user-42")) == 3
 
 
-def test_a_run_whose_message_is_not_on_record_cannot_be_resumed(commands: Commands) -> None:
+def test_a_run_without_a_recorded_message_cannot_be_resumed(commands: Commands) -> None:
     add_agent(commands.store)
     assert "not on record" in commands.fails("resume", "user-42", code=1)
 
@@ -228,7 +228,7 @@ def test_wrong_usage_is_one_line_that_points_to_the_help(
     assert line.endswith(f". See: celery ckpt {arguments[0]} --help")
 
 
-def test_a_question_at_the_end_of_an_error_gets_no_full_stop(commands: Commands) -> None:
+def test_an_error_that_ends_with_a_question_mark_gets_no_full_stop(commands: Commands) -> None:
     one = commands.fails("--stor", "x", "list", code=2)
     assert one.endswith("Did you mean '--store'? See: celery ckpt --help")
     several = commands.fails("list", "--statu", "x", code=2)

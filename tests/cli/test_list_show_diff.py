@@ -115,7 +115,7 @@ def test_list_can_be_limited_to_a_task_a_prefix_and_a_number(commands: Commands)
     assert commands("list", "-n", "0", code=2)
 
 
-def test_list_reads_only_the_agents_that_a_prefix_names(
+def test_list_with_a_prefix_reads_only_the_matching_agents(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("user-1", "job-1"):
@@ -221,7 +221,7 @@ def test_show_names_a_tool_that_holds_the_lease(commands: Commands) -> None:
     assert "worker     import" in commands("show", "user-42").stdout.splitlines()
 
 
-def test_show_has_the_newest_run_and_the_newest_checkpoint_first(commands: Commands) -> None:
+def test_show_lists_the_newest_run_and_checkpoint_first(commands: Commands) -> None:
     ids = add_agent(commands.store)
     for number in range(2, 5):
         commands.store.add_run(make_run("user-42", f"run {number}"))
@@ -260,7 +260,7 @@ def test_a_checkpoint_of_another_agent_is_refused(commands: Commands) -> None:
     assert "agent 'one'" in commands.fails("show", "one", "--checkpoint", other, code=66)
 
 
-def test_a_long_conversation_is_shown_by_its_beginning_and_its_end(commands: Commands) -> None:
+def test_a_long_conversation_is_shown_by_its_start_and_end(commands: Commands) -> None:
     conversation = make_conversation(98)
     conversation.append(Message.assistant("x" * 5_000 + " the end"))
     commands.store.save(make_checkpoint("long", conversation))
@@ -276,7 +276,7 @@ def test_a_long_conversation_is_shown_by_its_beginning_and_its_end(commands: Com
     assert "\n  50 user " in everything
 
 
-def test_an_agent_without_checkpoints_is_shown_too(commands: Commands) -> None:
+def test_an_agent_without_checkpoints_can_be_shown(commands: Commands) -> None:
     add_agent(commands.store, "new", iterations=0, status=RunStatus.QUEUED, delivered=False, attempts=0)
     shown = commands("show", "new").stdout
     assert "status     queued" in shown

@@ -65,7 +65,7 @@ def test_prune_applies_limits_to_all_agents_and_a_dry_run_only_reports(
     assert (len(kept(any_store, "long")), len(kept(any_store, "short"))) == (2, 1)
 
 
-def test_old_runs_are_counted(any_store: CheckpointStore) -> None:
+def test_prune_reports_the_number_of_deleted_old_runs(any_store: CheckpointStore) -> None:
     add_agent(any_store, "user-7", iterations=1)
     for run_id in ("old", "older", "last"):
         settled(any_store, "user-7", run_id, datetime(2026, 1, 1, tzinfo=UTC))

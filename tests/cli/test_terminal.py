@@ -64,9 +64,7 @@ def test_a_closed_stream_is_treated_as_dev_null(
     assert "Traceback" not in ended.stderr
 
 
-def test_on_a_terminal_there_are_tables_and_colours(
-    process: Process, process_store: CheckpointStore
-) -> None:
+def test_a_terminal_gets_tables_and_colours(process: Process, process_store: CheckpointStore) -> None:
     add_agent(process_store)
     code, shown = process.on_a_terminal("list")
     assert code == 0
@@ -77,7 +75,7 @@ def test_on_a_terminal_there_are_tables_and_colours(
     assert row.startswith("user-42 ")
 
 
-def test_on_a_terminal_a_table_keeps_to_its_width(
+def test_a_table_fits_the_width_of_the_terminal(
     process: Process, process_store: CheckpointStore
 ) -> None:
     add_agent(process_store, "a-rather-long-name-of-an-agent-that-users-may-want-to-copy")

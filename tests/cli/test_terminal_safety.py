@@ -38,7 +38,7 @@ def test_no_control_characters_are_left(text: str, limit: int) -> None:
 
 
 @given(ANYTHING)
-def test_json_is_printable_and_exact(text: str) -> None:
+def test_escaped_json_is_printable_and_exact(text: str) -> None:
     written = as_json_line({"text": text})
     assert written.isascii()
     assert written.isprintable()
@@ -61,7 +61,7 @@ def test_harmless_text_is_unchanged() -> None:
     assert visible("\x1b[31m") == "\\x1b[31m"
 
 
-def test_a_long_text_is_shown_by_its_beginning_and_its_end() -> None:
+def test_a_long_text_is_shown_by_its_start_and_end() -> None:
     shown = excerpt("a" * 900 + "b" * 100, 200)
     assert shown == "a" * 150 + "\n… 800 characters omitted …\n" + "b" * 50
     assert excerpt("short", 200) == "short"

@@ -77,7 +77,7 @@ def fill(store: CheckpointStore) -> None:
     store.save(Checkpoint(**{**dict(make_checkpoint("foreign id")), "id": "an id of another making"}))
 
 
-def test_what_is_imported_equals_what_was_exported(any_store: CheckpointStore) -> None:
+def test_imported_agents_equal_the_exported_ones(any_store: CheckpointStore) -> None:
     original = MemoryCheckpointStore()
     fill(original)
     lines = exported(original)
@@ -281,7 +281,7 @@ def test_a_run_with_a_message_of_another_run_is_refused(
     assert (output.value.line, list(store.agents())) == (3, [])
 
 
-def test_runs_that_were_sent_are_imported_with_their_messages(commands: Commands) -> None:
+def test_published_runs_are_imported_with_their_messages(commands: Commands) -> None:
     @agent_task(app=commands.app, name="proj.agent")
     def agent(run: AgentRun) -> None: ...
 
@@ -295,7 +295,7 @@ def test_runs_that_were_sent_are_imported_with_their_messages(commands: Commands
     assert [run.has_envelope for name in ("named", unnamed) for run in other.runs(name)] == [True] * 2
 
 
-def test_an_import_knows_the_header_that_names_the_agent() -> None:
+def test_the_import_uses_the_same_agent_header_as_the_runtime() -> None:
     assert sections.AGENT_HEADER == AGENT_HEADER
 
 
@@ -305,7 +305,7 @@ def test_an_export_of_a_newer_version_is_refused() -> None:
         list(import_agents(MemoryCheckpointStore(), [writer.line("export", format=2)]))
 
 
-def test_the_commands_move_agents_from_one_store_to_another(
+def test_export_and_import_move_agents_between_stores(
     commands: Commands, any_store: CheckpointStore, tmp_path: Path
 ) -> None:
     add_agent(commands.store, "one")
@@ -333,7 +333,7 @@ def test_the_commands_move_agents_from_one_store_to_another(
     assert everything(any_store) == everything(commands.store)
 
 
-def test_the_commands_name_the_line_of_a_damaged_file(commands: Commands, tmp_path: Path) -> None:
+def test_import_names_the_line_of_a_damaged_file(commands: Commands, tmp_path: Path) -> None:
     add_agent(commands.store)
     file, other = tmp_path / "agents.jsonl", commands_for(MemoryCheckpointStore())
     commands("export", "user-42", "-o", str(file))
@@ -391,7 +391,7 @@ def test_an_unwritable_file_is_reported_in_one_line(commands: Commands, tmp_path
     assert "Cannot write" in commands.fails("export", "-o", str(tmp_path / "no/file"), code=1)
 
 
-def test_an_export_is_written_to_a_link_and_does_not_replace_it(
+def test_an_export_follows_a_symbolic_link_and_does_not_replace_it(
     commands: Commands, tmp_path: Path
 ) -> None:
     # /dev/stdout is a link. A device is not a regular file either.

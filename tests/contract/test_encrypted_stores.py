@@ -149,7 +149,7 @@ class TestMachineOnRedis(SealedRedisMachine.TestCase):  # type: ignore[misc,name
         SealedRedisMachine.url = redis_url
 
 
-def test_nothing_of_a_store_is_forgotten_by_a_store_around_it() -> None:
+def test_a_wrapper_store_implements_every_method_of_the_protocol() -> None:
     promised = {
         name
         for name, what in vars(CheckpointStore).items()

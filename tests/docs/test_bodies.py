@@ -57,7 +57,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_the_agents_end_the_same_wherever_they_are_interrupted(
+def test_documented_agents_end_the_same_wherever_they_are_interrupted(
     source: Source, tmp_path: Path, llmock: LLMock
 ) -> None:
     source.place(tmp_path)
@@ -86,19 +86,19 @@ def test_the_agents_end_the_same_wherever_they_are_interrupted(
     assert [one for one in right if one["kills"] < 4 or one["hand_offs"] < one["calls"]] == []
 
 
-def test_every_agent_is_found() -> None:
+def test_every_documented_agent_is_found() -> None:
     assert {source.name: source.unknown for source in SOURCES if source.unknown} == {}
     assert [source.name for source in SOURCES if len(set(source.bodies)) < len(source.bodies)] == []
     assert len(SOURCES) > 15
 
 
-def test_what_is_said_of_sources_is_said_of_sources_that_there_are() -> None:
+def test_the_tables_of_sources_name_only_existing_sources() -> None:
     bodies = {source.name: set(source.bodies) for source in SOURCES}
     assert set(PREPARE) <= set(bodies)
     assert [name for name, wrong in WRONG.items() if not set(wrong) <= bodies[name]] == []
 
 
-def test_an_agent_that_is_made_in_another_way_is_noticed() -> None:
+def test_an_agent_created_in_an_unknown_way_is_detected() -> None:
     code = (
         "from celery_ckpt import agent_task\n@agent_task\ndef one(run): ...\ntwo = agent_task(print)\n"
     )
@@ -106,7 +106,7 @@ def test_an_agent_that_is_made_in_another_way_is_noticed() -> None:
     assert (source.bodies, source.unknown) == (["one"], [4])
 
 
-def test_of_a_program_only_what_its_agents_need_is_taken() -> None:
+def test_only_the_lines_that_agents_need_are_taken_from_a_program() -> None:
     code = """\
 from celery import Celery, chain
 app = Celery("x", broker=URL)

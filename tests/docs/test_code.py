@@ -34,7 +34,7 @@ def test_only_blocks_with_a_known_reason_are_not_run() -> None:
     assert {name: those for name, those in left_out.items() if those} == NOT_RUN
 
 
-def test_what_a_page_needs_first_is_shown_to_its_readers() -> None:
+def test_the_commands_a_page_needs_first_are_shown_on_the_page() -> None:
     shown = {
         one.name: [line for block in one.blocks_of("console") for line in block.lines] for one in PAGES
     }
@@ -45,12 +45,12 @@ def test_what_a_page_needs_first_is_shown_to_its_readers() -> None:
     assert {name: commands for name, commands in hidden.items() if commands} == {}
 
 
-def test_python_is_called_python_so_that_it_is_run() -> None:
+def test_python_blocks_are_labelled_python_so_that_they_run() -> None:
     languages = {block.language for one in PAGES for block in one.blocks}
     assert languages & {"py", "python3", "pycon", "Python"} == set()
 
 
-def test_the_program_of_the_store_alone_goes_on_where_it_was(tmp_path: Path, valkey: Valkey) -> None:
+def test_the_store_only_program_continues_where_it_stopped(tmp_path: Path, valkey: Valkey) -> None:
     project = Project(page(ALONE), tmp_path, valkey)
     assert [project.run_program(), project.run_program()] == [
         "3 7 {'asked': 3}\n[3, 2, 1]\n",
@@ -58,19 +58,19 @@ def test_the_program_of_the_store_alone_goes_on_where_it_was(tmp_path: Path, val
     ]
 
 
-def test_the_page_about_tools_shows_what_its_program_prints(tmp_path: Path, valkey: Valkey) -> None:
+def test_the_tools_page_shows_the_output_of_its_program(tmp_path: Path, valkey: Valkey) -> None:
     [shown] = page(TOOLS).blocks_of("text")
     assert Project(page(TOOLS), tmp_path, valkey).run_program() == shown.code
 
 
-def test_the_mistakes_of_the_migration_are_reported_as_the_page_says(
+def test_the_migration_program_prints_the_errors_shown_on_the_page(
     tmp_path: Path, valkey: Valkey
 ) -> None:
     [printed] = page(MIGRATE).blocks_of("text")
     assert Project(page(MIGRATE), tmp_path, valkey).run_program() == printed.code
 
 
-def test_the_monitor_sees_what_the_agents_of_its_page_do(tmp_path: Path, valkey: Valkey) -> None:
+def test_the_monitor_of_the_page_sees_its_agents(tmp_path: Path, valkey: Valkey) -> None:
     project = Project(page(MONITOR), tmp_path, valkey)
 
     def is_told() -> bool:
@@ -83,7 +83,7 @@ def test_the_monitor_sees_what_the_agents_of_its_page_do(tmp_path: Path, valkey:
     assert set(shown[0]) <= set(watch.log.splitlines())
 
 
-def test_the_pod_has_longer_than_the_worker_takes_to_stop() -> None:
+def test_the_pod_grace_period_exceeds_the_soft_shutdown_timeout() -> None:
     kubernetes = page("docs/howto/kubernetes.md")
     [block] = kubernetes.blocks_of("yaml")
     pod = yaml.safe_load(block.code)["spec"]["template"]["spec"]

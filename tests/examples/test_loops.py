@@ -6,7 +6,7 @@ from tests.support.example_model import Model
 from tests.support.example_programs import DEADLINE, OpenExample
 
 
-def test_the_openai_loop_pays_for_no_answer_again_after_its_worker_was_killed(
+def test_the_openai_loop_repeats_no_recorded_call_after_its_worker_is_killed(
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("openai_loop", "research")
@@ -24,7 +24,7 @@ def test_the_openai_loop_pays_for_no_answer_again_after_its_worker_was_killed(
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
-def test_the_anthropic_loop_answers_parallel_calls_at_once_and_remembers_in_its_next_run(
+def test_the_anthropic_loop_runs_parallel_calls_together_and_remembers_them_in_its_next_run(
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("anthropic_loop", "research")
@@ -47,7 +47,7 @@ def test_the_anthropic_loop_answers_parallel_calls_at_once_and_remembers_in_its_
     ]
 
 
-def test_async_agents_share_a_worker_and_go_on_on_another_when_it_is_told_to_end(
+def test_async_agents_share_a_worker_and_continue_on_another_after_its_shutdown(
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("async_agent", "travel")

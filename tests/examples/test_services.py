@@ -34,7 +34,7 @@ def _serve_api(example: Example) -> httpx.Client:
     return example.serve("-m", "uvicorn", "service:api", "--port", "{port}", "--log-level", "warning")
 
 
-def test_a_fastapi_service_cancels_an_agent_and_its_stream_does_not_notice_that_a_worker_is_killed(
+def test_a_fastapi_service_cancels_an_agent_and_its_stream_survives_a_killed_worker(
     open_example: OpenExample, model: Model
 ) -> None:
     example = open_example("fastapi_service", "assistant")

@@ -43,19 +43,19 @@ SLOW = {"files", "import_command", "names", "redis", "sealed_redis", "tables"}
 @pytest.mark.parametrize("name", sorted(CHECKS.keys() - SLOW))
 @settings(max_examples=100, database=None)
 @given(number=st.integers(0, 2**48))
-def test_it_does_no_harm(name: str, number: int) -> None:
+def test_malformed_input_does_no_harm(name: str, number: int) -> None:
     run_case(name, 0, number)
 
 
 @pytest.mark.parametrize("name", sorted(SLOW))
 @settings(max_examples=20, database=None)
 @given(number=st.integers(0, 2**48))
-def test_a_store_that_was_tampered_with_does_no_harm(name: str, number: int) -> None:
+def test_a_tampered_store_does_no_harm(name: str, number: int) -> None:
     run_case(name, 0, number)
 
 
 @pytest.mark.parametrize("number", [78, 1959])
-def test_an_agent_of_which_no_checkpoint_is_left_has_no_latest_one(number: int) -> None:
+def test_an_agent_without_any_checkpoint_left_has_no_latest_one(number: int) -> None:
     run_case("sealed_redis", 2029, number)
 
 
@@ -68,7 +68,9 @@ def test_without_records_and_messages_there_is_no_latest_checkpoint(is_sealed: b
 
 @pytest.mark.parametrize("is_sealed", [False, True])
 @pytest.mark.parametrize("key", CHECKPOINT_KEYS)
-def test_the_check_reports_none_while_records_or_messages_are_left(key: str, is_sealed: bool) -> None:
+def test_the_check_fails_if_nothing_is_found_while_records_or_messages_are_left(
+    key: str, is_sealed: bool
+) -> None:
     store = store_without(key, is_sealed=is_sealed)
     with pytest.raises(CheckpointError):
         store.load_latest(AGENT)
@@ -82,7 +84,7 @@ def test_the_check_reports_none_while_records_or_messages_are_left(key: str, is_
 
 @settings(max_examples=100, database=None)
 @given(number=st.integers(0, 2**48))
-def test_a_message_that_was_forged_in_a_store_is_sent_or_refused(number: int) -> None:
+def test_a_forged_message_in_a_store_is_published_or_refused(number: int) -> None:
     with Celery("hostile", broker="memory://", set_as_current=False) as app:
         forged = json.loads(mangled_json(Random(number), ENVELOPE))
         with suppress(StoreError):
@@ -91,7 +93,7 @@ def test_a_message_that_was_forged_in_a_store_is_sent_or_refused(number: int) ->
 
 @settings(max_examples=100, database=None)
 @given(number=st.integers(0, 2**48), status=st.sampled_from(["failed", "queued"]))
-def test_an_agent_whose_message_was_forged_is_resumed_or_refused_and_deleted(
+def test_an_agent_with_a_forged_message_is_resumed_or_refused_and_can_be_deleted(
     number: int, status: str
 ) -> None:
     forged = json.loads(mangled_json(Random(number), ENVELOPE))
@@ -112,7 +114,7 @@ def test_an_agent_whose_message_was_forged_is_resumed_or_refused_and_deleted(
 
 @pytest.mark.parametrize("field", ["exchange", "routing_key"])
 @pytest.mark.parametrize("forged", [7, None, ["celery"], {"a": 1}])
-def test_a_message_whose_address_is_no_text_is_refused_before_a_broker_is_asked(
+def test_a_message_with_a_non_text_address_is_refused_before_the_broker_is_contacted(
     field: str, forged: object
 ) -> None:
     with (
@@ -122,7 +124,7 @@ def test_a_message_whose_address_is_no_text_is_refused_before_a_broker_is_asked(
         publish(app, {**ENVELOPE, field: forged}, has_begun=False)
 
 
-def test_the_error_about_a_message_that_was_forged_does_not_show_its_arguments() -> None:
+def test_the_error_about_a_forged_message_does_not_show_its_arguments() -> None:
     forged = {**ENVELOPE, "text": '[["swordfish \N{SNOWMAN}"], {}, {}]', "content_encoding": "ascii"}
     with (
         Celery("hostile", broker="memory://", set_as_current=False) as app,
@@ -132,7 +134,7 @@ def test_the_error_about_a_message_that_was_forged_does_not_show_its_arguments()
     assert "swordfish" not in "".join(format_exception(refused.value))
 
 
-def test_it_is_noticed_if_anything_is_executed() -> None:
+def test_executed_code_is_detected() -> None:
     with pytest.raises(AssertionError, match="compile"), nothing_executed():
         compile("1", "here", "eval")
     with (
@@ -143,14 +145,14 @@ def test_it_is_noticed_if_anything_is_executed() -> None:
         new.submit(compile, "1", "there", "eval").result(60)
 
 
-def test_what_a_thread_does_that_was_there_before_is_its_own_affair() -> None:
+def test_code_executed_by_an_existing_thread_is_ignored() -> None:
     with ThreadPoolExecutor(1) as others:
         others.submit(str).result(60)
         with nothing_executed():
             others.submit(compile, "1", "there", "eval").result(60)
 
 
-def test_an_export_that_nobody_touched_is_imported_whole() -> None:
+def test_an_unmodified_export_is_imported_completely() -> None:
     store = store_with()
     told, error = imported_into(store, EXPORT)
     assert ([one.error for one in told], error) == ([None, None], "")
@@ -160,7 +162,7 @@ def test_an_export_that_nobody_touched_is_imported_whole() -> None:
 @pytest.mark.parametrize(
     ("version", "reason"), [(2, "version 2"), ("1", "not an export"), (None, "not an export")]
 )
-def test_an_export_of_a_version_that_cannot_be_read_is_refused_at_once(
+def test_an_export_of_an_unsupported_version_is_refused_immediately(
     version: object, reason: str
 ) -> None:
     told, error = imported_into(store_with(), sealed([("export", {"format": version}), *LINES[1:]]))
@@ -169,7 +171,7 @@ def test_an_export_of_a_version_that_cannot_be_read_is_refused_at_once(
 
 
 @pytest.mark.parametrize("depth", [500, 100_000])
-def test_a_line_that_is_nested_too_deep_is_refused(depth: int) -> None:
+def test_a_line_that_is_nested_too_deeply_is_refused(depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
     here = ("message", {"message": {"content": "HERE"}})
     lines = [here if kind == "message" else (kind, fields) for kind, fields in LINES]

@@ -12,7 +12,7 @@ def project(*dependencies: str, **extras: list[str]) -> dict[str, Any]:
     return {"name": "own", "dependencies": list(dependencies), "optional-dependencies": extras}
 
 
-def test_a_lower_bound_becomes_a_pin_and_extras_are_left_out() -> None:
+def test_a_lower_bound_becomes_a_pin_and_extras_are_omitted() -> None:
     assert list(lowest_versions(project("celery[redis]>=5.7", "rich>=14,<16"), set())) == [
         "celery==5.7",
         "rich==14",

@@ -44,13 +44,13 @@ def named_in_the_readme() -> set[str]:
     return linked | ({"Makefile"} if "make " in README else set())
 
 
-def test_the_sdist_holds_every_file_that_the_readme_names(sdist: set[str]) -> None:
+def test_the_sdist_contains_every_file_that_the_readme_names(sdist: set[str]) -> None:
     named = named_in_the_readme()
     assert len(named) > 20
     assert {path for path in named if not is_in(path, sdist)} == set()
 
 
-def test_the_sdist_holds_what_is_needed_to_test_and_build_it(sdist: set[str]) -> None:
+def test_the_sdist_contains_what_is_needed_to_test_and_build_it(sdist: set[str]) -> None:
     needed = [
         "Makefile",
         "CONTRIBUTING.md",
@@ -62,7 +62,7 @@ def test_the_sdist_holds_what_is_needed_to_test_and_build_it(sdist: set[str]) ->
     assert [path for path in needed if not is_in(path, sdist)] == []
 
 
-def test_the_sdist_holds_nothing_that_was_only_made_here(sdist: set[str]) -> None:
+def test_the_sdist_contains_no_local_build_artifacts(sdist: set[str]) -> None:
     made = (".venv", "site", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis")
     assert {path for path in sdist if path.split("/")[0] in made or "__pycache__" in path} == set()
 
@@ -71,7 +71,7 @@ def is_in(path: str, sdist: set[str]) -> bool:
     return path in sdist or any(one.startswith(f"{path}/") for one in sdist)
 
 
-def test_links_and_pictures_of_the_readme_work_outside_of_the_repository() -> None:
+def test_readme_links_and_pictures_work_outside_the_repository() -> None:
     # PyPI shows the README too, and knows none of the other files.
     targets = re.findall(r"\]\(([^)\s]+)\)", README)
     assert targets
@@ -80,7 +80,7 @@ def test_links_and_pictures_of_the_readme_work_outside_of_the_repository() -> No
     assert [one for one in pictures if "/blob/" in one] == []
 
 
-def test_what_the_readme_names_is_in_the_repository() -> None:
+def test_the_readme_names_only_files_in_the_repository() -> None:
     assert [path for path in sorted(named_in_the_readme()) if not (ROOT / path).exists()] == []
 
 
@@ -89,7 +89,7 @@ def test_a_directory_is_linked_as_a_tree_and_a_file_as_a_blob() -> None:
     assert [(kind, path) for kind, path in found if (kind == "tree") != (ROOT / path).is_dir()] == []
 
 
-def test_the_oldest_python_that_is_claimed_is_the_one_that_is_required() -> None:
+def test_the_oldest_python_in_the_classifiers_is_the_required_one() -> None:
     claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     assert claimed == ["3.11", "3.12", "3.13"]
     assert PROJECT["requires-python"] == f">={claimed[0]}"

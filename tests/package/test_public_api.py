@@ -47,7 +47,7 @@ def test_every_public_name_exists(name: str) -> None:
     assert getattr(celery_ckpt, name).__name__.rpartition(".")[2] == name
 
 
-def test_all_holds_every_public_name_once() -> None:
+def test_all_lists_every_public_name_once() -> None:
     own = {
         name
         for name in dir(celery_ckpt)
@@ -61,7 +61,7 @@ def test_the_promised_names_are_public() -> None:
     assert set(celery_ckpt.__all__) >= PROMISED
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'MongoCheckpointStore'"):
         _ = celery_ckpt.MongoCheckpointStore
 
@@ -76,7 +76,7 @@ def test_importing_the_package_imports_no_server_client_and_no_test_tool() -> No
     assert loaded & unwanted == set()
 
 
-def test_importing_the_package_alone_imports_nothing_of_it() -> None:
+def test_importing_the_package_alone_imports_none_of_its_modules() -> None:
     code = "import sys, celery_ckpt; print(*[name for name in sys.modules if 'pydantic' in name])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert run.stdout == "\n"
@@ -121,7 +121,7 @@ def drawn_tree() -> dict[str, str]:
     return tree
 
 
-def test_every_error_is_in_the_tree_where_it_belongs() -> None:
+def test_every_error_has_its_place_in_the_exception_tree() -> None:
     defined = {
         name: found.__bases__[0].__name__
         for name, found in vars(errors).items()
@@ -131,7 +131,7 @@ def test_every_error_is_in_the_tree_where_it_belongs() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LUA.glob("*.lua")))
-def test_a_script_begins_by_naming_every_key_and_argument_it_uses(name: str) -> None:
+def test_every_script_starts_by_naming_the_keys_and_arguments_it_uses(name: str) -> None:
     opening, header, body = re.split(r"--\[\[|^\]\]", (LUA / name).read_text(), maxsplit=2, flags=re.M)
     assert opening == ""
     assert header.startswith(f" {name.removesuffix('.lua')}: ")
@@ -140,5 +140,5 @@ def test_a_script_begins_by_naming_every_key_and_argument_it_uses(name: str) -> 
     assert set(used) - named == set()
 
 
-def test_there_are_scripts() -> None:
+def test_the_package_contains_scripts() -> None:
     assert (LUA / "checkpoint_save.lua").is_file()

@@ -36,13 +36,13 @@ def stepping_broker() -> Iterator[None]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", PLANS)
-def test_all_is_well_whatever_comes_between(name: str) -> None:
+def test_the_invariants_hold_for_every_interleaving_up_to_the_depth(name: str) -> None:
     scenario = Scenario(name)
     assert explore(scenario, DEPTH, scenario.given) > 20
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_all_is_well_whatever_four_things_come_between(name: str) -> None:
+def test_the_invariants_hold_for_random_combinations_of_four_deviations(name: str) -> None:
     scenario, chance = Scenario(name), random.Random(20261116)
     for _ in range(20 * DEPTH):
         deviations: dict[int, str] = {**scenario.given}
@@ -57,7 +57,7 @@ def test_all_is_well_whatever_four_things_come_between(name: str) -> None:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_wrong_order_is_found(what: str) -> None:
+def test_a_wrong_order_of_operations_is_detected(what: str) -> None:
     (name, instead), plan, given, found = BROKEN[what]
     with patch(name, instead):
         scenario = Scenario(plan, given)

@@ -63,7 +63,7 @@ def test_an_agent_runs(celery_setup: CeleryTestSetup) -> None:
     assert _numbers("adds", celery_setup.worker) == [1, 2, 3]
 
 
-def test_an_agent_goes_on_after_its_worker_was_killed_and_restarted(
+def test_an_agent_continues_after_its_worker_was_killed_and_restarted(
     celery_setup: CeleryTestSetup,
 ) -> None:
     worker = celery_setup.worker
@@ -90,7 +90,7 @@ class TestTwoWorkers:
         second = default_worker_cls(second_default_worker_container, default_worker_app)
         return CeleryWorkerCluster(celery_worker, second)
 
-    def test_a_worker_that_is_told_to_end_hands_its_agent_to_the_other(
+    def test_a_worker_that_shuts_down_hands_its_agent_to_the_other_worker(
         self, celery_setup: CeleryTestSetup
     ) -> None:
         workers = list(celery_setup.worker_cluster)

@@ -33,7 +33,7 @@ def opened(server: Valkey, user: str, prefix: str = "myapp:") -> CheckpointStore
     return open_store(server.url.replace("//", f"//{user}:pw@"), key_prefix=prefix)
 
 
-def test_a_user_who_has_only_the_prefix_can_do_everything(server: Valkey) -> None:
+def test_a_user_limited_to_the_prefix_can_do_everything(server: Valkey) -> None:
     with opened(server, "app") as store:
         work(store, "stays", 1)
         every_verb(store, "agent {with} braces")
@@ -41,7 +41,7 @@ def test_a_user_who_has_only_the_prefix_can_do_everything(server: Valkey) -> Non
         assert all(key.startswith(b"myapp:") for key in client.scan_iter())
 
 
-def test_a_user_who_may_not_ask_for_the_configuration_is_warned_of(server: Valkey) -> None:
+def test_a_user_without_access_to_the_configuration_is_reported_as_a_risk(server: Valkey) -> None:
     with opened(server, "app") as store:
         [risk] = store.risks()
     assert "cannot be read" in risk
@@ -50,7 +50,7 @@ def test_a_user_who_may_not_ask_for_the_configuration_is_warned_of(server: Valke
 @pytest.mark.parametrize(
     ("user", "prefix"), [("app", "ckpt:"), ("reader", "myapp:"), ("nobody", "myapp:")]
 )
-def test_a_user_who_lacks_a_permission_is_told_so(server: Valkey, user: str, prefix: str) -> None:
+def test_a_missing_permission_is_named_in_the_error(server: Valkey, user: str, prefix: str) -> None:
     with opened(server, user, prefix) as store:
         with pytest.raises(ConfigurationError, match="lacks a permission"):
             store.save(checkpoint("agent"))
@@ -58,7 +58,7 @@ def test_a_user_who_lacks_a_permission_is_told_so(server: Valkey, user: str, pre
             store.acquire("agent", "me", 30)
 
 
-def test_stores_with_different_prefixes_do_not_meet(server: Valkey) -> None:
+def test_stores_with_different_prefixes_are_isolated(server: Valkey) -> None:
     with opened(server, "app", "myapp:1:") as first, opened(server, "app", "myapp:2:") as second:
         [saved] = work(first, "agent", 1)
         assert second.load_latest("agent") is None
@@ -113,7 +113,7 @@ def as_role(server: Valkey, role: str, prefix: str = "research:") -> CheckpointS
     return open_store(as_user(server, role), key_prefix=prefix)
 
 
-def test_the_rules_of_a_worker_suffice_for_every_verb(strict: Valkey) -> None:
+def test_the_acl_rules_of_a_worker_are_sufficient_for_every_operation(strict: Valkey) -> None:
     with as_role(strict, "worker") as store:
         every_verb(store, "another {agent}")
         assert all("append-only" in risk for risk in store.risks())
@@ -136,7 +136,7 @@ def told() -> str:
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_a_dashboard_can_change_nothing_and_is_told_at_once_which_command_it_lacks(
+def test_a_dashboard_cannot_write_and_the_error_names_the_denied_command(
     strict: Valkey, what: str, told: str
 ) -> None:
     with strict.client() as client:
@@ -153,7 +153,7 @@ def test_a_dashboard_can_change_nothing_and_is_told_at_once_which_command_it_lac
 
 @pytest.mark.parametrize("role", ["worker", "dashboard"])
 @pytest.mark.parametrize("what", READS)
-def test_no_role_can_read_below_another_prefix(strict: Valkey, role: str, what: str) -> None:
+def test_no_role_can_read_under_another_prefix(strict: Valkey, role: str, what: str) -> None:
     with (
         as_role(strict, role, "other:") as store,
         pytest.raises(ConfigurationError, match=r"lacks a permission.*key"),

@@ -30,12 +30,12 @@ def test_a_client_that_was_passed_in_is_not_closed(wire: Proxy) -> None:
     ],
     ids=str,
 )
-def test_a_client_may_have_any_options(valkey: Valkey, redis_url: str, options: dict[str, Any]) -> None:
+def test_a_client_can_have_any_options(valkey: Valkey, redis_url: str, options: dict[str, Any]) -> None:
     with valkey.client(**options) as client:
         every_verb(RedisCheckpointStore(client), "ágent ✓")
 
 
-def test_a_client_that_the_store_made_is_closed_with_it(valkey: Valkey, redis_url: str) -> None:
+def test_a_client_created_by_the_store_is_closed_with_it(valkey: Valkey, redis_url: str) -> None:
     def connected() -> bool:
         return any(one["name"] == "ours" for one in watcher.client_list())
 

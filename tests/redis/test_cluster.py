@@ -35,7 +35,7 @@ def clustered(masters: list[Valkey]) -> Iterator[CheckpointStore]:
 
 
 @pytest.mark.parametrize("agent_id", ["agent", "{another}", "a third %7B", "\0", "🦊" * 512])
-def test_every_verb_works_on_a_cluster(clustered: CheckpointStore, agent_id: str) -> None:
+def test_every_operation_works_on_a_cluster(clustered: CheckpointStore, agent_id: str) -> None:
     every_verb(clustered, agent_id)
 
 
@@ -63,9 +63,7 @@ def test_a_deleted_agent_leaves_no_key_on_any_master(
             assert client.dbsize() == 0
 
 
-def test_the_masters_are_asked_what_they_can_lose(
-    clustered: CheckpointStore, masters: list[Valkey]
-) -> None:
+def test_the_masters_are_checked_for_risks(clustered: CheckpointStore, masters: list[Valkey]) -> None:
     risks = clustered.risks()
     assert all("append-only file is off" in risk for risk in risks)
     assert {risk.partition(": ")[0] for risk in risks} == {
@@ -73,7 +71,7 @@ def test_the_masters_are_asked_what_they_can_lose(
     }
 
 
-def test_no_server_is_asked_where_the_keys_of_a_script_are(
+def test_the_client_routes_scripts_without_asking_a_server_for_their_keys(
     clustered: CheckpointStore, masters: list[Valkey]
 ) -> None:
     for number in range(40):
@@ -86,7 +84,7 @@ def test_no_server_is_asked_where_the_keys_of_a_script_are(
             assert "cmdstat_command|getkeys" not in client.info("commandstats")
 
 
-def test_scripts_flushed_from_a_cluster_are_sent_again(
+def test_scripts_flushed_from_a_cluster_are_loaded_again(
     clustered: CheckpointStore, masters: list[Valkey]
 ) -> None:
     work(clustered, "agent", 1)

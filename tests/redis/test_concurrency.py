@@ -27,7 +27,7 @@ def assert_exact(store: CheckpointStore, saved: dict[str, Checkpoint]) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one store", "a store each"])
-def test_threads_that_save_at_once_save_exactly(store, redis_url: str, shared: bool) -> None:
+def test_concurrent_threads_save_exactly(store, redis_url: str, shared: bool) -> None:
     def write(seed: int) -> list[Checkpoint]:
         if shared:
             return list(Writer(store, "agent", seed).work(SAVES))
@@ -40,7 +40,7 @@ def test_threads_that_save_at_once_save_exactly(store, redis_url: str, shared: b
     assert {info.id for info in store.history("agent")} == saved.keys()
 
 
-def test_processes_and_threads_that_save_at_once_save_exactly(
+def test_concurrent_processes_and_threads_save_exactly(
     store: RedisCheckpointStore, redis_url: str, tmp_path: Path
 ) -> None:
     notes = [tmp_path / str(seed) for seed in range(3)]
@@ -62,7 +62,7 @@ def test_processes_and_threads_that_save_at_once_save_exactly(
     assert {info.id for info in store.history("agent")} == saved.keys()
 
 
-def test_what_pruning_beside_the_writers_leaves_is_exact(store, redis_url: str) -> None:
+def test_checkpoints_kept_by_concurrent_pruning_are_exact(store, redis_url: str) -> None:
     done = Event()
 
     def prune(keep: int) -> None:
@@ -88,7 +88,7 @@ def test_what_pruning_beside_the_writers_leaves_is_exact(store, redis_url: str) 
     assert all(one == saved[one.id] for one in rest)
 
 
-def test_removals_at_once_never_lose_the_latest(store, redis_url: str) -> None:
+def test_concurrent_removals_never_lose_the_latest(store, redis_url: str) -> None:
     """Each removes another part of the same agent; the newest that stays is the latest."""
     stores = [open_store(redis_url) for _ in range(4)]
     with ExitStack() as opened, ThreadPoolExecutor() as threads:

@@ -46,7 +46,7 @@ def server(tmp_path: Path) -> Iterator[Valkey]:
 
 
 @pytest.mark.parametrize(("options", "at_most"), [(PATIENT, 100), (f"{PATIENT}&max_connections=3", 3)])
-def test_more_threads_than_connections_write_at_once(
+def test_more_threads_than_connections_can_write_concurrently(
     server: Valkey, options: str, at_most: int
 ) -> None:
     with open_store(f"{server.url}?{options}") as store, ThreadPoolExecutor(MANY) as threads:
@@ -58,7 +58,7 @@ def test_more_threads_than_connections_write_at_once(
         assert connections(server) == at_most
 
 
-def test_a_connection_that_does_not_become_free_is_named_with_what_to_do(server: Valkey) -> None:
+def test_the_error_about_an_exhausted_pool_says_what_to_do(server: Valkey) -> None:
     url = f"{server.url}?{PATIENT}&max_connections=1&timeout=0.1"
     with open_store(url) as store, ThreadPoolExecutor(1) as threads:
         with holding_writes(server):
@@ -70,7 +70,7 @@ def test_a_connection_that_does_not_become_free_is_named_with_what_to_do(server:
         assert store.load_latest("agent") is None
 
 
-def test_a_thread_waits_on_while_others_return_their_connections(
+def test_a_thread_keeps_waiting_while_other_threads_return_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = _Connections(2)
@@ -87,7 +87,7 @@ def test_a_thread_waits_on_while_others_return_their_connections(
     assert queue.get(timeout=0.1) == "connection"
 
 
-def test_threads_wait_for_the_connections_to_the_nodes_of_a_cluster(tmp_path: Path) -> None:
+def test_threads_wait_for_connections_to_cluster_nodes(tmp_path: Path) -> None:
     with (
         cluster(tmp_path) as nodes,
         open_store(f"redis+cluster://{LOOPBACK}:{nodes[0].port}?max_connections=2") as store,
@@ -97,7 +97,7 @@ def test_threads_wait_for_the_connections_to_the_nodes_of_a_cluster(tmp_path: Pa
         assert [len(future.result(timeout=120)) for future in saved] == [2] * MANY
 
 
-def test_threads_wait_for_the_connections_to_the_master_that_sentinel_names(tmp_path: Path) -> None:
+def test_threads_wait_for_connections_to_the_sentinel_master(tmp_path: Path) -> None:
     with (
         guarded(tmp_path) as servers,
         open_store(f"{servers.url}?max_connections=2") as store,

@@ -50,7 +50,7 @@ def test_loading_by_id_is_two_round_trips(far_store, wire: Proxy, saved) -> None
     assert trips_of(wire, lambda: far_store.load(saved[0].id)) == 2
 
 
-def test_acquiring_and_keeping_a_lease_is_one_round_trip_each(far_store, wire: Proxy, saved) -> None:
+def test_acquiring_and_renewing_a_lease_take_one_round_trip_each(far_store, wire: Proxy, saved) -> None:
     leases = []
     assert trips_of(wire, lambda: leases.append(far_store.acquire("agent", "me", 30))) == 1
     far_store.renew(leases[0], 30)
@@ -58,7 +58,7 @@ def test_acquiring_and_keeping_a_lease_is_one_round_trip_each(far_store, wire: P
     assert trips_of(wire, lambda: far_store.release(leases[0])) == 1
 
 
-def test_a_first_save_adds_nothing_but_index_writes(far_store, wire: Proxy, saved) -> None:
+def test_a_first_save_adds_only_index_writes(far_store, wire: Proxy, saved) -> None:
     another = checkpoint("another agent")
     assert trips_of(wire, lambda: far_store.save(another)) == 3
 
@@ -121,7 +121,7 @@ def test_pruning_trims_the_log(store: RedisCheckpointStore, valkey: Valkey) -> N
     assert store.list("agent") == [*reversed(more), fresh]
 
 
-def test_pruning_everything_leaves_no_log(store: RedisCheckpointStore, valkey: Valkey) -> None:
+def test_pruning_everything_deletes_the_log(store: RedisCheckpointStore, valkey: Valkey) -> None:
     work(store, "agent", 10)
     assert store.prune("agent", keep=0) == 10
     assert log_length(valkey, "agent") == 0
@@ -130,7 +130,7 @@ def test_pruning_everything_leaves_no_log(store: RedisCheckpointStore, valkey: V
     assert store.list("agent") == again[::-1]
 
 
-def test_only_the_first_save_since_a_sweep_writes_an_index(far_store, wire: Proxy, saved) -> None:
+def test_only_the_first_save_after_a_sweep_writes_an_index(far_store, wire: Proxy, saved) -> None:
     for _ in range(2):
         sweep(far_store)
         assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 3  # it loads the latest first

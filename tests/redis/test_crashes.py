@@ -49,7 +49,7 @@ def assert_all_are_exact(store: CheckpointStore) -> None:
         assert one.conversation.messages == everything[: one.iteration]
 
 
-def test_a_client_killed_while_it_saves_leaves_nothing_half_done(
+def test_a_client_killed_during_a_save_leaves_no_partial_write(
     store: RedisCheckpointStore, redis_url: str, notes: Path
 ) -> None:
     for _ in range(KILLED_CLIENTS):
@@ -66,7 +66,7 @@ def lasting(tmp_path: Path) -> Iterator[Valkey]:
         yield server
 
 
-def test_a_server_killed_while_others_save_has_all_it_acknowledged(
+def test_a_server_killed_during_saves_has_everything_it_acknowledged(
     lasting: Valkey, notes: Path
 ) -> None:
     with (

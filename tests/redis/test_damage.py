@@ -58,7 +58,7 @@ def assert_damaged(store: RedisCheckpointStore, one: Checkpoint, others: list[Ch
     ],
 )
 @pytest.mark.parametrize("number", [0, 2, 4], ids=["oldest", "middle", "latest"])
-def test_a_damaged_header_costs_its_checkpoint(
+def test_a_damaged_header_loses_only_its_checkpoint(
     store, server, saved, header: bytes, number: int
 ) -> None:
     one = saved.pop(number)
@@ -71,7 +71,7 @@ def test_a_damaged_header_costs_its_checkpoint(
         assert store.load_latest("agent") == saved[-1]
 
 
-def test_no_altered_byte_of_a_header_passes_for_something_else(store, server, saved) -> None:
+def test_no_altered_header_byte_yields_a_different_checkpoint(store, server, saved) -> None:
     latest = saved[-1]
     original = server.hget(AGENT, f"c:{latest.id}")
     for place in range(len(original)):
@@ -81,7 +81,7 @@ def test_no_altered_byte_of_a_header_passes_for_something_else(store, server, sa
                 assert store.load_latest("agent") == latest
 
 
-def test_a_header_of_a_newer_version_is_refused_as_that(store, server, saved) -> None:
+def test_a_header_of_a_newer_version_is_refused_as_too_new(store, server, saved) -> None:
     original = server.hget(AGENT, f"c:{saved[-1].id}")
     server.hset(AGENT, f"c:{saved[-1].id}", b"2" + original[1:])
     for read in (store.load_latest, store.list, store.history):
@@ -90,7 +90,7 @@ def test_a_header_of_a_newer_version_is_refused_as_that(store, server, saved) ->
     assert store.load(saved[0].id) == saved[0]
 
 
-def test_a_missing_message_costs_the_checkpoints_that_contain_it(store, server, saved) -> None:
+def test_a_missing_message_loses_the_checkpoints_that_contain_it(store, server, saved) -> None:
     server.rpop(LOG)
     assert_damaged(store, saved.pop(), saved)
     with pytest.raises(CheckpointDamaged, match="it needs 5 messages, and some are missing"):
@@ -100,7 +100,7 @@ def test_a_missing_message_costs_the_checkpoints_that_contain_it(store, server, 
 @pytest.mark.parametrize(
     "altered", [line("agent", 99).to_json(), b"", b"nonsense", b"[]", b'{"role":"user"},{}']
 )
-def test_an_altered_message_costs_the_checkpoints_that_contain_it(
+def test_an_altered_message_loses_the_checkpoints_that_contain_it(
     store, server, saved, altered: bytes
 ) -> None:
     server.lset(LOG, 4, altered)
@@ -110,7 +110,7 @@ def test_an_altered_message_costs_the_checkpoints_that_contain_it(
 
 
 @pytest.mark.parametrize("what", ["tip", "the header of the latest"])
-def test_a_missing_piece_is_never_taken_for_no_checkpoint(store, server, saved, what: str) -> None:
+def test_missing_data_is_never_reported_as_no_checkpoint(store, server, saved, what: str) -> None:
     if what == "tip":
         server.hdel(AGENT, "tip")
     else:
@@ -122,7 +122,7 @@ def test_a_missing_piece_is_never_taken_for_no_checkpoint(store, server, saved, 
     assert list(store.agents()) == ["agent"]
 
 
-def test_an_agent_whose_headers_are_all_gone_is_not_taken_for_a_new_one(store, server, saved) -> None:
+def test_an_agent_that_lost_all_its_headers_is_not_treated_as_new(store, server, saved) -> None:
     server.hdel(AGENT, *(f"c:{one.id}" for one in saved))
     with pytest.raises(CheckpointDamaged, match=saved[-1].id):
         store.load_latest("agent")
@@ -132,7 +132,9 @@ def test_an_agent_whose_headers_are_all_gone_is_not_taken_for_a_new_one(store, s
 
 
 @pytest.mark.parametrize("gone", ["agent", "tip", "header", "message"])
-def test_a_damaged_agent_goes_on_with_its_next_save(store, server, saved, redis_url, gone: str) -> None:
+def test_a_damaged_agent_continues_with_its_next_save(
+    store, server, saved, redis_url, gone: str
+) -> None:
     damage = {
         "agent": lambda: server.delete(AGENT),
         "tip": lambda: server.hdel(AGENT, "tip"),
@@ -150,7 +152,7 @@ def test_a_damaged_agent_goes_on_with_its_next_save(store, server, saved, redis_
     assert store.load_latest("agent") == after
 
 
-def test_a_writer_notices_that_the_beginning_of_the_log_was_forgotten(store, server, saved) -> None:
+def test_a_writer_detects_that_the_start_of_the_log_was_deleted(store, server, saved) -> None:
     after = Checkpoint.new("agent", talk("somebody else", 3), 6)
     store.save(after)
     assert store.prune("agent", keep=1) == 5
@@ -163,7 +165,7 @@ def test_a_writer_notices_that_the_beginning_of_the_log_was_forgotten(store, ser
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_damaged_checkpoint_is_pruned_before_any_that_can_be_read(
+def test_a_damaged_checkpoint_is_pruned_before_any_readable_one(
     store, server, saved, number: int
 ) -> None:
     one = saved.pop(number)
@@ -173,7 +175,7 @@ def test_a_damaged_checkpoint_is_pruned_before_any_that_can_be_read(
     assert store.load_latest("agent") == saved[-1]
 
 
-def test_a_sweep_leaves_an_agent_alone_that_a_newer_version_has_written(store, server, saved) -> None:
+def test_a_sweep_skips_an_agent_written_by_a_newer_version(store, server, saved) -> None:
     field = f"c:{saved[1].id}"
     server.hset(AGENT, field, b"2" + server.hget(AGENT, field)[1:])
     [snapshot] = store.snapshots(["agent"])
@@ -184,7 +186,7 @@ def test_a_sweep_leaves_an_agent_alone_that_a_newer_version_has_written(store, s
 
 
 @pytest.mark.parametrize("size", [1, 5000])
-def test_a_pin_holds_although_its_checkpoint_is_damaged(store, server, saved, size: int) -> None:
+def test_a_pin_is_respected_although_its_checkpoint_is_damaged(store, server, saved, size: int) -> None:
     store.pin(saved[1].id, "evidence")
     server.hset(AGENT, f"c:{saved[1].id}", "?" * size)
     sweep(store, Rules(keep=1))
@@ -192,7 +194,9 @@ def test_a_pin_holds_although_its_checkpoint_is_damaged(store, server, saved, si
     assert (latest.id, pinned.id, pinned.pin) == (saved[-1].id, saved[1].id, "evidence")
 
 
-def test_removing_others_does_not_hide_that_the_latest_is_damaged(store, server, saved) -> None:
+def test_removing_other_checkpoints_does_not_hide_that_the_latest_is_damaged(
+    store, server, saved
+) -> None:
     server.hset(AGENT, f"c:{saved[-1].id}", "nonsense")
     assert store.remove("agent", [saved[0].id]) == 1
     with pytest.raises(CheckpointDamaged, match=saved[-1].id):
@@ -206,7 +210,7 @@ def test_removing_the_latest_makes_the_newest_readable_one_the_latest(store, ser
 
 
 @pytest.mark.parametrize("key", [AGENT, LOG])
-def test_a_key_of_another_type_is_an_error_of_the_store(store, server, saved, key: str) -> None:
+def test_a_key_of_another_type_is_a_store_error(store, server, saved, key: str) -> None:
     server.delete(key)
     server.set(key, "somebody else's")
     with pytest.raises(StoreError, match="wrong kind of value"):
@@ -215,7 +219,7 @@ def test_a_key_of_another_type_is_an_error_of_the_store(store, server, saved, ke
         store.save(checkpoint("agent", 6))
 
 
-def test_a_record_that_names_billions_of_messages_is_damaged_and_costs_no_time(
+def test_a_record_that_claims_billions_of_messages_is_reported_as_damaged_quickly(
     store, server, saved
 ) -> None:
     original = server.hget(AGENT, f"c:{saved[-1].id}")
@@ -225,7 +229,9 @@ def test_a_record_that_names_billions_of_messages_is_damaged_and_costs_no_time(
 
 
 @pytest.mark.parametrize("tip", [b"", b"nonsense", b"\xff", b"-1 c:x", b"5"])
-def test_a_damaged_tip_is_noticed_and_healed_by_the_next_save(store, server, saved, tip: bytes) -> None:
+def test_a_damaged_tip_is_detected_and_repaired_by_the_next_save(
+    store, server, saved, tip: bytes
+) -> None:
     server.hset(AGENT, "tip", tip)
 
     with pytest.raises(CheckpointDamaged, match="'agent'"):
@@ -240,9 +246,7 @@ def test_a_damaged_tip_is_noticed_and_healed_by_the_next_save(store, server, sav
 @pytest.mark.parametrize(
     ("field", "value"), [("owner", b"\xff"), ("token", b"x"), ("expires_ms", b"9" * 30)]
 )
-def test_a_damaged_lease_is_an_error_of_the_store(
-    store, server, saved, field: str, value: bytes
-) -> None:
+def test_a_damaged_lease_is_a_store_error(store, server, saved, field: str, value: bytes) -> None:
     store.acquire("agent", "me", 60)
     server.hset(AGENT, field, value)
 
@@ -254,7 +258,7 @@ def test_a_damaged_lease_is_an_error_of_the_store(
 
 
 @pytest.mark.parametrize("line", [b"", b"nonsense", b"1 - running 0 x 0 - - {}"])
-def test_a_damaged_run_is_an_error_of_the_store_and_takes_no_lease(store, server, line: bytes) -> None:
+def test_a_damaged_run_is_a_store_error_and_takes_no_lease(store, server, line: bytes) -> None:
     store.add_run(run("agent"))
     server.hset(RUNS, "run-1", line)
     with pytest.raises(StoreError):
@@ -268,7 +272,7 @@ def test_a_damaged_run_is_an_error_of_the_store_and_takes_no_lease(store, server
 
 
 @pytest.mark.parametrize("word", [0, 2, 5, 7], ids=["number", "status", "stalled", "delivery"])
-def test_a_run_that_lacks_a_word_is_an_error_of_the_store(store, server, word: int) -> None:
+def test_a_run_with_a_missing_word_is_a_store_error(store, server, word: int) -> None:
     store.add_run(run("agent"))
     words = server.hget(RUNS, "run-1").split(b" ", 8)
     line = b" ".join(words[:word] + words[word + 1 :])
@@ -289,7 +293,7 @@ def test_a_run_that_lacks_a_word_is_an_error_of_the_store(store, server, word: i
     [(0, b"first"), (3, b"true"), (4, b"+1")],
     ids=["number", "delivered", "attempts"],
 )
-def test_a_run_that_scripts_cannot_read_is_not_started_and_not_cancelled(
+def test_a_run_that_scripts_cannot_read_is_neither_started_nor_cancelled(
     store, server, word: int, instead: bytes
 ) -> None:
     store.add_run(run("agent"))
@@ -304,7 +308,7 @@ def test_a_run_that_scripts_cannot_read_is_not_started_and_not_cancelled(
     assert server.hget(RUNS, "run-1") == b" ".join(words)
 
 
-def test_a_run_that_somebody_took_away_is_passed_over_when_another_is_settled(store, server) -> None:
+def test_a_missing_run_is_skipped_when_another_run_is_settled(store, server) -> None:
     start = store.start_run(run("agent"), "me", 30)
     for name in ("run-2", "run-3"):
         store.start_run(run("agent", name), "me", 30)

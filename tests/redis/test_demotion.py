@@ -56,21 +56,23 @@ def _goes_on(store: CheckpointStore, pair: Pair, address: Proxy) -> None:
 
 
 @pytest.mark.parametrize("durability", ["default", "replica"])
-def test_a_store_leaves_a_server_that_has_become_a_replica(
+def test_a_store_disconnects_from_a_server_that_became_a_replica(
     pair: Pair, address: Proxy, durability: Durability
 ) -> None:
     with open_store(address.url, durability=durability) as store:
         _goes_on(store, pair, address)
 
 
-def test_a_client_whose_connections_are_counted_leaves_it_too(pair: Pair, address: Proxy) -> None:
+def test_a_client_with_a_bounded_pool_also_disconnects_from_the_replica(
+    pair: Pair, address: Proxy
+) -> None:
     pool = BlockingConnectionPool(host=LOOPBACK, port=address.port)
     with Redis(connection_pool=pool) as client:
         _goes_on(RedisCheckpointStore(client), pair, address)
     pool.disconnect()
 
 
-def test_nothing_is_read_from_a_server_that_was_the_master_when_sentinel_was_asked(
+def test_nothing_is_read_from_a_demoted_master_that_sentinel_still_names(
     tmp_path: Path,
 ) -> None:
     with guarded(tmp_path) as servers, ThreadPoolExecutor() as threads:

@@ -104,7 +104,7 @@ def delete(_: CheckpointStore, store: CheckpointStore) -> None:
 
 
 @pytest.mark.parametrize("act", [sweep_away, delete])
-def test_after_a_death_at_any_command_a_doctor_leaves_what_a_clean_store_has(
+def test_doctor_restores_a_clean_store_after_a_crash_at_any_command(
     act: Callable[[CheckpointStore, CheckpointStore], None],
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -156,7 +156,7 @@ def _assert_as_before_or_after(
             assert names <= set(store.agents())
 
 
-def test_a_lost_index_is_made_again(store: RedisCheckpointStore, redis_url: str) -> None:
+def test_doctor_rebuilds_a_lost_index(store: RedisCheckpointStore, redis_url: str) -> None:
     store.save(make_checkpoint("a{b}%c 🎈"))
     store.start_run(make_run("running", "running"), "me", 60)
     with Redis.from_url(redis_url) as client:

@@ -68,7 +68,7 @@ def impatient(pair: Pair) -> Iterator[CheckpointStore]:
 # -- a replica -------------------------------------------------------------------------------------
 
 
-def test_without_waiting_a_failover_takes_back_what_was_saved(doomed: Pair) -> None:
+def test_without_waiting_a_failover_can_lose_an_acknowledged_save(doomed: Pair) -> None:
     with open_store(doomed.master.url) as store:
         [kept] = work(store, "agent", 1)
         wait_until("the replica is in step", doomed.is_in_step)
@@ -79,7 +79,7 @@ def test_without_waiting_a_failover_takes_back_what_was_saved(doomed: Pair) -> N
         assert store.list("agent") == [kept]
 
 
-def test_what_a_replica_confirmed_outlives_the_master(doomed: Pair) -> None:
+def test_a_write_confirmed_by_a_replica_survives_the_loss_of_the_master(doomed: Pair) -> None:
     with open_store(doomed.master.url, durability="replica") as store, ThreadPoolExecutor() as threads:
         [first] = work(store, "agent", 1)
         store.add_run(run("agent"))
@@ -132,7 +132,7 @@ def _recorded(store: CheckpointStore) -> Any:
 
 
 @pytest.mark.parametrize("prepare", [_saved, _cancelled, _updated, _deleted, _added, _recorded])
-def test_another_connection_confirms_no_repetition_that_the_replica_lacks(
+def test_a_repeated_write_on_a_new_connection_is_not_confirmed_without_the_replica(
     pair: Pair, durable: CheckpointStore, impatient: RedisCheckpointStore, prepare: Any
 ) -> None:
     write = prepare(durable)
@@ -149,7 +149,7 @@ def test_another_connection_confirms_no_repetition_that_the_replica_lacks(
     wait_until("the replica is in step", pair.is_in_step)
 
 
-def test_a_lease_is_kept_and_given_up_without_a_replica(
+def test_a_lease_is_renewed_and_released_without_a_replica(
     pair: Pair, durable: CheckpointStore, impatient: CheckpointStore
 ) -> None:
     record = run("agent")
@@ -197,7 +197,7 @@ def test_a_save_waits_until_the_server_has_synced_its_log(tmp_path: Path) -> Non
         (("--appendonly", "yes", "--appendfsync", "no"), "never does"),
     ],
 )
-def test_a_server_that_cannot_sync_is_told_at_the_start(
+def test_a_server_that_cannot_sync_is_reported_at_startup(
     tmp_path: Path, options: tuple[str, ...], told: str
 ) -> None:
     with (
@@ -211,7 +211,7 @@ def test_a_server_that_cannot_sync_is_told_at_the_start(
             store.save(checkpoint("agent"))
 
 
-def test_a_server_without_a_replica_is_told_at_the_start(valkey: Valkey, redis_url: str) -> None:
+def test_a_server_without_a_replica_is_reported_at_startup(valkey: Valkey, redis_url: str) -> None:
     with open_store(redis_url, durability="replica") as store:
         assert any("there is none" in risk for risk in store.risks())
 
@@ -219,7 +219,7 @@ def test_a_server_without_a_replica_is_told_at_the_start(valkey: Valkey, redis_u
 # -- both, in all ways -----------------------------------------------------------------------------
 
 
-def test_every_verb_works_when_it_waits(pair: Pair, durable: CheckpointStore) -> None:
+def test_every_operation_works_with_waiting(pair: Pair, durable: CheckpointStore) -> None:
     every_verb(durable, "agent")
     with pair.master.client() as client:
         client.script_flush()
@@ -245,7 +245,7 @@ def test_a_save_that_waits_is_one_round_trip(pair: Pair) -> None:
         assert [info.iteration for info in store.history("agent")] == [4, 3, 2, 1]
 
 
-def test_scripts_are_sorted_by_what_their_loss_would_mean() -> None:
+def test_every_script_has_exactly_one_durability_class() -> None:
     scripts = {
         path.name.removesuffix(".lua") for path in files("celery_ckpt.stores.redis.lua").iterdir()
     }
@@ -271,7 +271,7 @@ def clustered(masters: list[Valkey]) -> Iterator[RedisCheckpointStore]:
         yield store
 
 
-def test_every_verb_waits_on_the_node_of_its_slot(clustered: RedisCheckpointStore) -> None:
+def test_every_operation_waits_on_the_node_of_its_slot(clustered: RedisCheckpointStore) -> None:
     assert clustered.risks() == []
     for agent_id in ("agent", "another", "a third"):
         every_verb(clustered, agent_id)
@@ -300,7 +300,7 @@ def test_a_write_that_waits_follows_a_slot_that_has_moved(
     assert clustered.list("moving") == saved[::-1]
 
 
-def test_a_slot_that_no_node_takes_for_its_own_is_a_store_that_is_away(
+def test_a_slot_that_no_node_owns_makes_the_store_unavailable(
     masters: list[Valkey], clustered: RedisCheckpointStore
 ) -> None:
     nodes = [ClusterNode(LOOPBACK, node.port) for node in masters]

@@ -32,7 +32,9 @@ def saved(store: RedisCheckpointStore, *messages: int) -> Checkpoint:
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("length", range(FEW + 3))
-def test_a_conversation_of_any_length_is_read_in_one_trip(far_store, wire: Proxy, length: int) -> None:
+def test_a_conversation_of_any_length_is_read_in_one_round_trip(
+    far_store, wire: Proxy, length: int
+) -> None:
     latest = Checkpoint.new("agent", talk("agent", length), 1)
     far_store.save(latest)
     far_store.load(latest.id)  # the server knows the script
@@ -53,7 +55,7 @@ def test_a_part_of_a_long_log_is_read_exactly(store, messages: tuple[int, ...]) 
 
 
 @pytest.mark.usefixtures("few")
-def test_what_is_left_of_a_trimmed_log_is_read_exactly(store) -> None:
+def test_the_rest_of_a_trimmed_log_is_read_exactly(store) -> None:
     work(store, "agent", 8)
     for messages in ((4, 5, 6, 7, 8), (3, 4, 5), (2, 3)):
         latest = saved(store, *messages)
@@ -62,7 +64,7 @@ def test_what_is_left_of_a_trimmed_log_is_read_exactly(store) -> None:
         assert store.load_latest("agent") == latest
 
 
-def test_a_server_that_has_forgotten_the_script_is_read_all_the_same(store, valkey: Valkey) -> None:
+def test_a_load_succeeds_although_the_server_has_lost_the_script(store, valkey: Valkey) -> None:
     *_, latest = work(store, "agent", 3)
     with valkey.client() as client:
         client.script_flush()

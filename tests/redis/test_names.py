@@ -20,7 +20,7 @@ def prefixed(request: pytest.FixtureRequest, redis_url: str) -> CheckpointStore:
         yield store
 
 
-def test_agents_of_any_name_stay_apart(prefixed: CheckpointStore) -> None:
+def test_agents_of_any_name_are_isolated(prefixed: CheckpointStore) -> None:
     saved = {name: work(prefixed, name, 2) for name in NAMES}
     leases = {name: prefixed.acquire(name, f"owner of {name}"[:512], 30) for name in NAMES}
     for name in NAMES:
@@ -33,7 +33,7 @@ def test_agents_of_any_name_stay_apart(prefixed: CheckpointStore) -> None:
     assert sorted(prefixed.agents()) == sorted(NAMES)
 
 
-def test_deleting_an_agent_leaves_all_others(prefixed: CheckpointStore) -> None:
+def test_deleting_an_agent_does_not_affect_the_others(prefixed: CheckpointStore) -> None:
     saved = {name: work(prefixed, name, 1) for name in NAMES}
     staying = set(NAMES)
     for name in NAMES:
@@ -43,7 +43,7 @@ def test_deleting_an_agent_leaves_all_others(prefixed: CheckpointStore) -> None:
     assert all(prefixed.load_latest(name) is None for name in saved)
 
 
-def test_runs_and_keys_of_steps_stay_apart(store: RedisCheckpointStore) -> None:
+def test_run_ids_and_step_keys_do_not_collide(store: RedisCheckpointStore) -> None:
     pairs = [("a:b", "c"), ("a", "b:c"), ("3:a:b", "c"), ("1", ":a"), ("\0", "\n"), ("é", "🦊")]
     for run_id, key in pairs:
         store.record_step(step("agent", key).model_copy(update={"run_id": run_id}))
@@ -62,7 +62,7 @@ def test_a_deleted_agent_leaves_no_key_behind(store: RedisCheckpointStore, valke
         assert list(client.scan_iter()) == []
 
 
-def test_an_agent_that_somebody_else_deleted_is_listed_again_when_a_run_starts(
+def test_an_agent_deleted_by_another_client_is_listed_again_when_a_run_starts(
     store: RedisCheckpointStore, redis_url: str
 ) -> None:
     store.start_run(run("agent"), "me", 30)

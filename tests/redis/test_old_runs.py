@@ -57,7 +57,7 @@ def parts(store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> list[
     return replies
 
 
-def test_thousands_of_runs_go_a_part_at_a_time(
+def test_thousands_of_runs_are_deleted_in_batches(
     store: RedisCheckpointStore, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled(store, "agent", "last", NOON)
@@ -73,7 +73,7 @@ def test_thousands_of_runs_go_a_part_at_a_time(
     assert list(store.findings()) == []
 
 
-def test_fewer_at_a_time_if_they_are_long(
+def test_batches_are_smaller_if_the_runs_are_large(
     store: RedisCheckpointStore, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled(store, "agent", "last", NOON)
@@ -86,7 +86,7 @@ def test_fewer_at_a_time_if_they_are_long(
     assert max(size for _, _, size, *_ in replies) < BYTES_AT_ONCE + 40 * 50_000
 
 
-def test_no_run_goes_before_all_its_steps(
+def test_no_run_is_deleted_before_all_its_steps(
     store: RedisCheckpointStore, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["first", "second", "young", "last"]
@@ -114,7 +114,7 @@ def test_no_run_goes_before_all_its_steps(
     assert [len(store.steps("agent", run_id)) for run_id in names] == [0, 0, steps, steps]
 
 
-def test_runs_are_read_again_only_when_one_of_them_has_come_of_age(
+def test_runs_are_read_again_only_when_one_of_them_is_old_enough(
     store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime.now(UTC)
@@ -135,7 +135,7 @@ def test_runs_are_read_again_only_when_one_of_them_has_come_of_age(
     assert [run.run_id for run in store.runs("agent")] == ["young", "younger", "last"]
 
 
-def test_a_line_that_cannot_be_read_stays_and_does_no_harm(
+def test_an_unreadable_run_line_is_kept_and_does_no_harm(
     store: RedisCheckpointStore, client: Redis
 ) -> None:
     for run_id in ("old", "last"):
@@ -152,7 +152,7 @@ def test_a_line_that_cannot_be_read_stays_and_does_no_harm(
     assert sorted(client.hkeys(RUNS)) == [b"last", *(f"strange {n}".encode() for n in range(4))]
 
 
-def test_an_agent_that_does_not_say_which_run_was_added_last_loses_none(
+def test_an_agent_without_a_last_added_run_loses_no_runs(
     store: RedisCheckpointStore, client: Redis
 ) -> None:
     for run_id in ("old", "last"):

@@ -31,17 +31,17 @@ class Disturbed:
         return getattr(self._store, name)
 
 
-def test_scripts_flushed_from_the_server_are_sent_again(store, valkey: Valkey) -> None:
+def test_scripts_flushed_from_the_server_are_loaded_again(store, valkey: Valkey) -> None:
     with valkey.client() as client:
         every_verb(Disturbed(store, client.script_flush), "agent")
 
 
-def test_a_connection_that_was_cut_is_made_again(far_store, wire: Proxy) -> None:
+def test_a_cut_connection_is_reestablished(far_store, wire: Proxy) -> None:
     every_verb(Disturbed(far_store, wire.cut), "agent")
     assert wire.connections > 10
 
 
-def test_a_server_that_restarts_between_operations_is_found_again(tmp_path: Path) -> None:
+def test_the_store_reconnects_to_a_server_that_restarts_between_operations(tmp_path: Path) -> None:
     with Valkey(tmp_path, *APPEND_ONLY) as server, open_store(server.url) as store:
         saved = work(store, "agent", 2)
         server.restart()
@@ -90,7 +90,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_server_that_is_away_is_never_answered_as_nothing_there(tmp_path: Path, verb: str) -> None:
+def test_an_unavailable_server_is_never_reported_as_an_empty_result(tmp_path: Path, verb: str) -> None:
     with (
         Valkey(tmp_path).client() as client,
         pytest.raises(StoreUnavailable, match="refused"),
@@ -102,7 +102,7 @@ def test_a_server_that_is_away_is_never_answered_as_nothing_there(tmp_path: Path
     ("name", "value", "told"),
     [("maxmemory", 1, "used memory"), ("min-replicas-to-write", 1, "Not enough good replicas")],
 )
-def test_a_server_that_cannot_write_now_is_away(
+def test_a_server_that_cannot_write_is_unavailable(
     store, valkey: Valkey, name: str, value: int, told: str
 ) -> None:
     with valkey.client() as client:
@@ -115,7 +115,7 @@ def test_a_server_that_cannot_write_now_is_away(
     store.save(checkpoint("agent"))
 
 
-def test_nobody_waits_for_long_for_a_server_that_cannot_be_had(tmp_path: Path) -> None:
+def test_retries_for_an_unreachable_server_end_soon(tmp_path: Path) -> None:
     """Each of them is tried for about ten seconds; all at once, to spare the reader's time."""
 
     def ask(url: str) -> tuple[Exception | None, float]:
@@ -183,7 +183,7 @@ def test_a_later_save_whose_reply_was_lost_is_saved_once(far_store, wire: Proxy)
 
 
 @TRIPS
-def test_a_lease_whose_reply_was_lost_is_the_one_that_was_given(far_store, wire, trip: int) -> None:
+def test_an_acquire_whose_reply_was_lost_returns_the_acquired_lease(far_store, wire, trip: int) -> None:
     wire.lose_reply(trip)
     lease = far_store.acquire("agent", "me", 30)
     assert wire.lost_replies == 1
@@ -192,7 +192,7 @@ def test_a_lease_whose_reply_was_lost_is_the_one_that_was_given(far_store, wire,
     far_store.save(checkpoint("agent"), lease)
 
 
-def test_a_release_whose_reply_was_lost_says_that_it_released(far_store, wire: Proxy) -> None:
+def test_a_release_whose_reply_was_lost_reports_success(far_store, wire: Proxy) -> None:
     lease = far_store.acquire("agent", "me", 30)
     wire.lose_reply()
     assert far_store.release(lease) is True
@@ -209,7 +209,7 @@ def test_a_step_whose_reply_was_lost_is_recorded_once(far_store, wire: Proxy, tr
     assert far_store.steps("agent", "run-1") == [step("agent")]
 
 
-def test_a_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy) -> None:
+def test_an_added_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy) -> None:
     record = run("agent")
     wire.lose_reply()
     assert far_store.add_run(record) is True
@@ -222,7 +222,7 @@ def _ended(record: RunRecord, **changes: Any) -> RunRecord:
     return record.model_copy(update={"status": RunStatus.SUCCEEDED, **changes})
 
 
-def test_a_start_whose_reply_was_lost_is_one_attempt(far_store, wire: Proxy) -> None:
+def test_a_start_whose_reply_was_lost_counts_one_attempt(far_store, wire: Proxy) -> None:
     wire.lose_reply()
     start = far_store.start_run(run("agent"), "me", 30)
     assert wire.lost_replies == 1
@@ -230,7 +230,7 @@ def test_a_start_whose_reply_was_lost_is_one_attempt(far_store, wire: Proxy) -> 
     assert far_store.activity("agent").open == [start.run]
 
 
-def test_a_waiting_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy) -> None:
+def test_a_blocked_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy) -> None:
     far_store.start_run(run("agent"), "me", 30)
     wire.lose_reply()
     assert far_store.start_run(run("agent", "run-2"), "me", 30).lease is None
@@ -238,7 +238,7 @@ def test_a_waiting_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy
     assert [each.run_id for each in far_store.activity("agent").open] == ["run-1", "run-2"]
 
 
-def test_a_settling_whose_reply_was_lost_names_the_next_run(far_store, wire: Proxy) -> None:
+def test_settling_returns_the_next_run_although_the_reply_was_lost(far_store, wire: Proxy) -> None:
     start = far_store.start_run(run("agent"), "me", 30)
     far_store.start_run(run("agent", "run-2"), "me", 30)
     wire.lose_reply()
@@ -251,7 +251,7 @@ def test_a_settling_whose_reply_was_lost_names_the_next_run(far_store, wire: Pro
     assert wire.lost_replies == 2
 
 
-def test_a_settling_whose_reply_was_lost_names_no_run_whose_turn_it_was_before(
+def test_settling_returns_no_run_that_was_already_active_if_the_reply_was_lost(
     far_store, wire: Proxy
 ) -> None:
     first = far_store.start_run(run("agent"), "me", 30)
@@ -265,7 +265,7 @@ def test_a_settling_whose_reply_was_lost_names_no_run_whose_turn_it_was_before(
     assert far_store.activity("agent").active == "run-1"
 
 
-def test_a_cancellation_whose_reply_was_lost_gives_one_lease(far_store, wire: Proxy) -> None:
+def test_a_cancellation_whose_reply_was_lost_takes_one_lease(far_store, wire: Proxy) -> None:
     far_store.start_run(run("agent"), "me", 30)
     wire.lose_reply()
     lease = far_store.cancel_run("agent", "run-1", "me", 30)
@@ -274,14 +274,16 @@ def test_a_cancellation_whose_reply_was_lost_gives_one_lease(far_store, wire: Pr
     assert far_store.holder("agent") == lease
 
 
-def test_a_moment_whose_reply_was_lost_can_be_taken_away(far_store, wire: Proxy) -> None:
+def test_a_due_time_whose_reply_was_lost_can_be_unscheduled(far_store, wire: Proxy) -> None:
     wire.lose_reply()
     moment = far_store.schedule("agent", 0)
     assert wire.lost_replies == 1
     assert far_store.unschedule({"agent": moment}) == 1
 
 
-def test_an_agent_whose_naming_was_lost_comes_again_after_the_hold(far_store, wire: Proxy) -> None:
+def test_an_agent_whose_claim_reply_was_lost_is_due_again_after_the_hold(
+    far_store, wire: Proxy
+) -> None:
     far_store.schedule("agent", 0)
     wire.lose_reply()
     found = far_store.claim_due(10, 0.05)

@@ -80,7 +80,7 @@ OPERATIONS: dict[str, Callable[[CheckpointStore, Agent], object]] = {
 
 @pytest.mark.parametrize("happening", HAPPENINGS)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_whatever_happens_meanwhile_what_is_stored_is_exact(
+def test_stored_data_is_exact_whatever_happens_concurrently(
     store: RedisCheckpointStore, wire: Proxy, operation: str, happening: str
 ) -> None:
     for trip in TRIPS:

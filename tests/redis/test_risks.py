@@ -21,7 +21,7 @@ SAFE = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
     ],
     ids=["safe", "no append-only file", "eviction"],
 )
-def test_a_server_that_can_lose_checkpoints_says_so(
+def test_a_server_that_can_lose_checkpoints_is_reported_as_a_risk(
     tmp_path: Path, options: tuple[str, ...], expected: list[str]
 ) -> None:
     with Valkey(tmp_path, *options) as server, server.client() as client:
@@ -31,5 +31,5 @@ def test_a_server_that_can_lose_checkpoints_says_so(
     assert all(part in risk for part, risk in zip(expected, risks, strict=True))
 
 
-def test_the_memory_store_says_that_it_is_one() -> None:
+def test_the_memory_store_reports_that_it_is_limited_to_one_process() -> None:
     assert "memory of one process" in open_store("memory://").risks()[0]

@@ -24,7 +24,7 @@ def store(servers: Guarded) -> Iterator[CheckpointStore]:
         yield store
 
 
-def test_a_store_goes_on_after_a_failover_with_all_that_the_replica_had(
+def test_a_store_continues_after_a_failover_with_everything_the_replica_had(
     servers: Guarded, store: CheckpointStore
 ) -> None:
     every_verb(store, "somebody else")
@@ -38,7 +38,7 @@ def test_a_store_goes_on_after_a_failover_with_all_that_the_replica_had(
     assert store.holder("agent") == lease
 
 
-def test_a_writer_whose_last_saves_the_promoted_replica_never_had_still_saves_exactly(
+def test_a_writer_whose_last_saves_never_reached_the_promoted_replica_still_saves_exactly(
     servers: Guarded, store: CheckpointStore
 ) -> None:
     kept = work(store, "agent", 3)

@@ -62,9 +62,7 @@ def sweep_until(url: str, is_over: Callable[[], bool]) -> int:
     return swept
 
 
-def test_nothing_that_a_live_agent_needs_is_ever_missing(
-    store: RedisCheckpointStore, redis_url: str
-) -> None:
+def test_a_live_agent_never_misses_data_it_needs(store: RedisCheckpointStore, redis_url: str) -> None:
     names, over = [f"agent {number}" for number in range(AGENTS)], threading.Event()
     with ThreadPoolExecutor() as pool:
         sweeping = [pool.submit(sweep_until, redis_url, over.is_set) for _ in range(2)]
@@ -101,7 +99,9 @@ def with_a_trimmed_log(store: RedisCheckpointStore) -> list[Checkpoint]:
     return history[2:]
 
 
-def test_what_was_written_anew_since_a_sweep_looked_stays_whole(store: RedisCheckpointStore) -> None:
+def test_an_agent_rewritten_after_the_snapshot_of_a_sweep_stays_intact(
+    store: RedisCheckpointStore,
+) -> None:
     _, *staying = with_a_trimmed_log(store)
     plans = judged(store, Rules(keep=2), retry=0)
     assert store.rewrite("agent", lambda contents: contents)
@@ -112,7 +112,7 @@ def test_what_was_written_anew_since_a_sweep_looked_stays_whole(store: RedisChec
     assert store.snapshots(["agent"])[0].first == 2, "the next sweep trims the log"
 
 
-def test_what_was_written_anew_while_it_was_pruned_stays_whole(
+def test_an_agent_rewritten_while_it_is_pruned_stays_intact(
     store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going, *staying = with_a_trimmed_log(store)

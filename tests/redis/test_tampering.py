@@ -46,7 +46,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", [NO_TEXT, b"", LONGEST])
 @pytest.mark.parametrize("rounds", Schedule)
-def test_a_moment_for_what_can_be_no_agent_keeps_no_others_from_theirs(
+def test_an_invalid_name_in_the_schedule_does_not_block_the_other_agents(
     store, server, saved, rounds: Schedule, name: bytes
 ) -> None:
     store.schedule("agent", 0, rounds)
@@ -62,13 +62,13 @@ def test_a_moment_for_what_can_be_no_agent_keeps_no_others_from_theirs(
     assert not any("a name that no agent can have" in one.what for one in store.findings())
 
 
-def test_an_index_with_what_is_no_name_lists_the_others(store, server, saved) -> None:
+def test_an_index_with_invalid_names_still_lists_the_others(store, server, saved) -> None:
     for shard in "abcdefghijklmnopqrstuvwxyz234567":
         server.zadd(f"ckpt:agents:{shard}", {b"x:" + NO_TEXT: 0, b"no name": 0})
     assert sorted(store.agents()) == ["agent", "neighbour"]
 
 
-def test_an_id_that_somebody_gave_to_nobody_is_not_found_and_goes(store, server, saved) -> None:
+def test_an_id_that_points_to_no_agent_is_not_found_and_doctor_removes_it(store, server, saved) -> None:
     for shard in "abcdefghijklmnopqrstuvwxyz234567":
         server.hset(f"ckpt:ids:{shard}", "foreign", NO_TEXT)
     assert store.load("foreign") is None
@@ -77,7 +77,7 @@ def test_an_id_that_somebody_gave_to_nobody_is_not_found_and_goes(store, server,
 
 
 @pytest.mark.parametrize("field", [NO_TEXT, b":", b"x:y:z", b"9" * 30])
-def test_a_step_whose_name_somebody_changed_is_named_by_its_agent(
+def test_an_error_about_a_tampered_step_name_names_the_agent(
     store, server, saved, field: bytes
 ) -> None:
     store.record_step(make_step("agent", "run-1", "key"))
@@ -88,16 +88,14 @@ def test_a_step_whose_name_somebody_changed_is_named_by_its_agent(
 
 
 @pytest.mark.parametrize("name", [b"", LONGEST])
-def test_a_run_whose_name_somebody_changed_is_named_by_its_agent(
-    store, server, saved, name: bytes
-) -> None:
+def test_an_error_about_a_tampered_run_name_names_the_agent(store, server, saved, name: bytes) -> None:
     store.add_run(run("agent"))
     server.hset(RUNS, name, server.hget(RUNS, "run-1"))
     with pytest.raises(StoreError, match="of agent 'agent' is damaged"):
         store.runs("agent")
 
 
-def test_names_that_are_no_text_are_shown_escaped(store, server, saved) -> None:
+def test_names_that_are_not_text_are_shown_escaped(store, server, saved) -> None:
     store.add_run(run("agent"))
     server.hset(RUNS, NO_TEXT, server.hget(RUNS, "run-1"))
     server.hset(AGENT, b"c:" + NO_TEXT, server.hget(AGENT, f"c:{saved[0].id}"))
@@ -108,7 +106,7 @@ def test_names_that_are_no_text_are_shown_escaped(store, server, saved) -> None:
     assert store.load_latest("agent") == saved[-1]
 
 
-def test_an_agent_without_tip_and_messages_is_not_taken_for_a_new_one(store, server, saved) -> None:
+def test_an_agent_without_tip_and_messages_is_not_treated_as_new(store, server, saved) -> None:
     server.hdel(AGENT, "tip")
     server.delete("ckpt:{agent}:log")
     with pytest.raises(CheckpointDamaged, match="'agent'"):
@@ -128,7 +126,9 @@ DAMAGE: dict[str, Callable[[Redis], Any]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_sweep_is_told_of_a_damaged_agent_and_sees_the_others(store, server, saved, how: str) -> None:
+def test_a_damaged_agent_is_marked_as_damaged_and_does_not_affect_the_others(
+    store, server, saved, how: str
+) -> None:
     store.acquire("agent", "me", 60)
     DAMAGE[how](server)
 
@@ -139,7 +139,7 @@ def test_a_sweep_is_told_of_a_damaged_agent_and_sees_the_others(store, server, s
     assert "agent" in [one.subject for one in store.findings() if one.kind == "damaged"]
 
 
-def test_a_lease_of_which_parts_are_missing_is_an_error_of_the_store(store, server, saved) -> None:
+def test_an_incomplete_lease_is_a_store_error(store, server, saved) -> None:
     store.acquire("agent", "me", 60)
     server.hdel(AGENT, "owner")
     with pytest.raises(StoreError, match="'agent'"):
@@ -148,7 +148,7 @@ def test_a_lease_of_which_parts_are_missing_is_an_error_of_the_store(store, serv
         store.acquire("agent", "other", 60)
 
 
-def test_what_the_server_cannot_do_with_a_key_is_said_with_its_name(store, server, saved) -> None:
+def test_an_error_of_the_server_about_a_key_names_the_key(store, server, saved) -> None:
     server.delete(AGENT)
     server.set(AGENT, "x")
     for read in (store.load_latest, store.history, store.holder, store.activity, store.policy):
@@ -169,7 +169,7 @@ def _wrong_kind(key: str) -> Callable[[Redis], object]:
     ],
     ids=["log", "steps", "listed"],
 )
-def test_an_agent_that_cannot_be_pruned_keeps_no_other_from_it(
+def test_an_agent_that_cannot_be_pruned_does_not_block_the_others(
     store: RedisCheckpointStore,
     server: Redis,
     caplog: pytest.LogCaptureFixture,

@@ -15,7 +15,7 @@ from tests.support.servers.valkey import Valkey
 
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])
-def test_a_server_is_reached_by_either_name(redis_url: str, scheme: str) -> None:
+def test_the_redis_and_valkey_schemes_both_connect(redis_url: str, scheme: str) -> None:
     with open_store(redis_url.replace("redis", scheme, 1)) as store:
         assert isinstance(store, RedisCheckpointStore)
         every_verb(store, "agent")
@@ -38,7 +38,7 @@ def test_the_user_and_password_of_the_url_are_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
-def test_tls_works_with_the_authority_that_signed(
+def test_tls_works_with_the_signing_authority(
     valkey: Valkey, redis_url: str, tmp_path: Path, scheme: str
 ) -> None:
     authority = trustme.CA()
@@ -49,7 +49,7 @@ def test_tls_works_with_the_authority_that_signed(
             every_verb(store, "agent")
 
 
-def test_tls_that_nobody_answers_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unanswered_tls_handshake_is_not_retried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_HANDSHAKE_PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=20) as silent:
         url = f"rediss://127.0.0.1:{silent.getsockname()[1]}/0?socket_timeout=0.2"
@@ -81,7 +81,7 @@ def test_tls_that_nobody_answers_is_not_tried_for_long(monkeypatch: pytest.Monke
         "http://host",
     ],
 )
-def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
+def test_an_invalid_url_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigurationError):
         RedisCheckpointStore.from_url(url)
 
@@ -107,7 +107,7 @@ def test_a_url_that_does_not_fit_its_server_is_a_configuration_error(
         store.load_latest("agent")
 
 
-def test_a_login_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_refused_login_is_not_retried(tmp_path: Path) -> None:
     with (
         Valkey(tmp_path, config="requirepass right") as server,
         server.client(password="right") as client,

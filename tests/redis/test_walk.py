@@ -16,15 +16,15 @@ def assert_at_most(found: Walk, files: int, functions: int) -> None:
     assert found.functions <= functions, f"{found}:\n{listed}"
 
 
-def test_an_emit_that_saves_visits_no_more_than_it_did(redis_url: str) -> None:
+def test_an_emit_that_saves_stays_within_its_frame_budget(redis_url: str) -> None:
     with Worker(redis_url, redis_url) as worker:
         assert_at_most(emit(worker), files=20, functions=53)
 
 
-def test_a_save_visits_no_more_than_it_did(store: RedisCheckpointStore) -> None:
+def test_a_save_stays_within_its_frame_budget(store: RedisCheckpointStore) -> None:
     assert_at_most(save(store), files=12, functions=25)
 
 
-def test_a_walk_counts_nothing_but_the_package() -> None:
+def test_a_walk_counts_only_the_package() -> None:
     found = walk(lambda: [str(number) for number in range(3)])
     assert (found.files, found.functions, found.hops, found.depth) == (0, 0, 0, 0)

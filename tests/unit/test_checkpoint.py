@@ -34,7 +34,7 @@ def full() -> Checkpoint:
     )
 
 
-def test_a_new_checkpoint_says_whose_it_is_and_where_it_was_taken() -> None:
+def test_a_new_checkpoint_names_its_agent_and_position() -> None:
     checkpoint = checkpoint_of("agent-1", 5)
     assert (checkpoint.agent_id, checkpoint.iteration) == ("agent-1", 5)
     assert names_its_agent(checkpoint.id, "agent-1")
@@ -43,14 +43,14 @@ def test_a_new_checkpoint_says_whose_it_is_and_where_it_was_taken() -> None:
     assert (checkpoint.event, checkpoint.run_id, checkpoint.entry) == (None, None, None)
 
 
-def test_its_time_is_the_present_aware_and_in_utc() -> None:
+def test_its_time_is_the_current_time_in_utc() -> None:
     before = datetime.now(UTC)
     created_at = checkpoint_of().created_at
     assert before <= created_at <= datetime.now(UTC)
     assert created_at.tzinfo is UTC
 
 
-def test_its_time_comes_from_the_clock_it_is_given() -> None:
+def test_its_time_comes_from_the_given_clock() -> None:
     class Noon:
         def now(self) -> datetime:
             return datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
@@ -59,7 +59,7 @@ def test_its_time_comes_from_the_clock_it_is_given() -> None:
     assert created_at.isoformat() == "2026-01-01T10:00:00+00:00"
 
 
-def test_metadata_is_added_to_a_new_one(full: Checkpoint) -> None:
+def test_metadata_is_added_to_a_new_checkpoint(full: Checkpoint) -> None:
     more = full.with_metadata("bead_id", "smooth-abc").with_metadata("phase", "verify")
     assert more.metadata == {"phase": "verify", "bead_id": "smooth-abc"}
     assert full.metadata == {"phase": "execute"}
@@ -77,7 +77,7 @@ def test_no_attribute_can_be_set_or_deleted(full: Checkpoint, field: str) -> Non
     assert full == before
 
 
-def test_nothing_read_from_it_leads_back_into_it(full: Checkpoint) -> None:
+def test_changing_what_was_read_from_it_does_not_change_it(full: Checkpoint) -> None:
     before = pickle.loads(pickle.dumps(full))
     full.state["plan"][1]["b"] = 2
     full.metadata["phase"] = "other"
@@ -92,7 +92,7 @@ def test_nothing_read_from_it_leads_back_into_it(full: Checkpoint) -> None:
     assert full == before
 
 
-def test_nothing_it_was_made_of_leads_into_it() -> None:
+def test_changing_what_it_was_created_from_does_not_change_it() -> None:
     conversation, entered = Conversation(), Conversation()
     state, metadata = {"plan": [1]}, {"phase": "a"}
     entry = Entry(conversation=entered, state=state)
@@ -123,7 +123,9 @@ def test_nothing_it_was_made_of_leads_into_it() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_two_are_equal_only_if_everything_is(full: Checkpoint, change: dict[str, Any]) -> None:
+def test_two_checkpoints_are_equal_only_if_every_field_is(
+    full: Checkpoint, change: dict[str, Any]
+) -> None:
     assert Checkpoint(**full.__dict__) == full
     assert Checkpoint(**{**full.__dict__, **change}) != full
 
@@ -139,12 +141,12 @@ def test_two_are_equal_only_if_everything_is(full: Checkpoint, change: dict[str,
     ],
     ids=["copy", "deepcopy", "pickle", "model_dump", "model_dump_json"],
 )
-def test_every_way_to_copy_one_makes_an_equal_one(full: Checkpoint, duplicate: Any) -> None:
+def test_every_kind_of_copy_is_equal(full: Checkpoint, duplicate: Any) -> None:
     assert duplicate(full) == full
 
 
 @pytest.mark.parametrize("agent_id", ["", "x" * 513, "\ud800"])
-def test_a_name_that_cannot_be_stored_is_refused_when_it_is_made(agent_id: str) -> None:
+def test_a_name_that_cannot_be_stored_is_refused_at_creation(agent_id: str) -> None:
     with pytest.raises(InvalidName, match="An agent_id"):
         checkpoint_of(agent_id)
 
@@ -169,14 +171,14 @@ def test_a_name_that_cannot_be_stored_is_refused_when_it_is_made(agent_id: str) 
         ({"seq": 1}, "seq"),
     ],
 )
-def test_a_wrong_field_is_an_error_that_names_it(
+def test_an_invalid_field_is_an_error_that_names_it(
     full: Checkpoint, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Checkpoint(**{**full.__dict__, **fields})
 
 
-def test_checkpoints_that_used_nothing_share_one_usage() -> None:
+def test_checkpoints_without_usage_share_one_usage_object() -> None:
     """Pydantic copies a default that has no hash, which made every save slower."""
     one, other = (Checkpoint.new("a", Conversation(), 1) for _ in range(2))
     assert one.usage is other.usage

@@ -88,7 +88,7 @@ ROUND_TRIPS: dict[str, Callable[[], Checkpoint]] = {
 
 
 @pytest.mark.parametrize("make", ROUND_TRIPS.values(), ids=ROUND_TRIPS)
-def test_a_checkpoint_survives_its_bytes(make: Callable[[], Checkpoint]) -> None:
+def test_a_checkpoint_round_trips_through_its_bytes(make: Callable[[], Checkpoint]) -> None:
     checkpoint = make()
     restored = Checkpoint.from_bytes(checkpoint.to_bytes())
     assert restored == checkpoint
@@ -97,7 +97,7 @@ def test_a_checkpoint_survives_its_bytes(make: Callable[[], Checkpoint]) -> None
 
 
 @pytest.mark.parametrize("other", [{"n": True}, {"n": 1.0}, {"m": 0, "n": 1}], ids=str)
-def test_an_entry_keeps_messages_that_only_nearly_equal_the_conversations(
+def test_an_entry_keeps_messages_that_almost_equal_those_of_the_conversation(
     other: dict[str, Any],
 ) -> None:
     first = {"n": 1, "m": 0} if "m" in other else {"n": 1}
@@ -108,7 +108,7 @@ def test_an_entry_keeps_messages_that_only_nearly_equal_the_conversations(
     assert restored.entry.conversation.digest == entry.conversation.digest
 
 
-def test_a_prefix_is_written_as_a_number() -> None:
+def test_an_entry_that_is_a_prefix_is_written_as_a_number() -> None:
     found = json.loads(prefix_entry().to_bytes())
     assert len(found["messages"]) == 3
     assert found["header"]["entry"] == {"kept": 2, "state": {"n": 1}}
@@ -120,7 +120,7 @@ def test_the_bytes_are_json_with_a_format_version() -> None:
     assert found["agent_id"] == "agent-1"
 
 
-def test_a_restored_conversation_goes_on_by_itself() -> None:
+def test_a_restored_conversation_grows_independently() -> None:
     restored = Checkpoint.from_bytes(prefix_entry().to_bytes())
     assert restored.entry is not None
     again = restored.entry.conversation
@@ -138,12 +138,12 @@ def test_a_restored_conversation_goes_on_by_itself() -> None:
     ],
     ids=lambda data: repr(data[:12]),
 )
-def test_anything_else_is_no_checkpoint(data: bytes) -> None:
+def test_anything_else_is_not_a_checkpoint(data: bytes) -> None:
     with pytest.raises(NotACheckpoint, match="These bytes are not a checkpoint"):
         Checkpoint.from_bytes(data)
 
 
-def test_a_number_of_messages_that_is_no_integer_is_refused() -> None:
+def test_a_message_count_that_is_not_an_integer_is_refused() -> None:
     found = json.loads(Checkpoint.new("a", Conversation(messages=said("a")), 1).to_bytes())
     found["header"]["messages"] = 1.0
     with pytest.raises(NotACheckpoint, match=r"1 messages instead of 1\.0"):
@@ -168,7 +168,7 @@ PLACES = st.sampled_from(
 
 @given(PLACES, ODD)
 @example(("header", "entry", "kept"), 2.0)
-def test_foreign_json_is_refused_or_read_whole(place: tuple[Any, ...], odd: Any) -> None:
+def test_foreign_json_is_refused_or_read_completely(place: tuple[Any, ...], odd: Any) -> None:
     found = json.loads(prefix_entry().to_bytes())
     *parents, last = place
     inside = found

@@ -30,19 +30,19 @@ def test_a_new_conversation_is_empty() -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1, 1.5, "9", None, True])
-def test_max_tokens_is_a_positive_integer(max_tokens: Any) -> None:
+def test_max_tokens_must_be_a_positive_integer(max_tokens: Any) -> None:
     with pytest.raises(ValueError, match="max_tokens"):
         Conversation(max_tokens)
 
 
-def test_append_takes_messages_and_objects_and_never_trims() -> None:
+def test_append_accepts_messages_and_objects_and_never_trims() -> None:
     conversation = Conversation(max_tokens=1)
     conversation.append(Message.user("a" * 100))
     conversation.append({"role": "user", "content": "b"})
     assert texts(conversation) == ["a" * 100, "b"]
 
 
-def test_an_appended_object_stays_what_it_was() -> None:
+def test_changing_an_object_after_append_does_not_change_the_conversation() -> None:
     blocks = [{"type": "text", "text": "before"}]
     conversation = Conversation()
     conversation.append({"role": "user", "content": blocks})
@@ -58,23 +58,23 @@ def test_conversations_compare_by_value() -> None:
     assert conversation_of("a") != [Message.user("a")]
 
 
-def test_a_conversation_cannot_be_hashed_since_it_grows() -> None:
+def test_a_conversation_is_not_hashable_because_it_grows() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(Conversation())
 
 
-def test_the_system_prompt_comes_first_and_the_original_is_untouched() -> None:
+def test_with_system_prompt_puts_the_prompt_first_and_leaves_the_original_unchanged() -> None:
     original = conversation_of("a", max_tokens=7)
     assert original.with_system_prompt("s").messages == [Message.system("s"), Message.user("a")]
     assert original.with_system_prompt("s").max_tokens == 7
     assert texts(original) == ["a"]
 
 
-def test_a_new_system_prompt_takes_the_place_of_the_old_one() -> None:
+def test_a_new_system_prompt_replaces_the_old_one() -> None:
     assert texts(conversation_of("a").with_system_prompt("s").with_system_prompt("t")) == ["t", "a"]
 
 
-def test_a_copy_shares_the_spine_and_stays_as_it_was() -> None:
+def test_a_copy_shares_the_spine_and_does_not_change() -> None:
     live = conversation_of("a")
     snapshot = live.copy()
     live.append(Message.user("b"))
@@ -82,7 +82,7 @@ def test_a_copy_shares_the_spine_and_stays_as_it_was() -> None:
     assert (texts(snapshot), texts(live)) == (["a"], ["a", "b"])
 
 
-def test_copies_that_grow_apart_do_not_see_each_other() -> None:
+def test_copies_that_diverge_do_not_affect_each_other() -> None:
     first = conversation_of("a")
     second, third = first.copy(), first.copy()
     for conversation, text in ((first, "1"), (second, "2"), (third, "3"), (first, "4")):
@@ -90,7 +90,7 @@ def test_copies_that_grow_apart_do_not_see_each_other() -> None:
     assert [texts(c) for c in (first, second, third)] == [["a", "1", "4"], ["a", "2"], ["a", "3"]]
 
 
-def test_replace_changes_this_conversation_only() -> None:
+def test_replace_changes_only_this_conversation() -> None:
     live = conversation_of("a", "b", max_tokens=9)
     snapshot = live.copy()
     live.replace([{"role": "user", "content": "summary"}, live.messages[1]])
@@ -106,13 +106,13 @@ def test_a_refused_replace_changes_nothing() -> None:
     assert live == conversation_of("a")
 
 
-def test_the_list_of_messages_is_the_callers_own() -> None:
+def test_changing_the_returned_list_does_not_change_the_conversation() -> None:
     conversation = conversation_of("a")
     conversation.messages.clear()
     assert texts(conversation) == ["a"]
 
 
-def test_digest_and_size_are_those_of_the_json_lines() -> None:
+def test_digest_and_size_match_the_json_lines() -> None:
     conversation = conversation_of("a", "\u2028")
     lines = b"".join(message.to_json() + b"\n" for message in conversation)
     assert conversation.digest == hashlib.sha256(lines).hexdigest()
@@ -120,7 +120,7 @@ def test_digest_and_size_are_those_of_the_json_lines() -> None:
     assert conversation.estimated_tokens() == -(-len(lines) // 4)
 
 
-def test_an_empty_conversation_is_estimated_at_nothing() -> None:
+def test_an_empty_conversation_is_estimated_at_zero_tokens() -> None:
     assert Conversation().estimated_tokens() == 0
 
 
@@ -130,7 +130,7 @@ GROWTH = st.lists(
 
 
 @given(GROWTH)
-def test_however_conversations_came_about_they_equal_fresh_ones(steps: list[tuple[str, int]]) -> None:
+def test_conversations_equal_fresh_ones_however_they_were_created(steps: list[tuple[str, int]]) -> None:
     grown, expected = [Conversation()], [[""] * 0]
     for number, (what, which) in enumerate(steps):
         at = which % len(grown)
@@ -151,7 +151,7 @@ def test_however_conversations_came_about_they_equal_fresh_ones(steps: list[tupl
         assert (conversation.digest, conversation.size) == (fresh.digest, fresh.size)
 
 
-def test_lines_are_right_after_a_spine_grew_by_stored_ones() -> None:
+def test_lines_are_correct_after_a_spine_was_extended_with_stored_lines() -> None:
     spine = Spine([Message.user("a")])
     spine.digest(1)
     spine.extend_with_stored([Message.user("b").to_json()], [Message.user("b")])
@@ -161,7 +161,7 @@ def test_lines_are_right_after_a_spine_grew_by_stored_ones() -> None:
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))]
 )
-def test_pythons_own_copies_are_independent(duplicate: Any) -> None:
+def test_python_copies_are_independent(duplicate: Any) -> None:
     original = conversation_of("a", max_tokens=9)
     other = duplicate(original)
     assert other == original
@@ -169,6 +169,6 @@ def test_pythons_own_copies_are_independent(duplicate: Any) -> None:
     assert texts(original) == ["a"]
 
 
-def test_it_is_plain_json_as_a_dict() -> None:
+def test_to_dict_returns_plain_json() -> None:
     expected = {"max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
     assert conversation_of("a", max_tokens=9).to_dict() == expected

@@ -25,7 +25,7 @@ def impatient_threads() -> Iterator[ThreadPoolExecutor]:
     sys.setswitchinterval(interval)
 
 
-def test_threads_may_append_to_copies_of_one_conversation(
+def test_threads_can_append_to_copies_of_one_conversation(
     impatient_threads: ThreadPoolExecutor,
 ) -> None:
     def grow(name: int, own: Conversation) -> tuple[int, Conversation]:
@@ -40,7 +40,7 @@ def test_threads_may_append_to_copies_of_one_conversation(
     assert texts(start) == ["a"]
 
 
-def test_threads_may_append_to_the_same_conversation(impatient_threads: ThreadPoolExecutor) -> None:
+def test_threads_can_append_to_the_same_conversation(impatient_threads: ThreadPoolExecutor) -> None:
     shared = Conversation()
     wanted = [Message.user(str(number)) for number in range(2000)]
     list(impatient_threads.map(shared.append, wanted))
@@ -48,7 +48,7 @@ def test_threads_may_append_to_the_same_conversation(impatient_threads: ThreadPo
     assert sorted(texts(shared), key=int) == [message.text for message in wanted]
 
 
-def test_a_snapshot_taken_while_others_append_is_a_prefix(
+def test_a_snapshot_taken_during_concurrent_appends_is_a_prefix(
     impatient_threads: ThreadPoolExecutor,
 ) -> None:
     live = Conversation()

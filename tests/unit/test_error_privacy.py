@@ -58,7 +58,7 @@ MISTAKES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_an_error_does_not_say_it_again(what: str) -> None:
+def test_an_error_does_not_repeat_the_secret(what: str) -> None:
     with pytest.raises((ValueError, CheckpointError)) as mistake:
         MISTAKES[what]()
     error: BaseException | None = mistake.value
@@ -67,6 +67,6 @@ def test_an_error_does_not_say_it_again(what: str) -> None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def test_what_is_shown_of_a_conversation_is_its_length() -> None:
+def test_the_repr_of_a_conversation_does_not_show_its_messages() -> None:
     conversation = Conversation(messages=[make_message(SECRET)])
     assert SECRET not in repr(conversation)

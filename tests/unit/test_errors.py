@@ -50,7 +50,9 @@ def test_an_error_carries_the_facts_of_its_message(kind: type[CheckpointError]) 
 
 @EVERY_ERROR
 @pytest.mark.parametrize("duplicate", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_an_error_survives_another_process(kind: type[CheckpointError], duplicate: Any) -> None:
+def test_an_error_survives_pickling_to_another_process(
+    kind: type[CheckpointError], duplicate: Any
+) -> None:
     error = kind(**facts_of(kind))
     other = duplicate(error)
     assert type(other) is kind
@@ -58,25 +60,27 @@ def test_an_error_survives_another_process(kind: type[CheckpointError], duplicat
 
 
 @EVERY_ERROR
-def test_an_error_can_be_made_of_its_message_alone_as_celery_does(kind: type[CheckpointError]) -> None:
+def test_an_error_can_be_created_from_its_message_alone_as_celery_does(
+    kind: type[CheckpointError],
+) -> None:
     error = kind(**facts_of(kind))
     other = kind(*error.args)
     assert (type(other), str(other)) == (kind, str(error))
 
 
 @EVERY_ERROR
-def test_every_error_has_one_root(kind: type[CheckpointError]) -> None:
+def test_all_errors_share_one_base_class(kind: type[CheckpointError]) -> None:
     assert issubclass(kind, CheckpointError)
     assert issubclass(kind, ValueError) == (kind.__name__ in VALUE_ERRORS)
     assert issubclass(kind, StoreError) == (kind.__name__ not in NOT_THE_STORES)
 
 
-def test_a_message_without_its_facts_is_a_mistake_at_once() -> None:
+def test_creating_an_error_without_its_facts_raises_immediately() -> None:
     with pytest.raises(KeyError):
         LeaseHeld(agent_id="a")
 
 
-def test_damage_carries_what_is_readable_to_another_process() -> None:
+def test_a_damage_error_carries_the_readable_checkpoints_to_another_process() -> None:
     readable = [Checkpoint.new("a", Conversation(), 1)]
     error = CheckpointDamaged(agent_id="a", checkpoint_id="c", reason="torn")
     assert error.readable == ()

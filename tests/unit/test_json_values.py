@@ -43,7 +43,7 @@ def a_list_in_itself() -> list[Any]:
 
 
 @given(JSON_VALUES)
-def test_any_json_value_survives(value: Any) -> None:
+def test_any_json_value_round_trips(value: Any) -> None:
     # json.dumps tells 1 from true and -0.0 from 0.0, which == does not.
     assert json.dumps(decode(encode(plain(value, "value")))) == json.dumps(value)
 
@@ -61,7 +61,7 @@ def test_json_is_written_on_one_line(value: Any) -> None:
         *("\u2028\u2029\x85", "\x00", "😀\uffff\ufeff", "\\ud800"),
     ],
 )
-def test_values_that_break_other_encoders_survive(value: Any) -> None:
+def test_values_that_break_other_encoders_round_trip(value: Any) -> None:
     assert repr(decode(encode(plain(value, "value")))) == repr(value)
 
 
@@ -69,7 +69,7 @@ def test_the_order_of_keys_is_kept() -> None:
     assert list(decode(encode(plain({"b": 1, "a": 2, "": 3}, "value")))) == ["b", "a", ""]
 
 
-def test_the_deepest_value_allowed_survives() -> None:
+def test_the_deepest_allowed_value_round_trips() -> None:
     value = nested(MAX_DEPTH)
     assert decode(encode(plain(value, "value"))) == value
 
@@ -103,7 +103,7 @@ class Ratio(float):
         ({Colour.RED: 1}, {"red": 1}),
     ],
 )
-def test_subclasses_of_json_types_become_plain(given_value: Any, kept: Any) -> None:
+def test_subclasses_of_json_types_become_plain_types(given_value: Any, kept: Any) -> None:
     copy = plain(given_value, "value")
     assert copy == kept
     assert type(copy) is type(kept)
@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize(("value", "path", "reason"), REFUSED.values(), ids=REFUSED)
-def test_append_refuses_what_json_would_change_and_names_the_path(
+def test_append_refuses_values_that_json_would_change_and_names_the_path(
     value: Any, path: str, reason: str
 ) -> None:
     conversation = Conversation(messages=[Message.user("before")])
@@ -154,7 +154,7 @@ def test_append_refuses_what_json_would_change_and_names_the_path(
 
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
-def test_what_is_refused_is_a_value_error(value: tuple[Any, str, str]) -> None:
+def test_refused_values_raise_a_value_error(value: tuple[Any, str, str]) -> None:
     with pytest.raises(ValueError, match="that JSON represents exactly"):
         plain({"x": value[0]}, "message")
 
@@ -163,12 +163,12 @@ def test_what_is_refused_is_a_value_error(value: tuple[Any, str, str]) -> None:
     "data",
     [b"", b"{", b"NaN", b"Infinity", b"[1,]", b"{'a': 1}", b"\xff", b'"\\ud800"', b"[" * 1000, b"1 2"],
 )
-def test_what_is_not_json_cannot_be_decoded(data: bytes) -> None:
+def test_invalid_json_cannot_be_decoded(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"at line 1 column"):
         decode(data)
 
 
-def test_what_is_changed_while_it_is_copied_is_copied_all_the_same() -> None:
+def test_a_value_that_changes_while_it_is_copied_can_still_be_copied() -> None:
     class Busy(int):
         def bit_length(self) -> int:
             value["later"] = 2

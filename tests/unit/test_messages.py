@@ -26,12 +26,12 @@ def text_of(value: Any) -> str:
 
 
 @EVERY_SHAPE
-def test_every_provider_shape_comes_back_exactly(shape: dict[str, Any]) -> None:
+def test_every_provider_shape_is_returned_exactly(shape: dict[str, Any]) -> None:
     assert text_of(Message.model_validate(shape).to_dict()) == text_of(shape)
 
 
 @EVERY_SHAPE
-def test_every_provider_shape_survives_its_json_line(shape: dict[str, Any]) -> None:
+def test_every_provider_shape_round_trips_through_its_json_line(shape: dict[str, Any]) -> None:
     line = Message.of(shape).to_json()
     assert b"\n" not in line
     assert text_of(Message.model_validate_json(line).to_dict()) == text_of(shape)
@@ -59,7 +59,9 @@ def test_the_argument_text_of_a_call_is_kept_byte_for_byte() -> None:
         (Message.tool("r", "call_1"), {"role": "tool", "tool_call_id": "call_1", "content": "r"}),
     ],
 )
-def test_the_short_forms_write_the_chat_shape(made: Message, expected: dict[str, Any]) -> None:
+def test_the_shorthand_constructors_produce_the_chat_shape(
+    made: Message, expected: dict[str, Any]
+) -> None:
     assert made.to_dict() == expected
     assert made == Message.model_validate(expected)
 
@@ -69,7 +71,7 @@ def test_messages_compare_by_value() -> None:
     assert Message.user("a") != Message.user("b")
 
 
-def test_a_message_made_of_a_message_is_the_same() -> None:
+def test_a_message_created_from_a_message_is_the_same() -> None:
     message = Message.user("a")
     assert Message.of(message) is message
     assert Message.model_validate(message) == message
@@ -78,7 +80,7 @@ def test_a_message_made_of_a_message_is_the_same() -> None:
 @pytest.mark.parametrize(
     "duplicate", [lambda m: m, copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
 )
-def test_a_message_out_of_a_decoder_is_like_one_that_pydantic_has_checked(duplicate: Any) -> None:
+def test_a_decoded_message_equals_one_validated_by_pydantic(duplicate: Any) -> None:
     decoded = duplicate(Message.decoded({"role": "user", "content": [1, {"a": None}]}))
     checked = Message.model_validate({"role": "user", "content": [1, {"a": None}]})
 
@@ -89,14 +91,14 @@ def test_a_message_out_of_a_decoder_is_like_one_that_pydantic_has_checked(duplic
     assert repr(decoded) == repr(checked)
 
 
-def test_a_message_keeps_nothing_of_the_caller() -> None:
+def test_a_message_does_not_share_data_with_the_caller() -> None:
     blocks = [{"type": "text", "text": "before"}]
     message = Message.user(blocks)
     blocks[0]["text"] = "after"
     assert message.text == "before"
 
 
-def test_what_a_message_hands_out_is_the_callers_own() -> None:
+def test_changing_what_a_message_returns_does_not_change_it() -> None:
     message = Message.of(SHAPES["anthropic: whole response"])
     message.to_dict()["content"].clear()
     message.model_dump()["content"][5]["input"].clear()
@@ -105,7 +107,7 @@ def test_what_a_message_hands_out_is_the_callers_own() -> None:
     assert message.to_dict() == SHAPES["anthropic: whole response"]
 
 
-def test_arguments_are_new_each_time() -> None:
+def test_arguments_are_a_new_copy_each_time() -> None:
     call = ToolCall(id="1", name="f", input={"days": [1]})
     call.arguments["days"].append(2)
     assert call.arguments == {"days": [1]}
@@ -118,7 +120,7 @@ def test_a_message_is_frozen() -> None:
 
 
 @pytest.mark.parametrize("value", ["text", None, 3, ["role"], b"{}", object()])
-def test_only_an_object_is_a_message(value: Any) -> None:
+def test_only_an_object_can_be_a_message(value: Any) -> None:
     with pytest.raises(NotJson, match=r"A message is of type .*, not an object"):
         Message.of(value)
 
@@ -142,7 +144,7 @@ def test_validation_by_pydantic_names_the_path_too() -> None:
         ("nobody's", ""),
     ],
 )
-def test_text_is_what_was_said(shape: str, text: str) -> None:
+def test_text_returns_the_text_of_every_shape(shape: str, text: str) -> None:
     assert Message.of(SHAPES[shape]).text == text
 
 
@@ -150,7 +152,7 @@ def test_text_is_what_was_said(shape: str, text: str) -> None:
     ("shape", "role"),
     [("chat: developer", "developer"), ("responses: function call", None), ("nobody's", None)],
 )
-def test_the_role_is_read_where_there_is_one(shape: str, role: str | None) -> None:
+def test_the_role_is_read_if_there_is_one(shape: str, role: str | None) -> None:
     assert Message.of(SHAPES[shape]).role == role
 
 
@@ -173,7 +175,7 @@ SHAPE_CALLS: dict[str, list[tuple[str, str, Any]]] = {
 
 
 @EVERY_SHAPE
-def test_only_calls_for_the_client_are_listed(shape: dict[str, Any]) -> None:
+def test_only_client_side_calls_are_listed(shape: dict[str, Any]) -> None:
     name = next(name for name, known in SHAPES.items() if known is shape)
     calls = [(call.id, call.name, call.input) for call in Message.of(shape).tool_calls]
     assert calls == SHAPE_CALLS.get(name, [])
@@ -188,7 +190,7 @@ def test_arguments_are_read_from_text_and_from_objects(given: Any, arguments: di
 
 
 @pytest.mark.parametrize("given", ["{", "[1]", "3", None, [1], '{"n": NaN}', '{"s": "\\ud800"}'])
-def test_arguments_that_are_no_object_are_an_error_that_names_the_call(given: Any) -> None:
+def test_arguments_that_are_not_an_object_raise_an_error_that_names_the_call(given: Any) -> None:
     with pytest.raises(ValueError, match=r"tool call call_7 to 'f' are not"):
         _ = ToolCall(id="call_7", name="f", input=given).arguments
 
@@ -205,13 +207,13 @@ def test_arguments_that_are_no_object_are_an_error_that_names_the_call(given: An
         ({"role": "tool", "tool_call_id": 3}, []),
     ],
 )
-def test_answers_name_the_calls_whose_results_they_bring(
+def test_answers_lists_the_calls_whose_results_a_message_contains(
     message: dict[str, Any], answers: list[str]
 ) -> None:
     assert Message.of(message).answers == answers
 
 
 @pytest.mark.parametrize("kind", [[], {}, [["text"]], 7, None])
-def test_text_is_read_also_beside_blocks_whose_type_is_no_text(kind: Any) -> None:
+def test_text_is_read_next_to_blocks_whose_type_is_not_text(kind: Any) -> None:
     blocks = [{"type": kind, "text": "not this"}, {"type": "text", "text": "this"}]
     assert Message.model_validate({"role": "user", "content": blocks}).text == "this"

@@ -42,7 +42,7 @@ def test_the_limit_counts_characters_not_bytes() -> None:
         (3, "is a int"),
     ],
 )
-def test_a_name_nobody_can_store_is_a_value_error_that_says_why(name: Any, reason: str) -> None:
+def test_a_name_that_cannot_be_stored_is_a_value_error_that_says_why(name: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^A run_id {reason}") as refused:
         checked_name(name, "A run_id")
     assert isinstance(refused.value, InvalidName)
@@ -50,7 +50,7 @@ def test_a_name_nobody_can_store_is_a_value_error_that_says_why(name: Any, reaso
 
 
 @given(st.text(min_size=1))
-def test_a_locator_is_a_safe_part_of_any_file_name_or_key(agent_id: str) -> None:
+def test_a_locator_is_safe_in_any_file_name_or_key(agent_id: str) -> None:
     assert re.fullmatch("[a-z2-7]{16}", locator(agent_id))
 
 
@@ -59,18 +59,18 @@ def test_a_locator_never_changes() -> None:
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_an_id_names_its_agent_and_no_other(agent_id: str, other: str) -> None:
+def test_an_id_identifies_its_agent_and_no_other(agent_id: str, other: str) -> None:
     checkpoint_id = new_checkpoint_id(agent_id, NOW)
     assert names_its_agent(checkpoint_id, agent_id)
     assert names_its_agent(checkpoint_id, other) == (other == agent_id)
 
 
-def test_ids_of_one_moment_differ() -> None:
+def test_ids_created_at_the_same_time_differ() -> None:
     assert len({new_checkpoint_id("a", NOW) for _ in range(1000)}) == 1000
 
 
 @given(st.integers(0, 10**15), st.integers(1, 10**15))
-def test_ids_sort_by_the_microsecond_they_were_made_in(microseconds: int, later: int) -> None:
+def test_ids_sort_by_the_microsecond_of_their_creation(microseconds: int, later: int) -> None:
     first, second = (
         datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
         for moment in (microseconds, microseconds + later)
@@ -78,6 +78,6 @@ def test_ids_sort_by_the_microsecond_they_were_made_in(microseconds: int, later:
     assert new_checkpoint_id("a", first) < new_checkpoint_id("a", second)
 
 
-def test_an_id_is_itself_a_name() -> None:
+def test_an_id_is_a_valid_name() -> None:
     checkpoint_id = new_checkpoint_id("x" * MAX_NAME_LENGTH, NOW)
     assert checked_name(checkpoint_id) == checkpoint_id

@@ -74,14 +74,14 @@ PENDING: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
 
 
 @pytest.mark.parametrize(("messages", "pending"), PENDING.values(), ids=PENDING)
-def test_the_calls_without_a_result_are_pending_in_their_order(
+def test_calls_without_a_result_are_pending_in_order(
     messages: list[dict[str, Any]], pending: list[str]
 ) -> None:
     calls = Conversation(messages=messages).pending_tool_calls()
     assert [call.id for call in calls] == pending
 
 
-def test_a_snapshot_knows_only_its_own_results() -> None:
+def test_a_snapshot_includes_only_its_own_results() -> None:
     live = Conversation(messages=[chat_call("1")])
     snapshot = live.copy()
     live.append(chat_result("1"))

@@ -31,7 +31,7 @@ EVERY_RECORD = pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 
 
 @EVERY_RECORD
-def test_a_record_survives_json_and_pickle(record: BaseModel) -> None:
+def test_a_record_round_trips_through_json_and_pickle(record: BaseModel) -> None:
     assert type(record).model_validate_json(record.model_dump_json()) == record
     assert pickle.loads(pickle.dumps(record)) == record
 
@@ -44,7 +44,7 @@ def test_no_field_of_a_record_can_be_set(record: BaseModel) -> None:
 
 
 @EVERY_RECORD
-def test_a_field_nobody_knows_is_refused(record: BaseModel) -> None:
+def test_an_unknown_field_is_refused(record: BaseModel) -> None:
     with pytest.raises(ValidationError, match="odd"):
         type(record)(**{**record.__dict__, "odd": 1})
 
@@ -53,13 +53,13 @@ def test_a_field_nobody_knows_is_refused(record: BaseModel) -> None:
     ("record", "field"),
     [("step", "value"), ("run", "envelope"), ("run", "result"), ("info", "metadata")],
 )
-def test_nothing_read_from_a_record_leads_back_into_it(record: str, field: str) -> None:
+def test_changing_what_was_read_from_a_record_does_not_change_it(record: str, field: str) -> None:
     before = RECORDS[record].model_dump_json()
     getattr(RECORDS[record], field).clear()
     assert RECORDS[record].model_dump_json() == before
 
 
-def test_nothing_a_step_was_made_of_leads_into_it() -> None:
+def test_changing_what_a_step_was_created_from_does_not_change_it() -> None:
     value = {"x": [1]}
     step = Step(agent_id="a", run_id="r", key="k", value=value)
     value["x"].append(2)
@@ -67,7 +67,7 @@ def test_nothing_a_step_was_made_of_leads_into_it() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, False, "", [], {}, 1.5, "text", [None], {"a": {}}])
-def test_a_step_may_have_any_json_value(value: Any) -> None:
+def test_a_step_result_can_be_any_json_value(value: Any) -> None:
     step = Step(agent_id="a", run_id="r", key="k", value=value)
     assert repr(step.value) == repr(value)
 
@@ -91,7 +91,7 @@ def test_a_step_may_have_any_json_value(value: Any) -> None:
         ("info", {"id": "x" * 513}, "A checkpoint id has 513 characters"),
     ],
 )
-def test_a_wrong_field_is_an_error_that_names_it(
+def test_an_invalid_field_is_an_error_that_names_it(
     record: str, fields: dict[str, Any], message: str
 ) -> None:
     good = RECORDS[record]
@@ -99,7 +99,7 @@ def test_a_wrong_field_is_an_error_that_names_it(
         type(good)(**{**good.__dict__, **fields})
 
 
-def test_a_run_begins_in_the_queue() -> None:
+def test_a_new_run_is_queued() -> None:
     run = RunRecord(agent_id="a", run_id="r", created_at=NOW)
     assert (run.status, run.attempts, run.retries) == (RunStatus.QUEUED, 0, 0)
     assert (run.envelope, run.result, run.error) == ({}, None, None)
@@ -110,7 +110,7 @@ def test_only_an_ended_run_is_final() -> None:
     assert final == {RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED}
 
 
-def test_every_moment_is_kept_in_utc() -> None:
+def test_every_time_is_stored_in_utc() -> None:
     there = datetime(2026, 1, 1, 14, tzinfo=timezone(timedelta(hours=2)))
     kept = RunRecord(agent_id="a", run_id="r", created_at=there).created_at
     assert kept == NOW

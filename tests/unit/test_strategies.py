@@ -47,7 +47,9 @@ def after(*events: CheckpointEvent) -> set[tuple[int, CheckpointEvent]]:
     ],
     ids=lambda value: repr(value) if isinstance(value, CheckpointStrategy) else "",
 )
-def test_the_truth_table(strategy: CheckpointStrategy, yes: set[tuple[int, CheckpointEvent]]) -> None:
+def test_strategies_match_their_truth_table(
+    strategy: CheckpointStrategy, yes: set[tuple[int, CheckpointEvent]]
+) -> None:
     assert {point for point in EVERYTHING if strategy.should_checkpoint(*point)} == yes
 
 
@@ -71,7 +73,7 @@ def test_every_seconds_needs_a_positive_number(seconds: float) -> None:
         EverySeconds(seconds)
 
 
-def test_any_of_nothing_is_refused() -> None:
+def test_any_of_without_strategies_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one strategy"):
         AnyOf()
 
@@ -81,7 +83,7 @@ def test_a_or_b_is_any_of_a_and_b() -> None:
 
 
 @pytest.mark.parametrize("strategy", [AfterToolCall(), EveryN(2), Never()])
-def test_a_strategy_without_memory_is_shared_by_all_runs(strategy: CheckpointStrategy) -> None:
+def test_a_stateless_strategy_is_shared_by_all_runs(strategy: CheckpointStrategy) -> None:
     assert strategy.for_run() is strategy
 
 
@@ -102,7 +104,7 @@ def answers(strategy: CheckpointStrategy, watch: Watch, *moments: float) -> list
     return found
 
 
-def test_every_seconds_says_yes_once_in_that_time() -> None:
+def test_every_seconds_saves_once_per_interval() -> None:
     watch = Watch()
     strategy = EverySeconds(10, clock=watch)
     assert answers(strategy, watch, 0, 9.9, 10, 10.1, 19.9, 20, 99, 100) == [
@@ -113,7 +115,7 @@ def test_every_seconds_says_yes_once_in_that_time() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda s: s, lambda s: s | Never(), lambda s: Never() | (Never() | s)]
 )
-def test_each_run_has_a_stop_watch_of_its_own(wrap: Any) -> None:
+def test_each_run_has_its_own_timer(wrap: Any) -> None:
     watch = Watch()
     shared = wrap(EverySeconds(10, clock=watch))
     first = shared.for_run()
@@ -123,7 +125,7 @@ def test_each_run_has_a_stop_watch_of_its_own(wrap: Any) -> None:
     assert answers(second, watch, 10, 14.9, 15) == [False, False, True]
 
 
-def test_all_of_any_are_asked_so_that_each_remembers() -> None:
+def test_any_of_asks_every_strategy_so_that_each_updates_its_state() -> None:
     watch = Watch()
     strategy = EveryN(1) | EverySeconds(10, clock=watch)
     assert answers(strategy, watch, 10) == [True]
@@ -143,7 +145,7 @@ def test_all_of_any_are_asked_so_that_each_remembers() -> None:
         ("never|never|every:1", AnyOf(Never(), Never(), EveryN(1))),
     ],
 )
-def test_settings_spell_strategies_as_text(text: str, strategy: CheckpointStrategy) -> None:
+def test_settings_name_strategies_as_text(text: str, strategy: CheckpointStrategy) -> None:
     assert CheckpointStrategy.parse(text) == strategy
 
 
@@ -155,6 +157,6 @@ def test_settings_spell_strategies_as_text(text: str, strategy: CheckpointStrate
         *("seconds", "seconds:0", "seconds:nan"),
     ],
 )
-def test_a_text_that_spells_none_is_an_error_that_lists_them(text: str) -> None:
+def test_text_that_names_no_strategy_is_an_error_that_lists_them(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Unknown strategy.*every:N.*seconds:N"):
         CheckpointStrategy.parse(text)

@@ -37,7 +37,7 @@ MESSAGES: list[dict[str, Any]] = [
 class CheckpointsContract(ContractFixtures):
     """A loaded checkpoint equals the one that was saved."""
 
-    def test_what_is_loaded_equals_what_was_saved(self, store: CheckpointStore) -> None:
+    def test_a_loaded_checkpoint_equals_the_saved_one(self, store: CheckpointStore) -> None:
         conversation = Conversation(max_tokens=77, messages=MESSAGES)
         saved = make_checkpoint(
             "agent",
@@ -98,7 +98,7 @@ class CheckpointsContract(ContractFixtures):
         assert store.list("unknown") == []
         assert store.history("unknown") == []
 
-    def test_the_list_is_newest_first_and_of_one_agent(self, store: CheckpointStore) -> None:
+    def test_list_returns_one_agents_checkpoints_newest_first(self, store: CheckpointStore) -> None:
         saved = [make_checkpoint("agent", iteration=i) for i in range(5)]
         for checkpoint in saved:
             store.save(checkpoint)
@@ -273,7 +273,7 @@ class CheckpointsContract(ContractFixtures):
 
         assert store.load_latest("fork") == forked
 
-    def test_a_checkpoint_over_the_limit_is_refused_and_names_the_message(
+    def test_a_checkpoint_over_the_size_limit_is_refused_and_the_error_names_the_message(
         self, store: CheckpointStore
     ) -> None:
         conversation = make_conversation(2)

@@ -37,7 +37,7 @@ class LeasesContract(ContractFixtures):
         store.add_run(make_run("agent", "run"))
         return store
 
-    def test_the_holder_writes(self, used_store: CheckpointStore) -> None:
+    def test_the_lease_holder_can_write(self, used_store: CheckpointStore) -> None:
         lease = used_store.acquire("agent", "me", LONG_TTL)
 
         saved, step = make_checkpoint("agent"), make_step("agent", "run", "late")
@@ -136,7 +136,9 @@ class LeasesContract(ContractFixtures):
         assert (renewed.token, renewed.nonce, renewed.owner) == (lease.token, lease.nonce, "me")
         assert used_store.holder("agent") == renewed
 
-    def test_a_dead_owners_lease_is_taken_over_at_once(self, used_store: CheckpointStore) -> None:
+    def test_the_lease_of_a_dead_owner_is_taken_over_immediately(
+        self, used_store: CheckpointStore
+    ) -> None:
         dead = used_store.acquire("agent", "dead", LONG_TTL)
 
         lease = used_store.acquire("agent", "heir", LONG_TTL, over=dead)

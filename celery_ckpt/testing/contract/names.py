@@ -18,7 +18,7 @@ class NamesContract(ContractFixtures):
     """Any valid name is stored as it is; invalid ones are refused."""
 
     @pytest.mark.parametrize("name", STRANGE_NAMES, ids=range(len(STRANGE_NAMES)))
-    def test_any_name_is_just_a_name(self, store: CheckpointStore, name: str) -> None:
+    def test_any_valid_text_can_be_an_agent_name(self, store: CheckpointStore, name: str) -> None:
         others = [make_checkpoint(other) for other in STRANGE_NAMES if other != name]
         for checkpoint in others:
             store.save(checkpoint)

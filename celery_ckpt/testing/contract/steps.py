@@ -145,7 +145,7 @@ class StepsContract(ContractFixtures):
         assert len(store.steps("agent", "other")) == 1
         assert store.drop_steps("unknown", "run") == 0
 
-    def test_an_iteration_has_many_steps(self, store: CheckpointStore) -> None:
+    def test_an_iteration_can_have_many_steps(self, store: CheckpointStore) -> None:
         steps = [make_step(iteration=1) for _ in range(120)]
         for step in steps:
             store.record_step(step)

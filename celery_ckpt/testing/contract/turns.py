@@ -26,7 +26,9 @@ def _ended(run: RunRecord, status: RunStatus = RunStatus.SUCCEEDED, **changes: A
 class TurnsContract(ContractFixtures):
     """An agent has one active run; the others are blocked, first in, first out."""
 
-    def test_a_delivered_run_starts_with_a_lease_and_is_counted(self, store: CheckpointStore) -> None:
+    def test_a_delivered_run_starts_with_a_lease_and_counts_an_attempt(
+        self, store: CheckpointStore
+    ) -> None:
         store.add_run(make_run("agent", "run", envelope={"args": [1.0, {}, []]}))
 
         run, lease = _started(store, make_run("agent", "run", delivery="tag 1%"))
@@ -44,14 +46,14 @@ class TurnsContract(ContractFixtures):
         assert store.runs("agent") == [run]
         assert list(store.agents()) == ["agent"]
 
-    def test_a_second_delivery_of_a_run_at_work_is_refused(self, store: CheckpointStore) -> None:
+    def test_a_second_delivery_of_an_active_run_is_refused(self, store: CheckpointStore) -> None:
         run, _ = _started(store, make_run("agent", "run"))
 
         with pytest.raises(LeaseHeld):
             store.start_run(make_run("agent", "run"), "other", LONG_TTL)
         assert store.run("agent", "run") == run
 
-    def test_a_dead_owner_is_taken_over_at_once(self, store: CheckpointStore) -> None:
+    def test_a_dead_owner_is_replaced_immediately(self, store: CheckpointStore) -> None:
         _, lease = _started(store, make_run("agent", "run"))
 
         run, newer = _started(store, make_run("agent", "run"), over=lease)
@@ -77,7 +79,7 @@ class TurnsContract(ContractFixtures):
         assert store.release(lease, run=_ended(run)) is False
         assert store.run("agent", "run") == newest
 
-    def test_attempts_that_die_without_a_trace_are_counted(self, store: CheckpointStore) -> None:
+    def test_attempts_that_record_nothing_are_counted_as_stalled(self, store: CheckpointStore) -> None:
         _, lease = _started(store, make_run("agent", "run"))
         for count in (1, 2):
             run, lease = _started(store, make_run("agent", "run"), over=lease)
@@ -134,7 +136,7 @@ class TurnsContract(ContractFixtures):
         assert store.steps("agent", "run") == []
         assert len(store.steps("agent", "other")) == 1
 
-    def test_a_failed_run_keeps_its_steps_and_may_be_opened_again(self, store: CheckpointStore) -> None:
+    def test_a_failed_run_keeps_its_steps_and_can_be_reopened(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
         store.record_step(make_step("agent", "run"), lease)
         store.settle_run(_ended(run, RunStatus.FAILED, error="e"), lease)
@@ -160,7 +162,9 @@ class TurnsContract(ContractFixtures):
         store.settle_run(finished, newer)
         assert store.run("agent", "run") == _ended(finished, delivered=True)
 
-    def test_a_checkpoint_and_the_end_of_its_run_are_one_write(self, store: CheckpointStore) -> None:
+    def test_a_checkpoint_and_the_end_of_its_run_are_written_atomically(
+        self, store: CheckpointStore
+    ) -> None:
         run, lease = _started(store, make_run("agent", "run"))
         checkpoint = make_checkpoint("agent")
 
@@ -170,7 +174,7 @@ class TurnsContract(ContractFixtures):
         assert store.load_latest("agent") == checkpoint
         assert store.run("agent", "run") == _ended(run, result="r")
 
-    def test_a_refused_save_leaves_its_run_as_it_was(self, store: CheckpointStore) -> None:
+    def test_a_refused_save_does_not_change_its_run(self, store: CheckpointStore) -> None:
         run, lease = _started(store, make_run("agent", "run"))
         newest, newer = _started(store, make_run("agent", "run"), over=lease)
 

@@ -45,7 +45,7 @@ LAST = run("last", timedelta(0))
 
 
 @pytest.mark.parametrize("ago", [HOUR - MOMENT, HOUR, HOUR + MOMENT], ids=str)
-def test_what_ended_as_long_ago_as_the_limit_says_goes(ago: timedelta) -> None:
+def test_runs_that_ended_at_or_before_the_limit_are_deleted(ago: timedelta) -> None:
     plan = judged(run("old", ago), LAST)
     before = plan.runs_before
     gone = [] if before is None else old_runs("agent", [run("old", ago), LAST], before)
@@ -53,7 +53,7 @@ def test_what_ended_as_long_ago_as_the_limit_says_goes(ago: timedelta) -> None:
     assert before is None or before == NOW - HOUR
 
 
-def test_open_runs_the_last_one_and_the_one_of_the_agents_name_stay() -> None:
+def test_open_runs_the_last_run_and_the_run_that_names_the_agent_are_kept() -> None:
     runs = [
         run("agent", 9 * HOUR),
         run("old", 9 * HOUR),
@@ -68,7 +68,7 @@ def test_open_runs_the_last_one_and_the_one_of_the_agents_name_stay() -> None:
     assert old_runs("agent", [], NOW) == []
 
 
-def test_an_agents_own_limit_beats_the_setting() -> None:
+def test_the_limit_of_an_agent_overrides_the_setting() -> None:
     old = run("old", HOUR)
     assert judged(old, LAST, policy=AgentPolicy(forget_after=3601.0)).runs_before is None
     assert judged(old, LAST, rules=Rules(forget_after=3601.0)).runs_before is None
@@ -77,13 +77,13 @@ def test_an_agents_own_limit_beats_the_setting() -> None:
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_without_a_limit_no_run_ever_goes(is_busy: bool) -> None:
+def test_without_a_limit_no_run_is_ever_deleted(is_busy: bool) -> None:
     plan = judged(run("old", 999 * HOUR), LAST, rules=Rules(), is_busy=is_busy)
     assert (plan.runs_before, plan.again) == (None, None)
 
 
 @pytest.mark.parametrize("limit", [9e10, 9e15, float("inf")])
-def test_a_limit_of_many_lives_is_a_limit(limit: float) -> None:
+def test_a_very_long_limit_is_still_a_limit(limit: float) -> None:
     rules = Rules(forget_after=limit)
     plan = judged(run("old", HOUR), LAST, rules=rules)
     assert (plan.runs_before, plan.again) == (None, 3e8)
@@ -91,45 +91,45 @@ def test_a_limit_of_many_lives_is_a_limit(limit: float) -> None:
     assert not judge(whole, rules, NOW).forget
 
 
-def test_a_run_that_ends_at_the_end_of_time_has_not_ended() -> None:
+def test_a_run_dated_at_the_end_of_time_does_not_expire() -> None:
     last = replace(snapshot(LAST), is_named_by_task=True)
     assert last.last_run is not None
     unknown = last.last_run._replace(ended_at=None, created_at=datetime.max.replace(tzinfo=UTC))
     assert not judge(replace(last, last_run=unknown), RULES, NOW).forget
 
 
-def test_an_agent_with_one_run_costs_no_look() -> None:
+def test_an_agent_with_one_run_needs_no_further_sweep() -> None:
     plan = judged(LAST)
     assert (plan.runs_before, plan.again) == (None, None)
 
 
-def test_a_sweep_comes_again_when_the_next_one_comes_of_age() -> None:
+def test_the_next_sweep_is_due_when_the_next_run_is_old_enough() -> None:
     assert judged(run("young", HOUR / 4), LAST).again == 0.75 * 3600
     # What else there is than the one that goes now is not known; all are old when the last one is.
     assert judged(run("old", 2 * HOUR), LAST).again == 3600
     assert judged(run("old", 2 * HOUR), run("last", HOUR / 4), is_busy=True).again == 0.75 * 3600
 
 
-def test_a_sweep_does_not_come_again_for_what_is_past() -> None:
+def test_no_further_sweep_is_due_for_runs_that_are_already_old_enough() -> None:
     runs = run("old", 3 * HOUR), run("last", 2 * HOUR)
     assert (judged(*runs).runs_before, judged(*runs).again) == (NOW - HOUR, None)
     at_work = run("last", HOUR, status=RunStatus.RUNNING, ended_at=None)
     assert judged(run("old", 3 * HOUR), at_work, is_busy=True).again is None
 
 
-def test_runs_that_nobody_has_looked_at_are_looked_at() -> None:
+def test_runs_of_unknown_age_are_examined() -> None:
     unknown = replace(snapshot(LAST), oldest_end=datetime.min.replace(tzinfo=UTC))
     assert judge(unknown, RULES, NOW).runs_before == NOW - HOUR
 
 
-def test_an_agent_that_goes_as_a_whole_loses_its_runs_with_it() -> None:
+def test_an_agent_deleted_as_a_whole_loses_its_runs_with_it() -> None:
     whole = replace(snapshot(run("old", 3 * HOUR), run("last", 2 * HOUR)), is_named_by_task=True)
     plan = judge(whole, RULES, NOW)
     assert (plan.forget, plan.runs_before) == (True, None)
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.integers(0, 300))
-def test_every_agent_at_rest_is_left_with_one_run_after_few_looks(ago: list[int], last: int) -> None:
+def test_every_idle_agent_has_one_run_left_after_a_few_sweeps(ago: list[int], last: int) -> None:
     """Whatever ended when: each look comes later than the one before, and drops something."""
     minutes = [timedelta(minutes=each) for each in [*sorted(ago, reverse=True), min(last, min(ago))]]
     runs = [run(str(number), each) for number, each in enumerate(minutes)]

@@ -31,14 +31,14 @@ THREE = (info(1), info(2), info(3))
 @pytest.mark.parametrize(
     ("keep", "gone"), [(None, []), (4, []), (3, []), (2, [1]), (1, [2, 1]), (0, [2, 1])]
 )
-def test_all_but_the_newest_n_may_go(keep: int | None, gone: list[int]) -> None:
+def test_all_but_the_newest_n_can_be_removed(keep: int | None, gone: list[int]) -> None:
     assert expired(RetentionPolicy(keep=keep), *THREE) == gone
 
 
 @pytest.mark.parametrize(
     ("max_age", "gone"), [(HOUR - MOMENT, [1]), (HOUR, []), (HOUR + MOMENT, [])], ids=str
 )
-def test_what_is_older_than_the_maximum_may_go(max_age: timedelta, gone: list[int]) -> None:
+def test_checkpoints_older_than_the_maximum_can_be_removed(max_age: timedelta, gone: list[int]) -> None:
     assert expired(RetentionPolicy(keep=None, max_age=max_age), info(1, 1), info(2)) == gone
 
 
@@ -48,25 +48,25 @@ def test_either_limit_is_enough() -> None:
     assert expired(policy, *history) == [3, 1]
 
 
-def test_the_latest_of_a_live_agent_stays_whatever_the_limits_say() -> None:
+def test_the_latest_checkpoint_of_a_live_agent_is_kept_whatever_the_limits() -> None:
     policy = RetentionPolicy(keep=0, max_age=HOUR)
     assert expired(policy, info(1, 5), info(2, 5)) == [1]
 
 
-def test_the_latest_of_a_dead_agent_may_go() -> None:
+def test_the_latest_checkpoint_of_an_ended_agent_can_be_removed() -> None:
     assert expired(RetentionPolicy(keep=0), *THREE, live=False) == [3, 2, 1]
     assert expired(RetentionPolicy(keep=None, max_age=HOUR), info(1, 2), live=False) == [1]
 
 
-def test_the_order_is_the_stores_not_the_clocks() -> None:
+def test_the_order_is_that_of_the_store_not_of_the_clock() -> None:
     assert expired(RetentionPolicy(keep=1), info(2, 5), info(1, 0)) == [1]
 
 
-def test_a_clock_that_went_back_makes_nothing_old() -> None:
+def test_a_clock_set_back_makes_no_checkpoint_old() -> None:
     assert expired(RetentionPolicy(keep=None, max_age=HOUR), info(1, -5), info(2)) == []
 
 
-def test_a_limit_beyond_the_end_of_time_is_none() -> None:
+def test_a_limit_beyond_the_end_of_time_never_applies() -> None:
     """Also for a record that cannot be read: nobody knows when it was made, so it is never old."""
     unknown = info(1).model_copy(update={"created_at": datetime.max.replace(tzinfo=UTC)})
     for policy, history in [
@@ -80,18 +80,18 @@ def test_a_limit_beyond_the_end_of_time_is_none() -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_an_agent_without_checkpoints_has_nothing_to_lose(live: bool) -> None:
+def test_an_agent_without_checkpoints_has_nothing_to_remove(live: bool) -> None:
     assert expired(RetentionPolicy(keep=0), live=live) == []
 
 
-def test_twenty_are_kept_unless_something_else_is_said() -> None:
+def test_twenty_checkpoints_are_kept_by_default() -> None:
     assert RetentionPolicy() == RetentionPolicy(keep=20, max_age=None)
 
 
 @pytest.mark.parametrize(
     "limits", [{"keep": -1}, {"max_age": timedelta(0)}, {"max_age": timedelta(-1)}]
 )
-def test_senseless_limits_are_refused(limits: dict[str, int | timedelta]) -> None:
+def test_invalid_limits_are_refused(limits: dict[str, int | timedelta]) -> None:
     with pytest.raises(ValueError, match=f"RetentionPolicy.{next(iter(limits))}"):
         RetentionPolicy(**limits)  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ def test_senseless_limits_are_refused(limits: dict[str, int | timedelta]) -> Non
     st.none() | st.integers(1, 20),
     st.booleans(),
 )
-def test_what_stays_is_within_the_limits_or_the_latest(
+def test_every_kept_checkpoint_is_within_the_limits_or_the_latest(
     history: list[tuple[int, float]], keep: int | None, max_hours: int | None, live: bool
 ) -> None:
     max_age = None if max_hours is None else max_hours * HOUR

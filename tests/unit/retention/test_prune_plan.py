@@ -34,21 +34,21 @@ def seen(*newest_first: CheckpointSummary, ended: timedelta | None = None) -> Ag
 @pytest.mark.parametrize(
     ("ended", "goes"), [(HOUR - MOMENT, False), (HOUR, True), (HOUR + MOMENT, True)]
 )
-def test_an_agent_is_forgotten_when_its_time_has_come(ended: timedelta, goes: bool) -> None:
+def test_an_agent_is_deleted_when_its_time_has_come(ended: timedelta, goes: bool) -> None:
     assert judge(seen(ended=ended), AN_HOUR, NOW).forget == goes
 
 
-def test_a_sweep_looks_again_when_the_next_of_those_that_stay_is_too_old() -> None:
+def test_the_next_sweep_is_due_when_the_next_kept_checkpoint_is_too_old() -> None:
     plan = judge(seen(mark(3, HOUR / 4), mark(2, HOUR / 2), mark(1, 2 * HOUR)), AN_HOUR, NOW)
     assert (plan.remove, plan.again) == (["c1"], HOUR.total_seconds() / 2)
 
 
-def test_it_does_not_look_again_for_what_is_pinned_or_the_latest() -> None:
+def test_pinned_and_latest_checkpoints_make_no_further_sweep_due() -> None:
     plan = judge(seen(mark(2, 3 * HOUR), mark(1, 2 * HOUR, pin="mine")), AN_HOUR, NOW)
     assert (plan.remove, plan.again) == ([], None)
 
 
-def test_it_does_not_look_again_at_once_nor_at_the_end_of_time() -> None:
+def test_the_next_sweep_is_due_neither_immediately_nor_at_the_end_of_time() -> None:
     at_the_limit = seen(mark(2, MOMENT), mark(1, HOUR))
     assert judge(at_the_limit, AN_HOUR, NOW).again == 1
     for_ages = judge(at_the_limit, Rules(keep=None, max_age=1e11), NOW).again
@@ -56,6 +56,6 @@ def test_it_does_not_look_again_at_once_nor_at_the_end_of_time() -> None:
     assert 5 * 365 * DAY < for_ages < 10 * 365 * DAY
 
 
-def test_who_cannot_be_looked_at_is_looked_at_again_in_a_day() -> None:
+def test_an_unreadable_agent_is_due_again_in_a_day() -> None:
     plan = judge(AgentSnapshot("agent", "?", damage="spoilt"), AN_HOUR, NOW)
     assert (plan.remove, plan.forget, plan.again) == ([], False, DAY)

@@ -17,24 +17,24 @@ from celery_ckpt.run.control import Fenced, HandOff, found
 from celery_ckpt.run.iterations import Iterations
 
 
-def test_control_flow_is_found_however_deep_in_groups() -> None:
+def test_control_flow_is_found_at_any_depth_of_exception_groups() -> None:
     hand_off = HandOff()
     inner = BaseExceptionGroup("inner", [KeyError(), hand_off])
     assert found(BaseExceptionGroup("outer", [ValueError(), inner])) is hand_off
     assert found(hand_off) is hand_off
 
 
-def test_being_fenced_counts_more_than_handing_off() -> None:
+def test_fenced_takes_precedence_over_hand_off() -> None:
     fenced = Fenced()
     assert found(BaseExceptionGroup("", [HandOff(), BaseExceptionGroup("", [fenced])])) is fenced
 
 
-def test_other_errors_are_no_control_flow() -> None:
+def test_other_errors_are_not_control_flow() -> None:
     assert found(ExceptionGroup("", [ValueError()])) is None
     assert found(KeyboardInterrupt()) is None
 
 
-def test_an_except_of_the_body_does_not_catch_control_flow() -> None:
+def test_an_except_clause_in_the_body_does_not_catch_control_flow() -> None:
     assert not issubclass(HandOff, Exception)
     assert not issubclass(Fenced, Exception)
 
@@ -81,7 +81,7 @@ def test_io_of_an_async_body_runs_in_a_thread_in_the_same_context() -> None:
     assert asyncio.run(body()) == (7, False)
 
 
-def test_io_that_was_begun_is_finished_although_the_body_is_cancelled_twice() -> None:
+def test_started_io_completes_although_the_body_is_cancelled_twice() -> None:
     begun, go_on, done = threading.Event(), threading.Event(), []
 
     def write() -> None:
@@ -106,7 +106,7 @@ def test_io_that_was_begun_is_finished_although_the_body_is_cancelled_twice() ->
 
 
 @pytest.mark.parametrize(("raised", "seen"), [(Fenced, Fenced), (OSError, asyncio.CancelledError)])
-def test_a_cancelled_body_hears_that_it_must_stop(raised: Any, seen: Any) -> None:
+def test_a_cancelled_body_still_receives_control_flow(raised: Any, seen: Any) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -126,7 +126,7 @@ def test_a_cancelled_body_hears_that_it_must_stop(raised: Any, seen: Any) -> Non
     asyncio.run(body())
 
 
-def test_loops_end_with_none() -> None:
+def test_a_loop_ends_when_advance_returns_none() -> None:
     def counter() -> Any:
         numbers = iter([1, 2, None])
 
@@ -153,7 +153,7 @@ def forever(bridge: Bridge, dropped: Callable[[], None]) -> Iterations:
     return Iterations(bridge, advance, dropped)
 
 
-def test_a_loop_tells_at_once_that_it_was_left() -> None:
+def test_a_loop_reports_a_break_immediately() -> None:
     left: list[str] = []
     for _ in forever(SyncBridge(), lambda: left.append("break")):
         break
@@ -175,14 +175,14 @@ def test_a_loop_of_the_other_kind_is_refused() -> None:
         aiter(forever(SyncBridge(), lambda: None))
 
 
-def test_iterations_are_looped_over_once() -> None:
+def test_iterations_can_be_looped_over_only_once() -> None:
     loop = forever(SyncBridge(), lambda: None)
     assert next(iter(loop)) == 1
     with pytest.raises(RunMisused, match="once"):
         iter(loop)
 
 
-def test_tools_that_block_the_threads_of_the_loop_do_not_keep_others_from_the_store() -> None:
+def test_tools_that_block_the_threads_of_the_loop_do_not_block_the_store() -> None:
     let_go = threading.Event()
 
     async def body() -> str:

@@ -39,7 +39,7 @@ class Answer:
 
 
 @pytest.mark.parametrize("said", [SAID, Message.of(SAID), SdkMessage.model_validate(SAID), Answer()])
-def test_an_answer_is_kept_exactly_as_it_was_received(said: Any) -> None:
+def test_a_reply_is_kept_exactly_as_received(said: Any) -> None:
     attempts = Attempts(lambda run: run.llm(lambda: said))
     for _ in range(2):
         result, run = attempts.go()
@@ -56,7 +56,7 @@ def test_all_items_of_a_list_are_appended(items: list[Any]) -> None:
         assert result == [Message.of(item) for item in items] == run.conversation.messages
 
 
-def test_a_recorded_answer_says_where_it_was_appended() -> None:
+def test_a_recorded_reply_knows_where_it_was_appended() -> None:
     def body(run: AgentRun) -> None:
         run.conversation.append(Message.user("why?"))
         run.llm(lambda: SAID)
@@ -82,7 +82,7 @@ def test_a_replay_emits_nothing_and_records_nothing() -> None:
     assert replayed.conversation == run.conversation
 
 
-def test_it_is_checked_called_recorded_appended_and_told_in_this_order() -> None:
+def test_a_call_is_checked_made_recorded_appended_and_emitted_in_this_order() -> None:
     seen: list[str] = []
 
     def model() -> Any:
@@ -111,7 +111,7 @@ def test_a_step_in_flight_is_called_again_and_a_recorded_one_is_not() -> None:
     assert made == ["a", "b", "b", "c"]
 
 
-def test_a_call_that_raised_may_be_made_again_and_only_the_good_one_counts() -> None:
+def test_a_call_that_raised_can_be_repeated_and_only_the_success_is_recorded() -> None:
     tries: list[int] = []
 
     def flaky() -> str:
@@ -133,7 +133,7 @@ def test_a_call_that_raised_may_be_made_again_and_only_the_good_one_counts() -> 
     assert len(tries) == 3
 
 
-def test_parallel_tools_in_threads_are_answered_in_the_order_of_the_calls() -> None:
+def test_results_of_parallel_tools_in_threads_are_in_the_order_of_the_calls() -> None:
     gate = threading.Barrier(4)
 
     def tool(n: int) -> int:
@@ -150,7 +150,7 @@ def test_parallel_tools_in_threads_are_answered_in_the_order_of_the_calls() -> N
     assert [message.text for message in run.conversation.messages[1:]] == ["0", "1", "2", "3"]
 
 
-def test_parallel_tools_in_tasks_are_answered_in_the_order_of_the_calls() -> None:
+def test_results_of_parallel_tools_in_tasks_are_in_the_order_of_the_calls() -> None:
     ended: list[int] = []
 
     async def tool(n: int) -> int:
@@ -177,7 +177,7 @@ def late(run: AgentRun) -> None:
     assert roles(run.conversation)[-1] == "assistant"
 
 
-def test_what_is_held_is_there_when_the_model_is_called_next() -> None:
+def test_held_results_are_appended_before_the_next_model_call() -> None:
     def body(run: AgentRun) -> None:
         late(run)
         run.llm(lambda own: chat_reply(str(roles(own))), run.conversation)
@@ -187,7 +187,7 @@ def test_what_is_held_is_there_when_the_model_is_called_next() -> None:
     assert run.conversation.messages[-1].text == "['assistant', 'tool']"
 
 
-def test_what_is_held_is_there_when_an_iteration_ends() -> None:
+def test_held_results_are_appended_when_an_iteration_ends() -> None:
     def body(run: AgentRun) -> None:
         for _ in run.iterations(limit=1):
             late(run)
@@ -198,12 +198,12 @@ def test_what_is_held_is_there_when_an_iteration_ends() -> None:
     assert [roles(one.conversation) for one in at_the_end] == [["assistant", "tool"]]
 
 
-def test_what_is_held_is_there_when_the_body_has_returned() -> None:
+def test_held_results_are_appended_when_the_body_returns() -> None:
     _, run = Attempts(late).go()
     assert roles(run.conversation) == ["assistant", "tool"]
 
 
-def test_the_same_tool_call_again_has_the_same_result() -> None:
+def test_repeating_a_tool_call_returns_the_same_result() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> Any:
@@ -215,7 +215,7 @@ def test_the_same_tool_call_again_has_the_same_result() -> None:
     assert len(attempts.go()[1].conversation) == 2
 
 
-def test_ids_that_begin_anew_in_every_answer_are_other_calls() -> None:
+def test_tool_call_ids_reused_in_every_reply_are_different_calls() -> None:
     made: list[str] = []
 
     def body(run: AgentRun) -> Any:
@@ -230,7 +230,7 @@ def test_ids_that_begin_anew_in_every_answer_are_other_calls() -> None:
     assert roles(attempts.go()[1].conversation) == ["assistant", "tool"] * 3
 
 
-def test_an_id_that_two_answers_in_a_row_use_is_answered_to_each() -> None:
+def test_an_id_used_by_two_consecutive_replies_gets_a_result_for_each() -> None:
     def body(run: AgentRun) -> list[str]:
         replies = [
             run.llm(lambda n: chat_reply(None, ("call_0", "f", f'{{"n": {n}}}')), n) for n in (1, 2)
@@ -243,14 +243,14 @@ def test_an_id_that_two_answers_in_a_row_use_is_answered_to_each() -> None:
     assert attempts.go()[0] == attempts.go()[0] == ["1", "2"]
 
 
-def test_arguments_that_are_not_json_are_the_bodys_to_answer() -> None:
+def test_arguments_that_are_not_json_raise_a_value_error_in_the_body() -> None:
     attempts = Attempts(lambda run: run.tool(ToolCall(id="x", name="f", input="{"), len))
     with pytest.raises(ValueError, match="not JSON"):
         attempts.go()
 
 
 @pytest.mark.parametrize("method", ["llm", "tool"])
-def test_what_adds_to_the_conversation_is_refused_inside_of_a_step(method: str) -> None:
+def test_appending_to_the_conversation_inside_a_step_is_refused(method: str) -> None:
     def inner(run: AgentRun) -> Any:
         if method == "llm":
             return run.llm(lambda: SAID)
@@ -260,7 +260,7 @@ def test_what_adds_to_the_conversation_is_refused_inside_of_a_step(method: str) 
         Attempts(lambda run: run.step("outer", lambda: inner(run))).go()
 
 
-def test_a_step_inside_of_a_step_is_no_other_steps_record() -> None:
+def test_a_nested_step_is_recorded_separately_from_an_outer_step_of_the_same_name() -> None:
     made: list[int] = []
 
     def count() -> int:
@@ -274,7 +274,7 @@ def test_a_step_inside_of_a_step_is_no_other_steps_record() -> None:
     assert attempts.go()[0] == attempts.go()[0] == (1, 2)
 
 
-def test_a_cancelled_body_that_goes_on_has_what_was_recorded() -> None:
+def test_a_cancelled_body_that_continues_has_the_recorded_results() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     async def model() -> dict[str, Any]:
@@ -330,7 +330,7 @@ def test_a_fenced_run_stops_inside_a_task_group_too() -> None:
     assert caught.group_contains(Fenced)
 
 
-def test_before_a_loop_that_was_entered_steps_return_and_add_nothing() -> None:
+def test_before_a_loop_that_was_already_entered_steps_return_and_append_nothing() -> None:
     made: list[str] = []
 
     def model(conversation: Any, what: str) -> Any:
@@ -365,7 +365,7 @@ def test_before_a_loop_that_was_entered_steps_return_and_add_nothing() -> None:
     assert "second" not in made
 
 
-def test_a_hand_off_waits_for_calls_that_were_started_side_by_side() -> None:
+def test_a_hand_off_waits_for_concurrent_calls() -> None:
     made: list[str] = []
 
     async def work(name: str) -> str:
@@ -396,7 +396,7 @@ def test_a_hand_off_waits_for_calls_that_were_started_side_by_side() -> None:
     assert sorted(made) == ["fast", "last", "later", "slow"]
 
 
-def test_a_hand_off_inside_of_a_step_does_not_wait_for_that_step() -> None:
+def test_a_hand_off_inside_a_step_does_not_wait_for_that_step() -> None:
     async def outer(run: AgentRun) -> str:
         return await run.step("inner", work)
 

@@ -67,7 +67,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "strategy", "end"), CASES)
-def test_a_run_killed_once_at_any_place_ends_the_same(kind: str, strategy: str, end: str) -> None:
+def test_a_run_killed_once_at_any_point_ends_the_same(kind: str, strategy: str, end: str) -> None:
     places, expected, calls = gates(kind, "chat", strategy, end)
     assert places > 10
     for place in range(places):
@@ -86,7 +86,7 @@ def test_a_run_killed_once_at_any_place_ends_the_same(kind: str, strategy: str, 
     strategy=st.sampled_from(sorted(STRATEGIES)),
     end=st.sampled_from(sorted(ENDS)),
 )
-def test_a_run_killed_again_and_again_ends_the_same(
+def test_a_run_killed_repeatedly_ends_the_same(
     kind: str, shape: str, places: list[int], strategy: str, end: str
 ) -> None:
     _, expected, _ = gates(kind, shape, strategy, end)
@@ -102,7 +102,7 @@ def test_a_run_killed_again_and_again_ends_the_same(
 @pytest.mark.parametrize("kind", AGENTS)
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(stops=st.lists(st.integers(1, 12), max_size=8), strategy=st.sampled_from(sorted(STRATEGIES)))
-def test_a_run_handed_off_again_and_again_ends_the_same(
+def test_a_run_handed_off_repeatedly_ends_the_same(
     kind: str, shape: str, stops: list[int], strategy: str
 ) -> None:
     _, expected, calls = gates(kind, shape, strategy, "limit")

@@ -113,7 +113,7 @@ def look(n: int) -> str:
 # -- leaving the loop --------------------------------------------------------------------------------
 
 
-def test_a_body_that_tidies_up_while_it_is_handed_off_has_not_left_its_loop() -> None:
+def test_a_body_that_cleans_up_during_a_hand_off_has_not_left_its_loop() -> None:
     def body(run: AgentRun) -> list[int]:
         try:
             for turn in run.iterations(limit=3):
@@ -133,7 +133,7 @@ def test_a_body_that_tidies_up_while_it_is_handed_off_has_not_left_its_loop() ->
         assert attempts.go()[0] == [1, 2, 3]
 
 
-def test_a_body_that_saves_while_an_error_goes_by_has_not_left_its_loop() -> None:
+def test_a_body_that_saves_while_an_error_propagates_has_not_left_its_loop() -> None:
     def body(run: AgentRun) -> list[int]:
         try:
             for turn in run.iterations(limit=3):
@@ -151,7 +151,7 @@ def test_a_body_that_saves_while_an_error_goes_by_has_not_left_its_loop() -> Non
     assert attempts.go()[0] == [1, 2, 3]
 
 
-def test_an_iteration_that_is_told_after_the_loop_does_not_lead_back_into_it() -> None:
+def test_an_iteration_event_emitted_after_the_loop_does_not_reenter_it() -> None:
     turns: list[int] = []
 
     def body(run: AgentRun) -> None:
@@ -175,7 +175,7 @@ def test_an_iteration_that_is_told_after_the_loop_does_not_lead_back_into_it() -
 
 
 @each_strategy
-def test_after_a_loop_without_iterations_a_checkpoint_holds_what_was_said(
+def test_a_checkpoint_after_a_loop_without_iterations_contains_the_conversation(
     strategy: CheckpointStrategy,
 ) -> None:
     def body(run: AgentRun) -> int:
@@ -196,7 +196,7 @@ def test_after_a_loop_without_iterations_a_checkpoint_holds_what_was_said(
 
 
 @each_strategy
-def test_a_question_can_be_answered_in_the_next_iteration(strategy: CheckpointStrategy) -> None:
+def test_tool_calls_can_be_answered_in_the_next_iteration(strategy: CheckpointStrategy) -> None:
     def body(run: AgentRun) -> str:
         for turn in run.iterations(limit=3):
             run.state["n"] = run.state.get("n", 0) + 1
@@ -209,7 +209,7 @@ def test_a_question_can_be_answered_in_the_next_iteration(strategy: CheckpointSt
 
 
 @each_strategy
-def test_a_question_can_be_answered_after_a_compaction(strategy: CheckpointStrategy) -> None:
+def test_tool_calls_can_be_answered_after_a_compaction(strategy: CheckpointStrategy) -> None:
     def body(run: AgentRun) -> str:
         for turn in run.iterations(limit=3):
             if turn > 1:
@@ -226,7 +226,7 @@ def test_a_question_can_be_answered_after_a_compaction(strategy: CheckpointStrat
 
 
 @each_strategy
-def test_a_question_of_the_loop_can_be_answered_after_it(strategy: CheckpointStrategy) -> None:
+def test_tool_calls_of_the_loop_can_be_answered_after_it(strategy: CheckpointStrategy) -> None:
     def body(run: AgentRun) -> str:
         for turn in run.iterations(limit=9):
             reply = run.llm(think, run.conversation, turn)
@@ -266,7 +266,7 @@ def flaky() -> Body:
 
 
 @each_strategy
-def test_before_the_loop_a_call_that_was_tried_again_finds_its_record(
+def test_a_retried_call_before_the_loop_finds_its_record(
     strategy: CheckpointStrategy,
 ) -> None:
     ends_the_same(flaky, strategy)
@@ -300,7 +300,7 @@ def unreliable() -> Body:
 
 
 @each_strategy
-def test_what_is_recorded_inside_of_a_step_that_failed_is_not_called_again(
+def test_steps_recorded_inside_a_failed_step_are_not_repeated(
     strategy: CheckpointStrategy,
 ) -> None:
     expected = Tried(unreliable(), strategy).end()
@@ -348,7 +348,7 @@ def tells_first(run: AgentRun) -> Any:
 
 @each_strategy
 @pytest.mark.parametrize("body", [saves_first, saves_first_and_later, tells_first])
-def test_a_checkpoint_before_the_loop_does_not_lose_where_a_resumed_run_is(
+def test_a_checkpoint_before_the_loop_keeps_the_position_of_a_resumed_run(
     body: Body, strategy: CheckpointStrategy
 ) -> None:
     ends_the_same(lambda: body, strategy)
@@ -375,7 +375,7 @@ def with_a_key(run: AgentRun) -> list[str]:
 
 @each_strategy
 @pytest.mark.parametrize("after", [in_threads, beside_the_body, with_a_key])
-def test_what_comes_first_after_a_loop_that_was_saved_manually_is_recognised(
+def test_the_first_call_after_a_manually_saved_loop_is_recognised(
     after: Callable[[AgentRun], list[str]], strategy: CheckpointStrategy
 ) -> None:
     def body(run: AgentRun) -> list[str]:
@@ -392,7 +392,7 @@ def test_what_comes_first_after_a_loop_that_was_saved_manually_is_recognised(
 
 
 @each_strategy
-def test_tasks_that_come_first_after_a_loop_that_was_saved_manually_are_recognised(
+def test_the_first_tasks_after_a_manually_saved_loop_are_recognised(
     strategy: CheckpointStrategy,
 ) -> None:
     async def body(run: AgentRun) -> list[str]:
@@ -414,7 +414,7 @@ def test_tasks_that_come_first_after_a_loop_that_was_saved_manually_are_recognis
 # -- what is told --------------------------------------------------------------------------------------
 
 
-def test_a_hand_off_at_the_end_of_the_last_iteration_does_not_tell_that_end_again() -> None:
+def test_a_hand_off_at_the_end_of_the_last_iteration_does_not_emit_that_end_again() -> None:
     def body(run: AgentRun) -> None:
         for turn in run.iterations(limit=2):
             run.step("look", look, turn)

@@ -14,7 +14,7 @@ from celery_ckpt.run.control import HandOff
 from tests.support.run_host import Attempts, Host, chat_reply
 
 
-def test_idempotency_keys_are_the_same_in_every_attempt_and_never_twice() -> None:
+def test_idempotency_keys_are_unique_and_the_same_in_every_attempt() -> None:
     keys: list[str] = []
 
     def body(run: AgentRun) -> None:
@@ -34,7 +34,7 @@ def test_idempotency_keys_are_the_same_in_every_attempt_and_never_twice() -> Non
     assert not set(keys) & set(first)
 
 
-def test_a_run_that_goes_on_in_a_later_iteration_has_the_same_keys_there() -> None:
+def test_a_run_resumed_in_a_later_iteration_has_the_same_keys_there() -> None:
     keys: list[str] = []
 
     def body(run: AgentRun) -> None:
@@ -54,7 +54,7 @@ def test_a_run_that_goes_on_in_a_later_iteration_has_the_same_keys_there() -> No
     assert keys == undisturbed
 
 
-def test_a_key_made_inside_of_a_step_does_not_depend_on_what_was_replayed() -> None:
+def test_a_key_created_inside_a_step_does_not_depend_on_replayed_steps() -> None:
     paid: list[str] = []
 
     def body(run: AgentRun) -> None:
@@ -82,7 +82,7 @@ def changing(prompts: list[str]) -> Any:
     return body
 
 
-def test_a_call_that_no_longer_matches_is_made_and_told() -> None:
+def test_a_call_that_no_longer_matches_is_made_and_reported() -> None:
     prompts = ["old"]
     attempts = Attempts(changing(prompts))
     attempts.go()
@@ -91,7 +91,7 @@ def test_a_call_that_no_longer_matches_is_made_and_told() -> None:
     assert attempts.host.changes == ["llm:<lambda>"]
 
 
-def test_a_host_may_refuse_changed_code() -> None:
+def test_a_host_can_refuse_changed_code() -> None:
     prompts = ["old"]
     attempts = Attempts(changing(prompts))
     attempts.go()
@@ -103,7 +103,7 @@ def test_a_host_may_refuse_changed_code() -> None:
     assert len(attempts.store.steps("a", "run")) == 1
 
 
-def test_a_changed_call_beside_others_is_refused_when_its_iteration_ends() -> None:
+def test_a_changed_concurrent_call_is_refused_when_its_iteration_ends() -> None:
     prompts = ["old"]
 
     def body(run: AgentRun) -> None:
@@ -122,7 +122,7 @@ def test_a_changed_call_beside_others_is_refused_when_its_iteration_ends() -> No
     assert len(attempts.store.steps("a", "run")) == 4, "the calls of that iteration were made"
 
 
-def test_a_new_call_after_all_that_was_recorded_is_no_change() -> None:
+def test_a_new_call_after_all_recorded_ones_is_not_a_change() -> None:
     prompts = ["a"]
 
     def body(run: AgentRun) -> None:
@@ -136,7 +136,7 @@ def test_a_new_call_after_all_that_was_recorded_is_no_change() -> None:
     assert attempts.host.changes == []
 
 
-def test_a_body_that_skips_what_its_own_checkpoint_holds_has_not_changed() -> None:
+def test_a_body_that_skips_steps_covered_by_its_checkpoint_has_not_changed() -> None:
     def body(run: AgentRun) -> None:
         for number in range(run.state.get("done", 0), 3):
             run.step("work", str, number)
@@ -149,7 +149,7 @@ def test_a_body_that_skips_what_its_own_checkpoint_holds_has_not_changed() -> No
     assert attempts.host.changes == []
 
 
-def test_a_call_with_another_conversation_is_not_what_was_called_with_the_runs_own() -> None:
+def test_a_call_with_another_conversation_does_not_match_the_call_with_the_runs_own() -> None:
     def echo(conversation: Conversation) -> dict[str, Any]:
         return chat_reply(conversation.messages[-1].text.upper())
 
@@ -165,7 +165,7 @@ def test_a_call_with_another_conversation_is_not_what_was_called_with_the_runs_o
     assert attempts.go()[0] == "ANOTHER"
 
 
-def test_calls_side_by_side_that_were_not_all_recorded_are_no_change() -> None:
+def test_partially_recorded_concurrent_calls_are_not_a_change() -> None:
     async def body(run: AgentRun) -> Any:
         return await asyncio.gather(*(run.step("f", work, n) for n in range(5)))
 
@@ -181,7 +181,7 @@ def test_calls_side_by_side_that_were_not_all_recorded_are_no_change() -> None:
     assert attempts.host.changes == []
 
 
-def test_calls_inside_of_a_recorded_call_are_no_change() -> None:
+def test_calls_inside_a_recorded_call_are_not_a_change() -> None:
     def body(run: AgentRun) -> list[int]:
         def outer(n: int) -> int:
             return run.step("inner", lambda x: x + 1, n)
@@ -197,7 +197,7 @@ def test_calls_inside_of_a_recorded_call_are_no_change() -> None:
         assert attempts.host.changes == []
 
 
-def test_calls_side_by_side_that_begin_late_are_no_change() -> None:
+def test_concurrent_calls_that_start_late_are_not_a_change() -> None:
     async def tool(n: int) -> int:
         for _ in range(40 - 10 * n):
             await asyncio.sleep(0)
@@ -220,7 +220,7 @@ def test_calls_side_by_side_that_begin_late_are_no_change() -> None:
         assert attempts.host.changes == []
 
 
-def test_a_call_that_failed_before_and_is_made_again_is_no_change() -> None:
+def test_repeating_a_failed_call_is_not_a_change() -> None:
     fails = [True]
 
     def fetch(url: str) -> str:

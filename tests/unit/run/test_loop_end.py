@@ -223,7 +223,7 @@ def test_a_run_is_not_handed_off_after_its_last_iteration(body: Body, strategy: 
     assert run.attempts == 4  # handed off after the first three
 
 
-def test_a_run_of_one_iteration_is_not_handed_off_at_all() -> None:
+def test_a_run_of_one_iteration_is_never_handed_off() -> None:
     life = SimulatedRun(task_of(without_async(last_reply), "every:1", per_task=1), (1,), {})
     life.finish()
     [run] = life.store.runs("crash_everywhere")
@@ -246,7 +246,7 @@ def ends_on_record(tried: Attempts) -> set[int]:
 
 @pytest.mark.parametrize("strategy", [EveryN(1), EveryN(5)])
 @pytest.mark.parametrize("body", [last_reply, goes_on, changes])
-def test_the_end_of_an_iteration_is_told_again_only_if_it_is_not_on_record(
+def test_the_end_of_an_iteration_is_emitted_again_only_if_it_is_not_recorded(
     body: Body, strategy: EveryN
 ) -> None:
     plain = without_async(body)
@@ -273,7 +273,7 @@ def counting(run: AgentRun, limit: int) -> int:
 
 
 @pytest.mark.parametrize("per_task", PER_TASK)
-def test_what_the_last_checkpoint_holds_is_not_saved_again_at_the_end(per_task: int | None) -> None:
+def test_the_end_of_a_run_saves_nothing_that_the_last_checkpoint_contains(per_task: int | None) -> None:
     life = SimulatedRun(task_of(counting, "every:1", per_task), (30,), {})
     assert life.finish() == 300
     life.store.prune("crash_everywhere", keep=3)
@@ -291,7 +291,7 @@ def test_what_the_last_checkpoint_holds_is_not_saved_again_at_the_end(per_task: 
     ],
     ids=["conversation", "state", "metadata"],
 )
-def test_what_the_body_changes_after_its_loop_is_saved_at_the_end(change: Any) -> None:
+def test_changes_after_the_loop_are_saved_at_the_end(change: Any) -> None:
     def closing(run: AgentRun) -> None:
         counting(run, 2)
         change(run)
@@ -312,9 +312,7 @@ def test_what_the_body_changes_after_its_loop_is_saved_at_the_end(change: Any) -
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_counter_that_is_saved_manually_counts_each_iteration_once(
-    kind: str, strategy: str | None
-) -> None:
+def test_a_manually_saved_counter_counts_each_iteration_once(kind: str, strategy: str | None) -> None:
     async def counter(run: AgentRun) -> Any:
         run.state.setdefault("n", 0)
         async for _ in run.iterations(limit=4):
@@ -369,7 +367,7 @@ def emitting(run: AgentRun, limit: int) -> str:
 
 
 @pytest.mark.parametrize("body", [manual, emitting])
-def test_a_variable_that_a_resume_past_the_loop_leaves_unbound_is_explained(body: Body) -> None:
+def test_a_variable_left_unbound_by_resuming_after_the_loop_is_explained(body: Body) -> None:
     with pytest.raises(UnboundLocalError) as caught:
         crash_everywhere(task_of(body, "every:1"), (2,))
     explanation, where = caught.value.__notes__
@@ -378,7 +376,7 @@ def test_a_variable_that_a_resume_past_the_loop_leaves_unbound_is_explained(body
     assert where.startswith("crash_everywhere: killed just after")
 
 
-def test_a_variable_that_is_unbound_because_the_limit_became_smaller_is_explained() -> None:
+def test_a_variable_left_unbound_by_a_lower_limit_is_explained() -> None:
     limits = iter([5, 2])
 
     def shrinking(run: AgentRun) -> str:

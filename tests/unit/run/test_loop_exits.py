@@ -101,11 +101,11 @@ def saving_in_the_loop(model: Model) -> Body:
 @pytest.mark.parametrize(
     "make", [at_the_limit, left_by_break, left_with_own_messages, saving_in_the_loop]
 )
-def test_killed_anywhere_a_body_ends_the_same(make: Callable[[Model], Body], strategy: Any) -> None:
+def test_a_body_killed_at_any_point_ends_the_same(make: Callable[[Model], Body], strategy: Any) -> None:
     ends_the_same(make, strategy)
 
 
-def test_a_checkpoint_after_own_messages_and_a_break_resumes_after_the_loop() -> None:
+def test_a_checkpoint_after_manual_messages_and_a_break_resumes_after_the_loop() -> None:
     turns: list[int] = []
 
     def body(run: AgentRun) -> None:
@@ -128,7 +128,7 @@ def test_a_checkpoint_after_own_messages_and_a_break_resumes_after_the_loop() ->
     assert run.state["n"] == 2
 
 
-def test_the_end_of_the_last_iteration_is_told_once() -> None:
+def test_the_end_of_the_last_iteration_is_emitted_once() -> None:
     attempts = Attempts(at_the_limit(Model()), EveryN(1))
     whole = len(attempts.go()[1].conversation)
     for place in range(100):
@@ -154,7 +154,7 @@ def test_a_run_is_not_handed_off_after_its_last_iteration() -> None:
     assert attempts.go(run)[0] == "answer 4, answer 99"
 
 
-def test_an_exception_on_its_way_out_of_the_body_does_not_leave_the_loop() -> None:
+def test_an_exception_that_propagates_out_of_the_body_does_not_leave_the_loop() -> None:
     def body(run: AgentRun) -> None:
         for turn in run.iterations(limit=3):
             run.step("work", str, turn)
@@ -177,7 +177,7 @@ def unbound(run: AgentRun) -> Any:
     return reply
 
 
-def test_a_body_that_resumes_after_its_loop_is_told_why_a_variable_is_unbound() -> None:
+def test_an_unbound_variable_of_a_body_resumed_after_its_loop_is_explained() -> None:
     attempts = Attempts(unbound)
     run = attempts.attempt()
     attempts.host.stop_at_check = 4

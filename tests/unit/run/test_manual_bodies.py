@@ -91,7 +91,9 @@ def tried(body: str, strategy: str) -> Attempts:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("body", BODIES)
-def test_killed_once_or_twice_at_any_place_it_ends_the_same(body: str, strategy: str) -> None:
+def test_a_manual_body_killed_once_or_twice_at_any_point_ends_the_same(
+    body: str, strategy: str
+) -> None:
     attempts = tried(body, strategy)
     result, run = attempts.go()
     expected = result, run.conversation.to_dict()
@@ -111,7 +113,7 @@ def exact(checkpoint: Checkpoint) -> tuple[Any, ...]:
     return checkpoint.iteration, checkpoint.event, checkpoint.entry, len(checkpoint.conversation)
 
 
-def test_after_its_own_messages_a_body_that_saves_has_exact_checkpoints_in_that_iteration() -> None:
+def test_manual_messages_and_a_checkpoint_make_the_checkpoints_of_the_iteration_exact() -> None:
     run = Attempts(lambda run: None).attempt()
     for iteration in run.iterations(limit=2):
         assert not run.is_manual
@@ -123,7 +125,7 @@ def test_after_its_own_messages_a_body_that_saves_has_exact_checkpoints_in_that_
         assert exact(run.snapshot()) == (iteration, None, None, 2 * iteration)
 
 
-def test_a_checkpoint_keeps_the_entry_if_only_helpers_have_added_messages() -> None:
+def test_a_checkpoint_keeps_the_entry_if_only_run_methods_have_appended_messages() -> None:
     run = Attempts(lambda run: None).attempt()
     for iteration in run.iterations(limit=2):
         run.llm(lambda: chat_reply("x"))
@@ -135,20 +137,20 @@ def test_a_checkpoint_keeps_the_entry_if_only_helpers_have_added_messages() -> N
         assert (len(made.conversation), made.state["n"]) == (iteration, iteration)
 
 
-def test_another_conversation_is_a_change_by_the_body() -> None:
+def test_replacing_the_conversation_counts_as_a_manual_change() -> None:
     run = Attempts(lambda run: None).attempt()
     for _ in run.iterations(limit=1):
         run.conversation = run.conversation.with_system_prompt("be brief")
         assert run.checkpoint().entry is None
 
 
-def test_a_manual_event_makes_them_exact_too() -> None:
+def test_a_manual_event_makes_the_checkpoints_exact() -> None:
     run = Attempts(lambda run: None).attempt()
     run.emit(CheckpointEvent.LLM_RESPONSE)
     assert exact(run.snapshot(CheckpointEvent.LLM_RESPONSE)) == (0, "llm_response", None, 0)
 
 
-def test_a_tool_for_a_question_that_the_body_appended_makes_them_exact() -> None:
+def test_a_tool_result_for_a_manual_message_makes_the_checkpoints_exact() -> None:
     run = Attempts(lambda run: None).attempt()
     for _ in run.iterations(limit=1):
         run.tool(run.llm(lambda: chat_reply(None, ("mine", "f", "{}"))).tool_calls[0], lambda: 1)
@@ -177,7 +179,7 @@ def test_a_manual_body_is_stopped_only_where_it_emits_or_saves() -> None:
     assert attempts.host.checks == 3
 
 
-def test_iterations_are_counted_by_events_where_there_is_no_loop() -> None:
+def test_without_a_loop_iterations_are_counted_by_events() -> None:
     def body(run: AgentRun) -> int:
         while run.iteration < 5:
             run.conversation.append(Message.user(str(run.iteration)))
@@ -214,7 +216,7 @@ def polling(saves: bool) -> Attempts:
 
 
 @pytest.mark.parametrize("saves", [False, True])
-def test_ids_that_manual_questions_reuse_are_other_calls(saves: bool) -> None:
+def test_tool_call_ids_reused_in_manual_messages_are_different_calls(saves: bool) -> None:
     attempts = polling(saves)
     assert attempts.go()[0] == ["1", "2", "3"]
     for place in range(2 * attempts.host.writes):
@@ -224,7 +226,7 @@ def test_ids_that_manual_questions_reuse_are_other_calls(saves: bool) -> None:
         assert len(attempts.store.steps("a", "run")) == 3
 
 
-def test_an_id_that_a_manual_question_uses_twice_is_two_calls() -> None:
+def test_an_id_used_twice_in_one_manual_message_is_two_calls() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> list[int]:
@@ -238,7 +240,7 @@ def test_an_id_that_a_manual_question_uses_twice_is_two_calls() -> None:
     assert len(attempts.go()[1].conversation) == 3
 
 
-def test_before_a_loop_that_was_entered_manual_tools_have_their_results() -> None:
+def test_before_a_loop_that_was_already_entered_manual_tool_calls_have_their_results() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> list[int]:
@@ -256,7 +258,7 @@ def test_before_a_loop_that_was_entered_manual_tools_have_their_results() -> Non
     assert attempts.go()[0] == attempts.go()[0] == [1, 2]
 
 
-def test_a_manual_tool_has_its_result_when_its_question_was_compacted_away() -> None:
+def test_a_manual_tool_call_has_its_result_after_its_message_was_compacted() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> int:
@@ -272,7 +274,7 @@ def test_a_manual_tool_has_its_result_when_its_question_was_compacted_away() -> 
     assert attempts.go()[0] == attempts.go()[0] == 1
 
 
-def test_a_run_that_counts_manually_has_no_loop() -> None:
+def test_a_run_that_counts_iterations_manually_cannot_use_the_loop() -> None:
     run = Attempts(lambda run: None).attempt()
     run.emit(ITERATION)
     with pytest.raises(RunMisused, match="one of the two"):
@@ -298,7 +300,7 @@ def test_an_iteration_that_the_body_ends_manually_is_over() -> None:
     assert turns == [1, 2, 3]
 
 
-def test_an_error_of_the_store_does_not_end_an_iteration() -> None:
+def test_a_store_error_does_not_end_an_iteration() -> None:
     run = Attempts(lambda run: None).attempt()
 
     def broken(run: AgentRun, event: CheckpointEvent) -> None:
@@ -312,7 +314,7 @@ def test_an_error_of_the_store_does_not_end_an_iteration() -> None:
         break
 
 
-def test_an_async_body_saves_and_emits_manually() -> None:
+def test_an_async_body_can_save_and_emit_manually() -> None:
     async def body(run: AgentRun) -> int:
         made = await run.checkpoint(note=1)
         await run.emit(ITERATION)

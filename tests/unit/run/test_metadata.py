@@ -55,7 +55,7 @@ def said(checkpoint: Checkpoint) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("body", BODIES)
-def test_killed_at_any_place_a_run_takes_the_same_checkpoints(body: str, strategy: str) -> None:
+def test_a_run_killed_at_any_point_takes_the_same_checkpoints(body: str, strategy: str) -> None:
     undisturbed = Attempts(BODIES[body], STRATEGIES[strategy])
     _, run = undisturbed.go()
     taken = [said(checkpoint) for checkpoint in undisturbed.store.list("a")]
@@ -70,7 +70,7 @@ def test_killed_at_any_place_a_run_takes_the_same_checkpoints(body: str, strateg
         assert [one for one in found if one not in taken] == [], place
 
 
-def test_what_a_run_goes_on_with_is_written_only_if_it_is_something_else() -> None:
+def test_run_metadata_is_written_only_if_it_differs_from_the_checkpoint_metadata() -> None:
     attempts = Attempts(lambda run: None)
     run = attempts.attempt()
     run.metadata["who"] = "the run"
@@ -82,7 +82,7 @@ def test_what_a_run_goes_on_with_is_written_only_if_it_is_something_else() -> No
     assert attempts.latest.run_metadata == {"who": "the run"}
 
 
-def test_a_checkpoint_that_was_stored_before_they_were_told_apart_is_resumed_as_ever() -> None:
+def test_a_checkpoint_without_separate_run_metadata_resumes_with_its_metadata() -> None:
     attempts = Attempts(lambda run: None)
     run = attempts.attempt()
     old = run.snapshot(metadata={"note": "once", "pin": "x"})

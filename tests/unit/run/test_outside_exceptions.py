@@ -70,7 +70,7 @@ def interrupted(shape: str, method: str, n: int) -> tuple[bool, bool, bool]:
 
 @pytest.mark.parametrize("method", ["llm", "tool"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_recorded_is_added_wherever_that_is_interrupted(shape: str, method: str) -> None:
+def test_a_recorded_result_is_appended_wherever_it_is_interrupted(shape: str, method: str) -> None:
     places = takewhile(lambda tried: tried[0], (interrupted(shape, method, n) for n in range(1000)))
     added = [(is_recorded, is_added) for _, is_recorded, is_added in places]
     assert 5 < len(added) < 1000
@@ -78,7 +78,7 @@ def test_what_is_recorded_is_added_wherever_that_is_interrupted(shape: str, meth
     assert added == [(False, False), *[(True, True)] * (len(added) - 1)]
 
 
-def test_a_call_that_was_interrupted_when_its_record_was_written_is_not_made_again() -> None:
+def test_a_call_interrupted_while_it_is_recorded_is_not_repeated() -> None:
     made: list[int] = []
     attempts = Attempts(lambda run: None)
     run = attempts.attempt()

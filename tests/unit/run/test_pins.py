@@ -18,7 +18,7 @@ def body(run: AgentRun) -> None:
             assert pinned.metadata == {"of": "the run", "note": "once", "pin": "before-deploy"}
 
 
-def test_a_pin_is_for_one_checkpoint() -> None:
+def test_a_pin_applies_to_one_checkpoint() -> None:
     attempts = Attempts(body, EveryN(1))
     attempts.go()
     pins = [info.pin for info in attempts.store.history("a")]
@@ -26,7 +26,7 @@ def test_a_pin_is_for_one_checkpoint() -> None:
     assert pins == [None, None, None, None, "before-deploy", None]
 
 
-def test_a_pin_is_not_inherited_by_what_follows_a_resume() -> None:
+def test_a_pin_is_not_inherited_by_checkpoints_after_a_resume() -> None:
     attempts = Attempts(body, EveryN(1))
     # Killed right after the pinned checkpoint was saved: it is what the next attempt begins with.
     assert attempts.killed(kill_at=5)
@@ -40,7 +40,7 @@ def test_a_pin_is_not_inherited_by_what_follows_a_resume() -> None:
     assert len(labels) >= 2
 
 
-def test_a_label_has_to_be_a_name() -> None:
+def test_a_label_must_be_a_valid_name() -> None:
     run = Attempts(body).attempt()
     with pytest.raises(InvalidName, match="label"):
         run.checkpoint(pin="")

@@ -92,12 +92,12 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_latest_checkpoint_decides_where_a_run_goes_on(case: str) -> None:
+def test_the_latest_checkpoint_decides_where_a_run_resumes(case: str) -> None:
     checkpoint, expected = CASES[case]
     assert seen(restored(**checkpoint)) == expected
 
 
-def test_a_run_without_any_checkpoint_begins() -> None:
+def test_a_run_without_any_checkpoint_starts_at_the_beginning() -> None:
     run = Attempts(lambda run: None).attempt()
     assert seen(run) == (0, {}, False, 0, [1, 2, 3, 4, 5, 6, 7])
     assert (run.agent_id, run.run_id, run.attempt, run.metadata, run.task) == ("a", "run", 1, {}, None)
@@ -109,7 +109,7 @@ def test_metadata_is_restored_from_a_checkpoint_of_this_run_only() -> None:
     assert restored(1, "other").metadata == {}
 
 
-def test_what_is_restored_is_the_runs_own() -> None:
+def test_changing_a_resumed_run_does_not_change_its_checkpoint() -> None:
     attempts = Attempts(lambda run: run.conversation.append(Message.user("more")), EveryN(1))
     attempts.go()
     before = attempts.latest
@@ -129,14 +129,14 @@ def test_what_is_restored_is_the_runs_own() -> None:
         ({"iteration": 0, "entry": BEGAN}, 0),
     ],
 )
-def test_steps_go_once_no_resume_needs_them(fields: dict[str, Any], beyond: int) -> None:
+def test_steps_that_no_resume_needs_can_be_dropped(fields: dict[str, Any], beyond: int) -> None:
     run = Attempts(lambda run: None).attempt()
     run.iterations()
     assert run.resumes_beyond(Checkpoint.new("a", INSIDE, run_id="run", **fields)) == beyond
     assert run.resumes_beyond(Checkpoint.new("a", INSIDE, run_id="other", **fields)) == 0
 
 
-def test_before_a_loop_is_seen_the_steps_of_the_ended_iteration_stay() -> None:
+def test_the_steps_of_the_ended_iteration_are_kept_until_the_loop_starts() -> None:
     run = Attempts(lambda run: None).attempt()
     latest = Checkpoint.new("a", INSIDE, 3, run_id="run", event=ITERATION)
     assert run.resumes_beyond(latest) == 2
@@ -148,7 +148,7 @@ def snapshots(run: AgentRun) -> tuple[Any, ...]:
     return made.iteration, made.event, entry, len(made.conversation)
 
 
-def test_a_snapshot_says_how_the_iteration_began() -> None:
+def test_a_snapshot_contains_the_entry_of_its_iteration() -> None:
     run = Attempts(lambda run: None).attempt()
     run.conversation.append(Message.user("0"))
     assert snapshots(run) == (0, None, (0, {}), 1)
@@ -163,7 +163,7 @@ def test_a_snapshot_says_how_the_iteration_began() -> None:
     assert snapshots(run) == (2, None, (2, {"n": 1}), 3)
 
 
-def test_after_a_break_a_run_still_stands_in_its_iteration() -> None:
+def test_after_a_break_a_run_is_still_in_its_iteration() -> None:
     run = Attempts(lambda run: None).attempt()
     for iteration in run.iterations(limit=5):
         if iteration == 2:
@@ -171,12 +171,12 @@ def test_after_a_break_a_run_still_stands_in_its_iteration() -> None:
     assert snapshots(run) == (2, None, (0, {}), 0)
 
 
-def test_before_the_loop_a_resumed_run_still_says_where_it_was() -> None:
+def test_a_resumed_run_keeps_its_position_before_the_loop() -> None:
     assert snapshots(restored(4, event=ITERATION)) == (5, None, (2, {"n": 1}), 2)
     assert snapshots(restored(4, entry=BEGAN)) == (4, None, (1, {"n": 0}), 1)
 
 
-def test_a_run_stopped_between_iterations_goes_on_with_the_next() -> None:
+def test_a_run_stopped_between_iterations_resumes_with_the_next() -> None:
     turns: list[int] = []
 
     def body(run: AgentRun) -> str:
@@ -201,7 +201,7 @@ def test_a_second_loop_is_refused() -> None:
         run.iterations()
 
 
-def test_a_new_run_of_the_agent_continues_its_history_and_counts_anew() -> None:
+def test_a_new_run_of_the_agent_continues_its_history_and_counts_from_zero() -> None:
     def body(run: AgentRun) -> tuple[Any, ...]:
         before = len(run.conversation), dict(run.state), run.resumed
         run.conversation.append(Message.user(run.run_id))
@@ -216,7 +216,7 @@ def test_a_new_run_of_the_agent_continues_its_history_and_counts_anew() -> None:
     assert latest.state == {"r1": [1, 2], "r2": [1, 2]}
 
 
-def test_events_go_out_in_order() -> None:
+def test_events_are_emitted_in_order() -> None:
     def body(run: AgentRun) -> None:
         for _ in run.iterations(limit=2):
             run.llm(lambda: {"role": "assistant", "content": "x"})
@@ -226,14 +226,14 @@ def test_events_go_out_in_order() -> None:
     assert attempts.host.events == [(1, LLM), (1, ITERATION), (2, LLM), (2, ITERATION)]
 
 
-def test_a_checkpoint_at_the_end_of_an_iteration_has_no_entry_unless_it_is_the_last() -> None:
+def test_a_checkpoint_at_the_end_of_an_iteration_has_an_entry_only_if_it_is_the_last() -> None:
     attempts = Attempts(lambda run: list(run.iterations(limit=2)), EveryN(1))
     attempts.go()
     ends = [one for one in attempts.store.list("a") if one.event == ITERATION]
     assert [(one.iteration, one.entry is None) for one in ends] == [(2, False), (1, True)]
 
 
-def test_a_state_that_json_cannot_hold_is_an_error_that_names_it() -> None:
+def test_a_state_that_json_cannot_represent_is_an_error_that_names_it() -> None:
     def body(run: AgentRun) -> None:
         for _ in run.iterations(limit=2):
             run.state["seen"] = {1, 2}
@@ -242,7 +242,7 @@ def test_a_state_that_json_cannot_hold_is_an_error_that_names_it() -> None:
         Attempts(body).go()
 
 
-def test_metadata_is_in_every_checkpoint_and_more_of_it_in_one() -> None:
+def test_run_metadata_is_in_every_checkpoint_and_extra_metadata_in_one() -> None:
     def body(run: AgentRun) -> None:
         run.metadata["who"] = "me"
         made = run.checkpoint(cost=3)

@@ -160,7 +160,7 @@ MANY = {
 
 
 @pytest.mark.parametrize(("returned", "kept"), ONE.values(), ids=ONE)
-def test_the_message_is_kept_exactly_as_it_was_received(returned: Any, kept: dict[str, Any]) -> None:
+def test_the_message_is_kept_exactly_as_received(returned: Any, kept: dict[str, Any]) -> None:
     attempts = Attempts(lambda run: run.llm(lambda: returned))
     for _ in range(2):
         reply, run = attempts.go()
@@ -184,12 +184,12 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def test_a_dict_keeps_the_order_of_its_fields_too() -> None:
+def test_a_dict_keeps_the_order_of_its_fields() -> None:
     reply, _ = Attempts(lambda run: run.llm(lambda: ANTHROPIC)).go()
     assert reply.to_json() == Message.of(SENT_BACK).to_json()
 
 
-def test_the_caller_keeps_its_completion_as_it_was() -> None:
+def test_the_completion_of_the_caller_is_not_modified() -> None:
     completion, before = as_the_sdk_does(ChatCompletion, CHAT), copy.deepcopy(CHAT)
     Attempts(lambda run: run.llm(lambda: completion)).go()
     assert completion.to_dict() == before
@@ -304,7 +304,7 @@ def test_the_async_stream_of_openai_is_refused() -> None:
         Attempts(body).go()
 
 
-def test_the_refusal_is_permanent_and_is_what_it_was_before() -> None:
+def test_the_refusal_is_permanent_and_names_the_step() -> None:
     assert issubclass(NotAMessage, PERMANENT)
     with pytest.raises(StepResultNotJson) as caught:
         Attempts(lambda run: run.llm(a_generator)).go()
@@ -338,11 +338,11 @@ USED = Usage.of("gpt-x-2026", input_tokens=10, output_tokens=3, cached_tokens=4)
 
 
 @pytest.mark.parametrize(("kind", "sent"), REPORTING.values(), ids=REPORTING)
-def test_the_usage_of_a_completion_is_read_in_every_shape(kind: Any, sent: dict[str, Any]) -> None:
+def test_the_usage_of_every_completion_shape_is_read(kind: Any, sent: dict[str, Any]) -> None:
     assert usage_of(sent) == usage_of(as_the_sdk_does(kind, sent)) == usage_of(Plain(sent)) == USED
 
 
-def test_the_usage_of_another_librarys_completion_is_read_once() -> None:
+def test_the_usage_of_a_completion_of_another_library_is_read_once() -> None:
     # LiteLLM reports Anthropic's counts next to OpenAI's, which include them.
     usage = {**CHAT_USAGE, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 1}
     used = usage_of({**CHAT, "usage": usage})
@@ -372,5 +372,5 @@ def test_odd_counts_are_ignored(odd: Any) -> None:
     "result",
     ["hello", None, b"", 3, object(), SAID, Message.of(SAID), CHOICE, {"usage": None}, {"usage": 3}],
 )
-def test_what_reports_no_usage_has_none(result: Any) -> None:
+def test_a_reply_that_reports_no_usage_has_none(result: Any) -> None:
     assert usage_of(result) is None

@@ -54,14 +54,14 @@ class Fetcher:
 
 
 @pytest.mark.parametrize("fn", [page, pages, maybe, by_title, Fetcher(), functools.partial(page)])
-def test_models_are_read_back_by_the_annotation_of_the_function(fn: Callable[[], Any]) -> None:
+def test_models_are_restored_by_the_annotation_of_the_function(fn: Callable[[], Any]) -> None:
     recorded = dumped(fn(), declared(fn), "step")
     again = loaded(recorded, declared(fn), "step")
     assert again == fn()
     assert type(again) is type(fn())
 
 
-def test_an_annotation_of_an_async_function_counts_too() -> None:
+def test_the_annotation_of_an_async_function_is_used() -> None:
     assert declared(later) == list[Page]
     assert declared(coming) is Page
 
@@ -75,16 +75,16 @@ def unknown() -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
 
 
 @pytest.mark.parametrize("fn", [not_true, unknown, lambda: [1, None], len, dict])
-def test_annotations_without_models_are_not_looked_at(fn: Callable[..., Any]) -> None:
+def test_annotations_without_models_are_ignored(fn: Callable[..., Any]) -> None:
     assert declared(fn) is None
 
 
 @pytest.mark.parametrize("value", [None, True, 1, 1.5, "ü", [1, {"a": [None]}], {}])
-def test_json_comes_back_as_it_was(value: Any) -> None:
+def test_json_is_returned_unchanged(value: Any) -> None:
     assert loaded(dumped(value, None, "step"), None, "step") == value
 
 
-def test_what_a_declared_type_can_be_read_from_is_enough() -> None:
+def test_any_result_that_fits_its_declared_type_is_restored() -> None:
     now = datetime(2026, 2, 3, tzinfo=UTC)
     recorded = dumped((1, now), tuple[int, datetime], "step")
     assert loaded(recorded, tuple[int, datetime], "step") == (1, now)
@@ -116,7 +116,7 @@ def test_a_bad_result_is_an_error_that_names_the_step_and_the_path(case: str) ->
     assert "'fetch page'" in str(caught.value)
 
 
-def test_a_model_without_a_type_says_what_to_write() -> None:
+def test_the_error_about_a_model_without_a_type_says_what_to_declare() -> None:
     with pytest.raises(StepResultNotJson, match=r"returns=Page"):
         dumped(Page(title="a"), None, "fetch")
 
@@ -127,14 +127,14 @@ def test_a_record_that_no_longer_fits_its_type_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("fn", [lambda: object(), lambda: (1, 2)])
-def test_nothing_is_recorded_of_a_bad_result(fn: Callable[[], Any]) -> None:
+def test_a_bad_result_is_not_recorded(fn: Callable[[], Any]) -> None:
     attempts = Attempts(lambda run: run.step("bad", fn))
     with pytest.raises(StepResultNotJson):
         attempts.go()
     assert attempts.store.steps("a", "run") == []
 
 
-def test_the_first_attempt_gets_what_a_replay_gets() -> None:
+def test_the_first_attempt_gets_the_same_result_as_a_replay() -> None:
     made: list[Any] = []
 
     def make() -> list[Any]:

@@ -76,7 +76,7 @@ def test_different_arguments_have_different_fingerprints(case: str) -> None:
     assert of(x=[one]) != of(x=[other])
 
 
-def test_a_name_makes_a_difference() -> None:
+def test_the_name_changes_the_fingerprint() -> None:
     assert len({of(1), of(a=1), of(b=1), of()}) == 4
 
 
@@ -84,11 +84,11 @@ ODD = [float("nan"), float("inf"), "\ud800", 10**5000, b"x", {1, 2}, {b"k": 1}]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
-def test_everything_has_a_fingerprint(odd: Any) -> None:
+def test_every_value_has_a_fingerprint(odd: Any) -> None:
     assert of(odd) == of(odd) != of()
 
 
-def test_what_contains_itself_has_a_fingerprint() -> None:
+def test_a_self_referencing_value_has_a_fingerprint() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert of(loop)
@@ -117,7 +117,7 @@ def test_the_fingerprint_of_messages_is_the_same_in_another_process() -> None:
 
 
 @pytest.mark.parametrize("given_as", ["argument", "keyword", "inside a dict"])
-def test_each_message_of_a_list_is_looked_at_once_however_often_the_list_is_given(
+def test_each_message_of_a_list_is_read_once_however_often_the_list_is_passed(
     monkeypatch: pytest.MonkeyPatch, given_as: str
 ) -> None:
     looked_at: list[Message] = []
@@ -142,7 +142,7 @@ def test_each_message_of_a_list_is_looked_at_once_however_often_the_list_is_give
     assert looked_at == messages[-1:]
 
 
-def test_the_digest_of_a_message_is_not_copied_to_another_one() -> None:
+def test_the_digest_of_a_message_is_not_copied_to_another_message() -> None:
     message = Message.user("a")
     of(message)
     other = message.model_copy(update={"root": {"role": "user", "content": "b"}})
@@ -160,7 +160,7 @@ def test_keys_can_always_be_stored(name: str, iteration: int) -> None:
         Step(agent_id="a", run_id="r", key=key)
 
 
-def test_keys_say_what_they_are() -> None:
+def test_keys_are_readable() -> None:
     assert call_key(3, "call_1") == "3:call:call_1"
     assert step_key(3, "fetch", "abc") == "3:fetch:abc"
     assert nested_key(3, "fetch", "abc") == "3:fetch:in abc"
@@ -172,7 +172,7 @@ def step(key: str, iteration: int = 1, name: str = "f", place: int | None = None
     return Step(**run_record, iteration=iteration, key=key, name=name, place=place, value=key)
 
 
-def test_equal_calls_are_counted() -> None:
+def test_equal_calls_are_numbered() -> None:
     book = StepBook([step("b:0"), step("b:1")])
     claimed = [book.claim("b") for _ in range(3)]
     assert [(key, found and found.value) for key, found in claimed] == [
@@ -182,14 +182,14 @@ def test_equal_calls_are_counted() -> None:
     ]
 
 
-def test_a_call_that_failed_is_the_same_one_when_it_is_made_again() -> None:
+def test_a_failed_call_has_the_same_key_when_it_is_repeated() -> None:
     book = StepBook([])
     key, _ = book.claim("b")
     book.release(key)
     assert book.claim("b") == (key, None)
 
 
-def test_a_tool_call_is_made_as_often_as_it_was_asked_for() -> None:
+def test_a_tool_call_is_made_as_often_as_it_was_requested() -> None:
     book = StepBook([step("1:call:x")])
     assert [book.claim_call("1:call:x", 2)[:2] for _ in range(3)] == [
         (0, "1:call:x"),
@@ -198,13 +198,13 @@ def test_a_tool_call_is_made_as_often_as_it_was_asked_for() -> None:
     ]
 
 
-def test_of_several_that_fit_the_one_recorded_first_is_taken() -> None:
+def test_the_earliest_matching_record_is_used() -> None:
     book = StepBook([step("old:0"), step("new:0")])
     claimed = [book.claim("new", "old", "none")[0] for _ in range(3)]
     assert claimed == ["old:0", "new:0", "new:1"]
 
 
-def test_in_a_completed_iteration_a_call_is_known_by_its_name_and_its_place() -> None:
+def test_in_a_completed_iteration_a_call_is_identified_by_name_and_position() -> None:
     book = StepBook([step("1:f:aaa:0", place=1), step("1:f:bbb:0", place=2)])
     bases = ("1:f:xxx", "1:f:yyy", "1:f:bbb")
     claimed = [
@@ -219,19 +219,19 @@ def missed(book: StepBook, iteration: int, name: str, place: int | None = None) 
     return book.replaces(iteration, name, place)
 
 
-def test_a_call_in_the_place_of_another_is_a_change_at_once() -> None:
+def test_a_call_in_the_position_of_another_is_an_immediate_change() -> None:
     book = StepBook([step("1:f:aaa:0", place=1)])
     assert missed(book, 1, "f", 1)
     assert not missed(book, 1, "f", 1), "each change is named once"
     assert book.changed() == []
 
 
-def test_a_call_that_failed_leaves_a_place_without_a_record() -> None:
+def test_a_failed_call_leaves_a_position_without_a_record() -> None:
     book = StepBook([step("1:f:aaa:0", place=1)])
     assert not missed(book, 1, "f", 0)
 
 
-def test_beside_others_a_record_that_no_call_matches_is_a_change_when_the_iteration_is_over() -> None:
+def test_an_unmatched_record_of_concurrent_calls_is_a_change_when_the_iteration_ends() -> None:
     book = StepBook([step("1:f:aaa:0"), step("2:f:aaa:0", 2), step("1:g:aaa:0", 1, "g")])
     assert not missed(book, 1, "f")
     assert not missed(book, 1, "h")
@@ -241,27 +241,27 @@ def test_beside_others_a_record_that_no_call_matches_is_a_change_when_the_iterat
     assert book.changed() == [], "each change is named once"
 
 
-def test_a_record_that_a_later_call_matches_is_no_change() -> None:
+def test_a_record_that_a_later_call_matches_is_not_a_change() -> None:
     book = StepBook([step("1:f:aaa:0")])
     missed(book, 1, "f")
     book.claim("1:f:aaa")
     assert book.changed(1) == []
 
 
-def test_what_was_recorded_inside_of_a_recorded_call_is_no_change() -> None:
+def test_records_inside_a_recorded_call_are_not_a_change() -> None:
     book = StepBook([step(f"{nested_key(1, 'f', 'aaa')}:0")])
     missed(book, 1, "f")
     assert book.changed(1) == []
 
 
-def test_steps_of_this_attempt_are_no_sign_of_changed_code() -> None:
+def test_steps_of_the_current_attempt_are_not_a_change() -> None:
     book = StepBook([])
     book.keep(step("1:f:aaa:0", place=0))
     assert not missed(book, 1, "f", 0)
     assert book.changed(1) == []
 
 
-def test_a_tool_call_counts_by_what_it_asks_for() -> None:
+def test_the_fingerprint_of_a_tool_call_depends_on_its_content() -> None:
     assert (
         of(ToolCall(id="1", name="f"))
         == of(ToolCall(id="1", name="f"))

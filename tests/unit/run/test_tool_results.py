@@ -48,7 +48,7 @@ def test_results_are_appended_in_the_order_of_the_calls(shape: str, order: tuple
 
 
 @pytest.mark.parametrize("shape", ["chat", "responses"])
-def test_openai_gets_what_is_there_up_to_the_first_gap(shape: str) -> None:
+def test_openai_results_are_appended_up_to_the_first_gap(shape: str) -> None:
     conversation, answers = asked(shape), ToolResults()
     before = len(conversation)
     answers.add(conversation, call("c"), "result c")
@@ -57,7 +57,7 @@ def test_openai_gets_what_is_there_up_to_the_first_gap(shape: str) -> None:
     assert added(conversation, before) == expected(shape, ["a"])
 
 
-def test_anthropic_gets_all_at_once() -> None:
+def test_anthropic_results_are_appended_together() -> None:
     conversation, answers = asked("anthropic"), ToolResults()
     for call_id in "ab":
         answers.add(conversation, call(call_id), f"result {call_id}")
@@ -88,7 +88,7 @@ def test_a_call_is_answered_once(shape: str) -> None:
     assert added(conversation, before) == expected(shape)
 
 
-def test_a_result_that_the_body_has_appended_itself_is_dropped() -> None:
+def test_a_held_result_that_the_body_has_appended_itself_is_discarded() -> None:
     conversation, answers = asked("chat"), ToolResults()
     answers.add(conversation, call("b"), "held")
     for call_id in IDS:
@@ -97,7 +97,7 @@ def test_a_result_that_the_body_has_appended_itself_is_dropped() -> None:
     assert len(conversation) == 4
 
 
-def test_a_call_nobody_asked_for_is_answered_in_the_chat_shape_once() -> None:
+def test_a_result_without_a_matching_call_is_appended_once_in_the_chat_shape() -> None:
     conversation, answers = Conversation(), ToolResults()
     for _ in range(2):
         answers.add(conversation, call("x"), "found")
@@ -105,7 +105,7 @@ def test_a_call_nobody_asked_for_is_answered_in_the_chat_shape_once() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_answer_whose_question_was_compacted_away_is_kept(shape: str) -> None:
+def test_a_result_whose_call_was_compacted_is_kept(shape: str) -> None:
     conversation, answers = asked(shape), ToolResults()
     answers.add(conversation, call("b"), "result b")
     conversation.replace([Message.user("summary")])
@@ -114,7 +114,7 @@ def test_an_answer_whose_question_was_compacted_away_is_kept(shape: str) -> None
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_ids_that_begin_anew_are_answered_anew(shape: str) -> None:
+def test_reused_ids_are_answered_again(shape: str) -> None:
     conversation, answers = asked(shape), ToolResults()
     for call_id in IDS:
         answers.add(conversation, call(call_id), f"result {call_id}")
@@ -126,7 +126,7 @@ def test_ids_that_begin_anew_are_answered_anew(shape: str) -> None:
     assert added(conversation, before) == expected(shape)
 
 
-def test_an_answer_goes_to_the_message_that_asked() -> None:
+def test_a_result_belongs_to_the_message_that_requested_it() -> None:
     first, second = (SHAPES["chat"](text, [("a", "{}")]) for text in ("one", "two"))
     conversation, answers = Conversation(messages=[first]), ToolResults()
     answers.add(conversation, call("a"), "1", Message.of(first))
@@ -137,7 +137,7 @@ def test_an_answer_goes_to_the_message_that_asked() -> None:
     assert conversation.messages[-1].text == "2"
 
 
-def test_the_answer_to_a_later_question_is_none_to_an_earlier_one() -> None:
+def test_the_result_of_a_later_message_does_not_answer_an_earlier_one() -> None:
     first, second = (SHAPES["chat"](text, [("a", "{}")]) for text in ("one", "two"))
     messages = [first, Message.user("well?"), second, Message.tool("2", "a")]
     conversation, answers = Conversation(messages=messages), ToolResults()
@@ -145,7 +145,7 @@ def test_the_answer_to_a_later_question_is_none_to_an_earlier_one() -> None:
     assert conversation.messages[-1].text == "1"
 
 
-def test_an_id_that_one_message_uses_twice_is_answered_twice() -> None:
+def test_an_id_used_twice_in_one_message_is_answered_twice() -> None:
     conversation, answers = asked("chat", ["", ""]), ToolResults()
     for text in ("1", "2", "3"):
         answers.add(conversation, call(""), text)
@@ -162,5 +162,5 @@ def test_a_custom_tool_of_the_responses_api_has_its_own_output() -> None:
     ("result", "text"),
     [("a 'text'", "a 'text'"), ({"ü": [1, None]}, '{"ü":[1,null]}'), (None, "null"), (True, "true")],
 )
-def test_a_text_goes_as_it_is_and_all_else_as_compact_json(result: Any, text: str) -> None:
+def test_text_is_written_unchanged_and_everything_else_as_compact_json(result: Any, text: str) -> None:
     assert result_message(None, call("x"), result).text == text

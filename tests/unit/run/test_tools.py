@@ -93,7 +93,7 @@ def test_the_results_are_in_the_order_of_the_calls(shape: str, kind: str, parall
     assert sorted(made) == [0, 1, 2]
 
 
-def test_the_calls_of_a_sync_body_run_side_by_side() -> None:
+def test_the_calls_of_a_sync_body_run_concurrently() -> None:
     gate = threading.Barrier(3)
 
     def tool(n: int) -> int:
@@ -106,7 +106,7 @@ def test_the_calls_of_a_sync_body_run_side_by_side() -> None:
     assert answers(run) == ["0", "1", "2"]
 
 
-def test_the_calls_of_an_async_body_run_side_by_side() -> None:
+def test_the_calls_of_an_async_body_run_concurrently() -> None:
     ended: list[int] = []
 
     async def tool(n: int) -> int:
@@ -121,7 +121,7 @@ def test_the_calls_of_an_async_body_run_side_by_side() -> None:
     assert answers(run) == ["0", "1", "2"]
 
 
-def test_one_call_and_calls_one_by_one_need_no_thread() -> None:
+def test_single_and_sequential_calls_need_no_thread() -> None:
     seen: set[int] = set()
 
     def tool() -> None:
@@ -155,7 +155,7 @@ def test_a_reply_without_calls_has_no_results(kind: str) -> None:
 
 @PARALLEL
 @BOTH
-def test_each_call_is_recorded_by_its_id_and_told(kind: str, parallel: bool) -> None:
+def test_each_call_is_recorded_by_its_id_and_emitted(kind: str, parallel: bool) -> None:
     reply = asking(("tool", "{}"), ("tool", "{}"))
     attempts = Attempts(body_with(kind, reply, {"tool": lambda: 1}, parallel=parallel))
     attempts.go()
@@ -166,7 +166,7 @@ def test_each_call_is_recorded_by_its_id_and_told(kind: str, parallel: bool) -> 
 
 
 @BOTH
-def test_a_declared_model_is_read_back_and_an_error_in_its_place_is_text(kind: str) -> None:
+def test_a_declared_model_is_restored_and_an_error_in_its_place_is_text(kind: str) -> None:
     def weather(name: str) -> City:
         if name == "Atlantis":
             raise LookupError("no such city")
@@ -208,7 +208,7 @@ def test_calls_that_share_an_id_keep_their_own_results(shape: str, kind: str, pa
         assert said.index("result 0") < said.index("result 2")
 
 
-def test_ids_that_begin_anew_in_every_reply_are_other_calls() -> None:
+def test_ids_reused_in_every_reply_are_different_calls() -> None:
     made: list[int] = []
 
     def body(run: AgentRun) -> Any:
@@ -224,7 +224,7 @@ def test_ids_that_begin_anew_in_every_reply_are_other_calls() -> None:
 
 
 @BOTH
-def test_a_tool_may_name_its_parameters_as_it_likes(kind: str) -> None:
+def test_a_tool_can_use_any_parameter_names(kind: str) -> None:
     def tool(fn: str, self: str, call: str, key: str) -> str:
         return fn + self + call + key
 
@@ -307,7 +307,9 @@ WRONG = [
 
 @BOTH
 @pytest.mark.parametrize(("name", "given", "says"), WRONG)
-def test_what_goes_wrong_is_a_result_for_the_model(kind: str, name: str, given: str, says: str) -> None:
+def test_a_tool_failure_becomes_a_result_for_the_model(
+    kind: str, name: str, given: str, says: str
+) -> None:
     reply = asking((name, given), ("weather", '{"city": "Oslo"}'))
     attempts = Attempts(body_with(kind, reply, TOOLS))
     (text, good), run = attempts.go()
@@ -331,7 +333,7 @@ def test_a_failure_is_recorded_and_the_tool_is_not_called_again() -> None:
     assert made == [1]
 
 
-def test_a_tool_that_has_come_since_does_not_change_what_was_recorded() -> None:
+def test_a_tool_added_later_does_not_change_recorded_results() -> None:
     reply = asking(("late", "{}"))
     attempts = Attempts(body_with("sync", reply, []))
     first, _ = attempts.go()
@@ -341,7 +343,7 @@ def test_a_tool_that_has_come_since_does_not_change_what_was_recorded() -> None:
 
 @PARALLEL
 @BOTH
-def test_what_is_to_be_retried_is_raised_after_the_others_are_recorded(
+def test_a_retryable_error_is_raised_after_the_other_calls_are_recorded(
     kind: str, parallel: bool
 ) -> None:
     made: list[int] = []
@@ -362,7 +364,7 @@ def test_what_is_to_be_retried_is_raised_after_the_others_are_recorded(
     assert sorted(made) == [0, 1, 1, 2]
 
 
-def test_what_is_to_be_retried_is_found_inside_of_a_group() -> None:
+def test_a_retryable_error_is_found_inside_an_exception_group() -> None:
     async def tool() -> None:
         raise ExceptionGroup("", [ValueError(), ExceptionGroup("", [TimeoutError()])])
 
@@ -381,7 +383,9 @@ class Enough(BaseException):
 @pytest.mark.parametrize(
     "error", [OutOfTime(), StoreUnavailable(where="x", reason="y"), HandOff(), Fenced(), Enough()]
 )
-def test_what_is_not_the_tools_is_raised(kind: str, parallel: bool, error: BaseException) -> None:
+def test_an_error_that_is_not_of_the_tool_is_raised(
+    kind: str, parallel: bool, error: BaseException
+) -> None:
     def tool(n: int) -> int:
         if n == 0:
             raise error
@@ -398,7 +402,7 @@ def test_what_is_not_the_tools_is_raised(kind: str, parallel: bool, error: BaseE
 
 
 @BOTH
-def test_the_cancellation_of_a_tool_is_no_result(kind: str) -> None:
+def test_the_cancellation_of_a_tool_is_not_a_result(kind: str) -> None:
     def tool() -> None:
         raise asyncio.CancelledError
 
@@ -409,7 +413,7 @@ def test_the_cancellation_of_a_tool_is_no_result(kind: str) -> None:
 
 
 @BOTH
-def test_a_result_that_is_not_json_is_a_mistake_in_the_program(kind: str) -> None:
+def test_a_result_that_is_not_json_is_a_programming_error(kind: str) -> None:
     reply = asking(("bad", "{}"), ("good", "{}"))
     attempts = Attempts(body_with(kind, reply, {"bad": object, "good": lambda: 1}))
     with pytest.raises(StepResultNotJson, match="Step 'bad'"):
@@ -417,7 +421,7 @@ def test_a_result_that_is_not_json_is_a_mistake_in_the_program(kind: str) -> Non
     assert [step.value for step in attempts.store.steps("a", "run")[1:]] == [1]
 
 
-def test_an_async_tool_in_a_sync_body_is_a_mistake_in_the_program() -> None:
+def test_an_async_tool_in_a_sync_body_is_a_programming_error() -> None:
     async def tool() -> None: ...
 
     with pytest.raises(TypeError, match=r"<locals>\.tool is async, but the body is not"):
@@ -432,18 +436,18 @@ def test_an_async_tool_in_a_sync_body_is_a_mistake_in_the_program() -> None:
         ([weather, weather], "two tools named 'weather'"),
     ],
 )
-def test_what_are_no_tools_is_refused(tools: Any, says: str) -> None:
+def test_invalid_tools_are_refused(tools: Any, says: str) -> None:
     with pytest.raises(RunMisused, match=says):
         Attempts(body_with("sync", asking(("f", "{}")), tools)).go()
 
 
 @pytest.mark.parametrize("reply", ["text", None, {"role": "assistant"}, [Message.user("x"), 3]])
-def test_what_is_no_reply_is_refused(reply: Any) -> None:
+def test_an_invalid_reply_is_refused(reply: Any) -> None:
     with pytest.raises(RunMisused, match=r"Pass what run\.llm returned"):
         Attempts(lambda run: run.tools(reply, [])).go()
 
 
-def test_it_is_refused_inside_of_a_step() -> None:
+def test_calling_tools_inside_a_step_is_refused() -> None:
     with pytest.raises(RunMisused, match=r"run\.tools was called inside a step"):
         Attempts(lambda run: run.step("outer", run.tools, Message.user("x"), [])).go()
 
@@ -452,7 +456,7 @@ def test_it_is_refused_inside_of_a_step() -> None:
 
 
 @BOTH
-def test_a_hand_off_waits_for_the_calls_that_are_under_way(kind: str) -> None:
+def test_a_hand_off_waits_for_the_calls_in_flight(kind: str) -> None:
     made: list[int] = []
     told = threading.Event()
 
@@ -488,7 +492,7 @@ def test_a_hand_off_waits_for_the_calls_that_are_under_way(kind: str) -> None:
 
 
 @BOTH
-def test_being_fenced_counts_more_than_anything_else(kind: str) -> None:
+def test_fenced_takes_precedence_over_every_other_error(kind: str) -> None:
     errors: dict[int, BaseException] = {0: OutOfTime(), 1: HandOff(), 2: Fenced(), 3: Enough()}
 
     def tool(n: int) -> None:
@@ -500,7 +504,7 @@ def test_being_fenced_counts_more_than_anything_else(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [SyncBridge, AsyncBridge])
-def test_of_several_errors_the_one_that_counts_most_is_raised(kind: Any) -> None:
+def test_the_most_important_of_several_errors_is_raised(kind: Any) -> None:
     async def raising(error: BaseException) -> None:
         raise error
 
@@ -519,7 +523,7 @@ def test_of_several_errors_the_one_that_counts_most_is_raised(kind: Any) -> None
     assert isinstance(raised(first, BaseExceptionGroup("", [Fenced()]), stop), Fenced)
 
 
-def test_an_interruption_of_a_sync_body_waits_for_the_calls_and_begins_no_more() -> None:
+def test_an_interrupted_sync_body_waits_for_its_calls_and_starts_no_more() -> None:
     begun, go_on = threading.Barrier(3), threading.Event()
     made: list[int] = []
 
@@ -546,7 +550,7 @@ def test_an_interruption_of_a_sync_body_waits_for_the_calls_and_begins_no_more()
     assert len(made) < 6
 
 
-def test_a_cancelled_async_body_cancels_its_tools_and_has_what_was_recorded() -> None:
+def test_a_cancelled_async_body_cancels_its_tools_and_keeps_the_recorded_results() -> None:
     made: list[str] = []
 
     async def quick() -> str:
@@ -590,7 +594,7 @@ def test_tools_in_threads_see_the_context_of_the_body() -> None:
 
 
 @BOTH
-def test_steps_and_keys_inside_of_tools_belong_to_their_call(kind: str) -> None:
+def test_steps_and_keys_inside_tools_belong_to_their_call(kind: str) -> None:
     keys: dict[str, set[str]] = {"0": set(), "1": set()}
     made: list[int] = []
     runs: list[AgentRun] = []
@@ -666,7 +670,9 @@ async def _async_turn(conversation: Any, turn: int) -> Any:
 
 @pytest.mark.parametrize("body", [_sync_agent, _async_agent], ids=["sync", "async"])
 @pytest.mark.parametrize("strategy", ["after_tool_call", "every:1", "never"])
-def test_an_agent_that_uses_it_ends_the_same_wherever_it_is_killed(body: Any, strategy: str) -> None:
+def test_an_agent_that_calls_tools_ends_the_same_wherever_it_is_killed(
+    body: Any, strategy: str
+) -> None:
     app = Celery("tools", set_as_current=False)
     app.conf.ckpt_store_url = "memory://"
     # Not shared: the apps of other tests must not get it.

@@ -33,14 +33,14 @@ SHAPES = pytest.mark.parametrize(
 
 
 @SHAPES
-def test_left_alone_a_conversation_stays_as_it_is(messages: list[Message]) -> None:
+def test_a_conversation_with_open_calls_can_be_left_unchanged(messages: list[Message]) -> None:
     conversation = Conversation(messages=messages)
 
     assert repaired(conversation, "leave") is conversation
     assert conversation.pending_tool_calls()
 
 
-def test_leaving_a_conversation_as_it_is_reads_none_of_its_messages(
+def test_leaving_a_conversation_unchanged_reads_none_of_its_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     conversation, read = Conversation(messages=CHAT), []
@@ -61,7 +61,7 @@ def test_a_repaired_conversation_has_no_open_calls(messages: list[Message], poli
 
 
 @SHAPES
-def test_answered_each_open_call_has_an_error_as_its_result(messages: list[Message]) -> None:
+def test_answering_gives_each_open_call_an_error_as_its_result(messages: list[Message]) -> None:
     whole = repaired(Conversation(messages=messages), "answer")
 
     assert whole.messages[: len(messages)] == messages
@@ -71,7 +71,7 @@ def test_answered_each_open_call_has_an_error_as_its_result(messages: list[Messa
 
 
 @SHAPES
-def test_taken_back_the_conversation_ends_before_the_call(messages: list[Message]) -> None:
+def test_take_back_ends_the_conversation_before_the_open_call(messages: list[Message]) -> None:
     assert repaired(Conversation(messages=messages), "take_back").messages == messages[:1]
 
 

@@ -120,14 +120,14 @@ def test_usage_is_kept_by_model() -> None:
     assert usage.input_tokens == sum(own.input_tokens for own in usage.by_model.values())
 
 
-def test_a_new_run_of_the_agent_counts_anew() -> None:
+def test_a_new_run_of_the_agent_counts_from_zero() -> None:
     attempts = Attempts(working, EveryN(1))
     attempts.go()
     other = Attempts(lambda run: run.usage, EveryN(1), store=attempts.store, run_id="other")
     assert other.go()[0] == Usage()
 
 
-def test_what_is_reported_without_a_model_belongs_to_the_one_that_answered() -> None:
+def test_usage_reported_without_a_model_is_attributed_to_the_model_that_replied() -> None:
     def ask() -> dict[str, Any]:
         run.report(cost=0.25)
         return completion(1)
@@ -137,7 +137,7 @@ def test_what_is_reported_without_a_model_belongs_to_the_one_that_answered() -> 
     assert run.usage.by_model == {"big": Usage(10, 1, cost=0.25)}
 
 
-def test_a_report_outside_of_a_call_is_refused() -> None:
+def test_a_report_outside_a_call_is_refused() -> None:
     run = Attempts(lambda run: None).attempt()
     with pytest.raises(RunMisused, match=r"run\.llm, run\.tool or run\.step"):
         run.report(input_tokens=1)
@@ -146,13 +146,13 @@ def test_a_report_outside_of_a_call_is_refused() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"input_tokens": -1}, {"output_tokens": 1.5}, {"cost": "much"}, {"cost": float("nan")}]
 )
-def test_a_report_that_is_no_usage_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_usage_report_is_refused(wrong: dict[str, Any]) -> None:
     run = Attempts(lambda run: None).attempt()
     with pytest.raises(NotJson, match=next(iter(wrong))):
         run.step("ask", lambda: run.report(**wrong))
 
 
-def test_calls_side_by_side_report_for_themselves() -> None:
+def test_concurrent_calls_report_their_usage_separately() -> None:
     def ask(number: int) -> int:
         run.report(input_tokens=10**number)
         return number
@@ -173,7 +173,7 @@ def test_calls_side_by_side_report_for_themselves() -> None:
     )
 
 
-def test_async_calls_report_for_themselves() -> None:
+def test_async_calls_report_their_usage_separately() -> None:
     async def ask(number: int) -> int:
         await asyncio.sleep(0)
         current.report(input_tokens=10**number)
@@ -208,14 +208,14 @@ def test_a_cost_is_computed_for_calls_that_report_none() -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda *_: 1 / 0, lambda *_: "much"], ids=["raises", "text"])
-def test_a_cost_that_cannot_be_computed_loses_no_answer(wrong: Any) -> None:
+def test_a_failed_cost_computation_loses_no_reply(wrong: Any) -> None:
     run = with_cost(wrong)
     assert run.llm(completion, 1).text == "answer 1"
     assert (run.usage.input_tokens, run.usage.cost) == (10, None)
     assert len(run._host.costs_failed) == 1  # type: ignore[attr-defined]
 
 
-def test_a_time_limit_amid_the_cost_is_no_mistake_in_it() -> None:
+def test_a_time_limit_during_cost_computation_is_not_treated_as_its_error() -> None:
     def late(model: str, usage: Usage) -> float:
         raise OutOfTime
 
@@ -225,7 +225,7 @@ def test_a_time_limit_amid_the_cost_is_no_mistake_in_it() -> None:
     assert run._host.costs_failed == []  # type: ignore[attr-defined]
 
 
-def test_checkpoints_say_what_was_used() -> None:
+def test_checkpoints_contain_the_usage() -> None:
     def body(run: AgentRun) -> None:
         for turn in run.iterations(limit=2):
             run.llm(completion, turn)

@@ -103,7 +103,7 @@ def careless(run: AgentRun, manual: bool) -> list[Any]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("manual", [False, True])
-def test_wherever_it_is_killed_a_redacted_agent_ends_the_same(strategy: Any, manual: bool) -> None:
+def test_a_redacted_agent_ends_the_same_wherever_it_is_killed(strategy: Any, manual: bool) -> None:
     careless.strategy = strategy
     report = crash_everywhere(careless, (manual,))
     assert SECRET not in json.dumps(report.result)
@@ -111,7 +111,7 @@ def test_wherever_it_is_killed_a_redacted_agent_ends_the_same(strategy: Any, man
     assert report.kills == 2 * report.writes
 
 
-def test_no_recorded_call_is_made_again_because_of_it() -> None:
+def test_redaction_causes_no_recorded_call_to_be_repeated() -> None:
     careless.strategy = EveryN(1)
     CALLS.clear()
     report = crash_everywhere(careless, (False,))
@@ -120,7 +120,7 @@ def test_no_recorded_call_is_made_again_because_of_it() -> None:
     assert sum(CALLS.values()) <= lives * 13 + lives
 
 
-def test_called_directly_a_body_sees_the_same() -> None:
+def test_a_directly_called_body_sees_the_same_redacted_values() -> None:
     state, _ = careless(False)
     assert state["before"] == "<gone!> is <gone!>"
 
@@ -160,7 +160,7 @@ def stuck(run: AgentRun, value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"), [({1}, "of type set"), ("unspeakable", "raised KeyError")]
 )
-def test_a_hand_off_that_cannot_be_saved_is_a_failure_and_not_an_endless_loop(
+def test_a_hand_off_that_cannot_be_saved_fails_the_run_and_does_not_loop_forever(
     value: Any, reason: str
 ) -> None:
     life = SimulatedRun(stuck._get_current_object(), (value,), {})
@@ -177,7 +177,7 @@ def rejecting(run: AgentRun, reason: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "kept"), [(f"not {SECRET}", "rejected: not <gone>"), ("unspeakable", "rejected")]
 )
-def test_why_a_body_rejects_its_message_is_redacted_too(reason: str, kept: str) -> None:
+def test_the_reason_a_body_rejects_its_message_for_is_redacted(reason: str, kept: str) -> None:
     life = SimulatedRun(rejecting._get_current_object(), (reason,), {})
     with pytest.raises(Reject):
         life.finish()
@@ -212,7 +212,7 @@ def test_an_error_with_half_a_character_is_recorded_and_the_run_ends(
     assert run.error.endswith(": half \\ud800")
 
 
-def test_a_function_may_be_named() -> None:
+def test_the_redaction_function_can_be_given_by_name() -> None:
     assert Settings.of(app_with("tests.support.tasks.redaction:redact")).redact is redaction.redact
     for wrong in ("tests.support.tasks.redaction:nobody", "nowhere:redact", 7):
         with pytest.raises(ConfigurationError, match="ckpt_redact"):
@@ -223,7 +223,7 @@ def test_a_function_may_be_named() -> None:
     include=(MODULE,),
     conf={"ckpt_lease_ttl": 30, "ckpt_redact": "tests.support.tasks.redaction:redact"},
 )
-def test_a_killed_worker_costs_no_recorded_call_and_the_secret_is_nowhere(
+def test_a_killed_worker_repeats_no_recorded_call_and_the_secret_is_stored_nowhere(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker()

@@ -64,7 +64,7 @@ def _told(default: Any) -> str:
     )
 
 
-def test_the_default_strategy_can_be_written_as_the_page_says() -> None:
+def test_the_default_strategy_can_be_written_as_documented() -> None:
     assert Settings(strategy="after_tool_call").strategy == Settings().strategy
 
 
@@ -109,7 +109,7 @@ def test_a_task_without_a_strategy_has_that_of_its_app() -> None:
     assert strategies == [EveryN(3), EveryN(2)]
 
 
-def test_names_in_capitals_and_under_a_namespace_are_read() -> None:
+def test_uppercase_and_namespaced_setting_names_are_read() -> None:
     capitals = Celery("capitals", set_as_current=False)
     capitals.config_from_object(SimpleNamespace(CKPT_KEEP=7))
     namespaced = Celery("namespaced", set_as_current=False)
@@ -134,7 +134,7 @@ def test_names_in_capitals_and_under_a_namespace_are_read() -> None:
         ({"ckpt_zzz": 3}, r"no setting 'ckpt_zzz'\.$"),
     ],
 )
-def test_a_wrong_setting_is_named(conf: Mapping[str, Any], told: str) -> None:
+def test_the_error_names_an_invalid_setting(conf: Mapping[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         Settings.of(app_with(**conf))
 
@@ -214,7 +214,7 @@ def _given(conf: Mapping[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("namespace", ["", "CELERY"])
-def test_celery_shows_neither_the_password_of_the_store_nor_the_keys(namespace: str) -> None:
+def test_celery_shows_neither_the_store_password_nor_the_keys(namespace: str) -> None:
     secrets = {"ckpt_store_url": "redis://:hunter2@host/1", "ckpt_encryption_keys": ["hunter2"]}
     given = {f"CELERY_{name.upper()}": value for name, value in secrets.items()}
     app = Celery("secretive", set_as_current=False)

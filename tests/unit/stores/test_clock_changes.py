@@ -39,7 +39,7 @@ def store(
 
 
 @pytest.mark.parametrize("jump", [HOURS, -HOURS])
-def test_the_order_of_checkpoints_and_the_right_of_the_holder_do_not_depend_on_the_clock(
+def test_checkpoint_order_and_the_rights_of_the_holder_do_not_depend_on_the_clock(
     store: CheckpointStore, clock: FakeClock, jump: float
 ) -> None:
     lease = store.acquire("agent", "me", TTL)
@@ -55,7 +55,7 @@ def test_the_order_of_checkpoints_and_the_right_of_the_holder_do_not_depend_on_t
     assert held.value.seconds_left == TTL
 
 
-def test_a_clock_that_is_set_ahead_lets_others_take_over_and_fences_the_holder(
+def test_a_clock_set_ahead_allows_a_takeover_and_fences_the_holder(
     store: CheckpointStore, clock: FakeClock
 ) -> None:
     before = store.acquire("agent", "me", TTL)
@@ -68,7 +68,7 @@ def test_a_clock_that_is_set_ahead_lets_others_take_over_and_fences_the_holder(
         store.renew(before, TTL)
 
 
-def test_a_clock_that_is_set_back_keeps_nobody_from_the_lease_of_a_process_that_is_known_to_be_dead(
+def test_a_clock_set_back_does_not_block_the_lease_of_a_process_known_to_be_dead(
     store: CheckpointStore, clock: FakeClock
 ) -> None:
     dead = store.acquire("agent", "me", TTL)

@@ -24,7 +24,7 @@ KILLS = 25
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_a_process_killed_while_saving_again_and_again_loses_nothing(kind: str, tmp_path: Path) -> None:
+def test_a_process_killed_repeatedly_while_saving_loses_nothing(kind: str, tmp_path: Path) -> None:
     url = {"file": f"file://{tmp_path}/store", "sqlite": f"sqlite:///{tmp_path}/store.db"}[kind]
     acknowledged = []
     for seed in range(KILLS):
@@ -95,9 +95,7 @@ def work_until_killed(directory: str, at: int, torn: bool, said: Connection) -> 
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_file_store_killed_at_any_write_keeps_what_was_acknowledged(
-    tmp_path: Path, torn: bool
-) -> None:
+def test_a_file_store_killed_at_any_write_keeps_acknowledged_data(tmp_path: Path, torn: bool) -> None:
     said: list[object] = []
     for at in range(1, 200):
         directory = tmp_path / str(at)
@@ -155,7 +153,7 @@ def take_turns_until_killed(directory: str, at: int, torn: bool, said: Connectio
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_file_store_killed_at_any_write_lets_the_runs_go_on(tmp_path: Path, torn: bool) -> None:
+def test_runs_continue_after_a_file_store_was_killed_at_any_write(tmp_path: Path, torn: bool) -> None:
     said: list[object] = []
     for at in range(1, 200):
         directory = tmp_path / str(at)
@@ -260,9 +258,7 @@ def paths(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def test_a_doctor_leaves_what_a_clean_file_store_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_restores_a_clean_file_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1_500)
     monkeypatch.setattr("celery_ckpt.stores.file.doctor.PATIENCE", 0.0)
     clean, found, at = tmp_path / "clean", 0, 1

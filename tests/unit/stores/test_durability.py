@@ -14,7 +14,7 @@ NORMAL, FULL = 1, 2
 
 
 @pytest.mark.parametrize(("durability", "level"), [("default", NORMAL), ("fsync", FULL)])
-def test_sqlite_syncs_each_transaction_if_it_is_told_to(
+def test_sqlite_syncs_each_transaction_if_configured(
     tmp_path: Path, durability: str, level: int
 ) -> None:
     with open_store(f"sqlite:///{tmp_path}/store.db", durability=durability) as store:
@@ -23,7 +23,9 @@ def test_sqlite_syncs_each_transaction_if_it_is_told_to(
     assert found == level
 
 
-def test_a_file_store_syncs_as_it_always_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_store_syncs_with_every_durability(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced = []
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(real(descriptor)))
@@ -48,7 +50,7 @@ def test_a_file_store_syncs_as_it_always_does(tmp_path: Path, monkeypatch: pytes
         ("redis://localhost", "disk", "It can have: default, fsync, replica."),
     ],
 )
-def test_a_store_refuses_what_it_cannot_wait_for(url: str, durability: str, told: str) -> None:
+def test_a_store_refuses_a_durability_it_cannot_provide(url: str, durability: str, told: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         open_store(url, durability=durability)
     assert told in str(refused.value)

@@ -45,7 +45,7 @@ def cold(tmp_path: Path) -> FileCheckpointStore:
     return FileCheckpointStore(tmp_path)
 
 
-def test_files_and_directories_are_for_nobody_else(tmp_path: Path) -> None:
+def test_files_and_directories_are_private_to_the_user(tmp_path: Path) -> None:
     store = FileCheckpointStore(tmp_path / "store")
     history(store)
     store.acquire("agent", "me", 60)
@@ -56,7 +56,7 @@ def test_files_and_directories_are_for_nobody_else(tmp_path: Path) -> None:
     assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in modes.items())
 
 
-def test_no_name_leads_out_of_the_directory(tmp_path: Path) -> None:
+def test_no_name_escapes_the_directory(tmp_path: Path) -> None:
     store = FileCheckpointStore(tmp_path / "store")
     for name in ("../../escaped", "/etc/escaped", "..", "a/../../b", "\x00"):
         store.save(make_checkpoint(name))
@@ -81,7 +81,7 @@ def test_a_save_appends_the_new_messages_and_one_line(
     assert after.endswith(b'{"role":"user","content":"the new one"}\n')
 
 
-def test_a_damaged_record_costs_its_checkpoint(store: FileCheckpointStore, tmp_path: Path) -> None:
+def test_a_damaged_record_loses_only_its_checkpoint(store: FileCheckpointStore, tmp_path: Path) -> None:
     saved = history(store)
     lines = lines_of(journal_of(tmp_path))
     [at] = [i for i, line in enumerate(lines) if saved[1].id.encode() in line]
@@ -97,7 +97,7 @@ def test_a_damaged_record_costs_its_checkpoint(store: FileCheckpointStore, tmp_p
     assert cold(tmp_path).load(saved[0].id) == saved[0]
 
 
-def test_a_record_beyond_recognition_costs_its_checkpoint(
+def test_an_unrecognisable_record_loses_only_its_checkpoint(
     store: FileCheckpointStore, tmp_path: Path
 ) -> None:
     saved = history(store)
@@ -117,7 +117,7 @@ def test_a_record_beyond_recognition_costs_its_checkpoint(
 @pytest.mark.parametrize(
     "damage", [b'{"role":"user","content":"another"}\n', b"[]\n", b"junk\n", b"{}\n"]
 )
-def test_a_damaged_message_costs_those_that_contain_it(
+def test_a_damaged_message_loses_the_checkpoints_that_contain_it(
     store: FileCheckpointStore, tmp_path: Path, damage: bytes
 ) -> None:
     saved = history(store)
@@ -136,9 +136,7 @@ def test_a_damaged_message_costs_those_that_contain_it(
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200, 100_000])
-def test_a_journal_that_was_cut_off_is_noticed(
-    store: FileCheckpointStore, tmp_path: Path, cut: int
-) -> None:
+def test_a_truncated_journal_is_detected(store: FileCheckpointStore, tmp_path: Path, cut: int) -> None:
     saved = history(store)
     whole = journal_of(tmp_path).read_bytes()
     journal_of(tmp_path).write_bytes(whole[: max(0, len(whole) - cut)])
@@ -147,7 +145,7 @@ def test_a_journal_that_was_cut_off_is_noticed(
         cold(tmp_path).load_latest("agent")
 
 
-def test_a_journal_that_is_gone_is_noticed(store: FileCheckpointStore, tmp_path: Path) -> None:
+def test_a_missing_journal_is_detected(store: FileCheckpointStore, tmp_path: Path) -> None:
     saved = history(store)
     journal_of(tmp_path).unlink()
 
@@ -156,7 +154,7 @@ def test_a_journal_that_is_gone_is_noticed(store: FileCheckpointStore, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["journal-00000001.bak", "journal-00000001~", "journal-copy"])
-def test_a_copy_that_somebody_has_made_of_a_journal_is_passed_over_and_deleted_with_it(
+def test_a_copied_journal_is_ignored_and_deleted_with_the_agent(
     store: FileCheckpointStore, tmp_path: Path, name: str
 ) -> None:
     saved, journal = history(store), journal_of(tmp_path)
@@ -170,7 +168,7 @@ def test_a_copy_that_somebody_has_made_of_a_journal_is_passed_over_and_deleted_w
 @pytest.mark.parametrize(
     "what", ["the blank after the CRC", "a letter of the id", "the line feed before"]
 )
-def test_a_save_whose_line_is_damaged_is_missed(
+def test_a_save_with_a_damaged_line_is_detected_as_missing(
     store: FileCheckpointStore, tmp_path: Path, what: str
 ) -> None:
     saved = history(store)
@@ -186,7 +184,7 @@ def test_a_save_whose_line_is_damaged_is_missed(
     assert cold(tmp_path).load(saved[0].id) == saved[0]
 
 
-def test_a_directory_that_is_only_half_made_is_no_agent(
+def test_a_partially_created_directory_is_not_an_agent(
     store: FileCheckpointStore, tmp_path: Path
 ) -> None:
     saved = history(store)
@@ -209,7 +207,7 @@ def test_a_name_in_the_wrong_directory_is_damage(store: FileCheckpointStore, tmp
         store.load_latest("agent")
 
 
-def test_a_name_that_cannot_be_read_keeps_nobody_from_looking_after_the_others(
+def test_an_unreadable_name_does_not_block_the_other_agents(
     store: FileCheckpointStore, tmp_path: Path
 ) -> None:
     names = [f"agent {number}" for number in range(5)]
@@ -230,7 +228,7 @@ def test_a_name_that_cannot_be_read_keeps_nobody_from_looking_after_the_others(
     assert (finding.kind, "/name cannot be read" in finding.what) == ("damaged", True)
 
 
-def test_agents_made_and_deleted_at_once_are_never_an_error(tmp_path: Path) -> None:
+def test_creating_and_deleting_agents_concurrently_is_never_an_error(tmp_path: Path) -> None:
     def make_and_delete(number: int) -> int:
         own = FileCheckpointStore(tmp_path)
         for _ in range(25):
@@ -245,7 +243,7 @@ def test_agents_made_and_deleted_at_once_are_never_an_error(tmp_path: Path) -> N
         assert list(pool.map(make_and_delete, range(4))) == [0, 1, 2, 3]
 
 
-def test_a_torn_save_is_as_if_it_had_not_been_begun(store: FileCheckpointStore, tmp_path: Path) -> None:
+def test_a_torn_save_is_ignored(store: FileCheckpointStore, tmp_path: Path) -> None:
     saved = history(store)
     with journal_of(tmp_path).open("ab") as file:
         file.write(lines_of(journal_of(tmp_path))[0] + b'{"role":"user","cont')
@@ -257,7 +255,7 @@ def test_a_torn_save_is_as_if_it_had_not_been_begun(store: FileCheckpointStore, 
     assert cold(tmp_path).list("agent") == [later, *saved[::-1]]
 
 
-def test_an_agent_goes_on_beside_a_damaged_checkpoint(
+def test_an_agent_continues_next_to_a_damaged_checkpoint(
     store: FileCheckpointStore, tmp_path: Path
 ) -> None:
     saved = history(store)
@@ -283,7 +281,7 @@ def test_a_newer_format_is_refused(store: FileCheckpointStore, tmp_path: Path) -
         cold(tmp_path).load(saved[0].id)
 
 
-def test_old_files_go_and_what_stays_is_whole(
+def test_old_files_are_deleted_and_the_rest_stays_intact(
     store: FileCheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 2000)
@@ -308,7 +306,7 @@ def test_old_files_go_and_what_stays_is_whole(
     assert len(store.list("agent")) == 4
 
 
-def test_pruning_everything_in_a_large_journal_leaves_an_agent_with_nothing(
+def test_pruning_everything_in_a_large_journal_leaves_the_agent_empty(
     store: FileCheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 100)
@@ -322,7 +320,7 @@ def test_pruning_everything_in_a_large_journal_leaves_an_agent_with_nothing(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"junk", b'{"token": 1}'])
-def test_a_damaged_lease_is_an_error_of_the_store(
+def test_a_damaged_lease_is_a_store_error(
     store: FileCheckpointStore, tmp_path: Path, content: bytes
 ) -> None:
     saved = history(store)
@@ -355,7 +353,7 @@ def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> 
         store.save(make_checkpoint())
 
 
-def test_the_end_of_a_run_whose_save_failed_does_not_come_with_a_later_save(
+def test_the_end_of_a_run_whose_save_failed_is_not_written_by_a_later_save(
     store: FileCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = store.start_run(make_run("agent", "run"), "me", 60)
@@ -375,7 +373,7 @@ def test_the_end_of_a_run_whose_save_failed_does_not_come_with_a_later_save(
     assert store.run("agent", "run") == start.run
 
 
-def test_an_agent_made_anew_while_the_old_one_is_deleted_stays(
+def test_an_agent_recreated_while_the_old_one_is_deleted_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = FileCheckpointStore(tmp_path), FileCheckpointStore(tmp_path)

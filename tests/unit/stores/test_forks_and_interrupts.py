@@ -71,7 +71,7 @@ def keep_a_lock_over_a_fork(directory: str, said: Connection) -> None:
     os.waitpid(child, 0)
 
 
-def test_an_idle_child_of_a_fork_keeps_no_lock(tmp_path: Path) -> None:
+def test_an_idle_forked_child_holds_no_lock(tmp_path: Path) -> None:
     with started(keep_a_lock_over_a_fork, str(tmp_path)) as (_, heard):
         heard.recv()
         assert heard.poll(60), "the lock was not free"
@@ -120,7 +120,7 @@ def save_with_interrupts(url: str, said: Connection) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_an_exception_out_of_nowhere_leaves_the_store_usable(kind: str, tmp_path: Path) -> None:
+def test_an_asynchronous_exception_leaves_the_store_usable(kind: str, tmp_path: Path) -> None:
     url = URLS[kind].format(tmp_path)
     with started(save_with_interrupts, url) as (_, heard):
         saved, hangs = heard.recv()
@@ -131,7 +131,7 @@ def test_an_exception_out_of_nowhere_leaves_the_store_usable(kind: str, tmp_path
         assert len(store.list("other")) == 1
 
 
-def test_a_store_in_memory_can_be_used_after_a_fork_inside_it() -> None:
+def test_a_memory_store_can_be_used_after_a_fork_during_an_operation() -> None:
     store = MemoryCheckpointStore()
     with store._lock:
         child = os.fork()
@@ -144,7 +144,7 @@ def test_a_store_in_memory_can_be_used_after_a_fork_inside_it() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_an_agent_that_was_deleted_and_made_anew_is_another_one(tmp_path: Path) -> None:
+def test_an_agent_that_was_deleted_and_recreated_is_a_different_one(tmp_path: Path) -> None:
     """However the file system numbers its files: it gives the same numbers out again."""
     warm, other = FileCheckpointStore(tmp_path), FileCheckpointStore(tmp_path)
     for _ in range(30):

@@ -48,7 +48,9 @@ def saved(store: CheckpointStore, messages: int) -> Checkpoint:
 
 
 @KINDS
-def test_a_save_without_room_names_the_store_and_leaves_nothing(kind: str, tmp_path: Path) -> None:
+def test_a_save_on_a_full_disk_names_the_store_and_leaves_nothing_behind(
+    kind: str, tmp_path: Path
+) -> None:
     with open_store(url_of(kind, tmp_path)) as store:
         before = saved(store, 3)
         refused = make_checkpoint("agent", make_conversation(4))
@@ -64,7 +66,7 @@ def test_a_save_without_room_names_the_store_and_leaves_nothing(kind: str, tmp_p
 
 
 @KINDS
-def test_wherever_the_room_ends_a_save_is_there_or_not(kind: str, tmp_path: Path) -> None:
+def test_a_save_is_complete_or_absent_wherever_the_disk_becomes_full(kind: str, tmp_path: Path) -> None:
     with open_store(url_of(kind, tmp_path)) as store:
         acknowledged, refusals = [saved(store, 3)], 0
         for more in range(0, 2000, 53):
@@ -86,7 +88,9 @@ def test_wherever_the_room_ends_a_save_is_there_or_not(kind: str, tmp_path: Path
 
 
 @KINDS
-def test_a_store_cannot_be_opened_without_room_and_can_when_there_is(kind: str, tmp_path: Path) -> None:
+def test_a_store_cannot_be_opened_on_a_full_disk_and_can_be_when_there_is_space(
+    kind: str, tmp_path: Path
+) -> None:
     def save() -> Checkpoint:
         with open_store(url_of(kind, tmp_path)) as store:
             return saved(store, 2)
@@ -99,7 +103,9 @@ def test_a_store_cannot_be_opened_without_room_and_can_when_there_is(kind: str, 
 
 
 @KINDS
-def test_every_verb_that_finds_no_room_can_be_repeated_later(kind: str, tmp_path: Path) -> None:
+def test_every_operation_that_fails_on_a_full_disk_can_be_repeated_later(
+    kind: str, tmp_path: Path
+) -> None:
     """The whole life of a run, each write of it refused at first."""
     refused = []
 

@@ -27,7 +27,7 @@ def store(path: Path) -> Iterator[CheckpointStore]:
     os.umask(mask)
 
 
-def test_what_a_store_has_made_itself_is_no_risk(store: CheckpointStore, path: Path) -> None:
+def test_files_created_by_a_store_are_not_a_risk(store: CheckpointStore, path: Path) -> None:
     assert path.exists()
     assert store.risks() == []
 
@@ -40,7 +40,7 @@ def test_what_a_store_has_made_itself_is_no_risk(store: CheckpointStore, path: P
         (0o020, "its group", "chmod g-w"),
     ],
 )
-def test_what_others_may_write_is_a_risk(
+def test_files_that_others_can_write_are_a_risk(
     store: CheckpointStore, path: Path, bits: int, who: str, remedy: str
 ) -> None:
     path.chmod(path.stat().st_mode | bits)
@@ -49,11 +49,11 @@ def test_what_others_may_write_is_a_risk(
     assert remedy in risk
 
 
-def test_what_others_may_only_read_is_none(store: CheckpointStore, path: Path) -> None:
+def test_files_that_others_can_only_read_are_not_a_risk(store: CheckpointStore, path: Path) -> None:
     path.chmod(0o755)
     assert store.risks() == []
 
 
-def test_a_store_that_has_no_files_has_no_such_risk(tmp_path: Path) -> None:
+def test_a_store_without_files_has_no_permission_risk(tmp_path: Path) -> None:
     with open_store("sqlite://") as in_memory, open_store(f"file://{tmp_path}/none") as empty:
         assert in_memory.risks() == empty.risks() == []

@@ -50,22 +50,18 @@ def indexed(path: Path) -> set[str]:
     return {name for (name,) in rows}
 
 
-def test_ids_in_the_order_of_their_times_are_not_indexed(
-    store: SqliteCheckpointStore, path: Path
-) -> None:
+def test_ids_in_time_order_are_not_indexed(store: SqliteCheckpointStore, path: Path) -> None:
     save_all(store, *(made_at(second) for second in range(5)), made_at(2, "other"))
     assert indexed(path) == set()
 
 
-def test_ids_from_elsewhere_and_ids_out_of_order_are_indexed(
-    store: SqliteCheckpointStore, path: Path
-) -> None:
+def test_foreign_and_out_of_order_ids_are_indexed(store: SqliteCheckpointStore, path: Path) -> None:
     early, late, foreign = made_at(0), made_at(9), named("zzz")
     save_all(store, late, early, foreign, made_at(10))
     assert indexed(path) == {early.id, foreign.id}
 
 
-def test_after_a_clock_that_was_set_back_ids_need_no_index_again(
+def test_ids_need_no_index_again_once_a_clock_set_back_has_caught_up(
     store: SqliteCheckpointStore, path: Path
 ) -> None:
     back = [made_at(5), made_at(6)]
@@ -74,7 +70,7 @@ def test_after_a_clock_that_was_set_back_ids_need_no_index_again(
 
 
 @pytest.mark.parametrize("seconds", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
-def test_every_id_is_found_and_taken_once_in_whatever_order_they_came(
+def test_every_id_is_found_and_unique_in_whatever_order_they_were_saved(
     store: SqliteCheckpointStore, seconds: tuple[int, ...]
 ) -> None:
     checkpoints = [*(made_at(second) for second in seconds), named("mine"), named("a"), made_at(8)]
@@ -87,7 +83,7 @@ def test_every_id_is_found_and_taken_once_in_whatever_order_they_came(
     assert store.list("agent") == checkpoints[::-1]
 
 
-def test_an_id_is_nobody_elses(store: SqliteCheckpointStore) -> None:
+def test_an_id_belongs_to_one_agent(store: SqliteCheckpointStore) -> None:
     own, foreign = made_at(1), named("mine")
     save_all(store, own, foreign)
     for checkpoint in own, foreign:
@@ -95,7 +91,7 @@ def test_an_id_is_nobody_elses(store: SqliteCheckpointStore) -> None:
             store.save(named(checkpoint.id, "other"))
 
 
-def test_an_id_is_free_again_when_its_checkpoint_is_gone(store: SqliteCheckpointStore) -> None:
+def test_an_id_is_free_again_after_its_checkpoint_was_removed(store: SqliteCheckpointStore) -> None:
     checkpoints = [made_at(2), made_at(1), named("mine"), made_at(3)]
     save_all(store, *checkpoints)
     gone = [checkpoint.id for checkpoint in checkpoints[:3]]
@@ -105,7 +101,7 @@ def test_an_id_is_free_again_when_its_checkpoint_is_gone(store: SqliteCheckpoint
     assert store.list("agent") == [*checkpoints[2::-1], checkpoints[3]]
 
 
-def test_a_rewritten_agent_knows_its_ids(store: SqliteCheckpointStore, path: Path) -> None:
+def test_a_rewritten_agent_keeps_its_ids(store: SqliteCheckpointStore, path: Path) -> None:
     checkpoints = [made_at(1), made_at(2)]
     save_all(store, *checkpoints)
     store.rewrite("agent", lambda contents: AgentContents(contents.checkpoints, [], []))

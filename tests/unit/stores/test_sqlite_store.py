@@ -54,7 +54,7 @@ def change(path: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
-def test_the_file_is_for_nobody_else(store: SqliteCheckpointStore, path: Path) -> None:
+def test_the_file_is_private_to_the_user(store: SqliteCheckpointStore, path: Path) -> None:
     store.save(make_checkpoint())
 
     files = [found for found in path.parent.iterdir() if found.name.startswith("store.db")]
@@ -62,7 +62,7 @@ def test_the_file_is_for_nobody_else(store: SqliteCheckpointStore, path: Path) -
     assert {stat.S_IMODE(found.stat().st_mode) for found in files} == {0o600}
 
 
-def test_a_save_is_one_row_with_the_new_messages(store: SqliteCheckpointStore, path: Path) -> None:
+def test_a_save_writes_one_row_with_the_new_messages(store: SqliteCheckpointStore, path: Path) -> None:
     conversation = make_conversation(50)
     store.save(make_checkpoint("agent", conversation))
     conversation.append(make_message("the new one"))
@@ -94,7 +94,7 @@ def test_the_usual_save_is_one_statement(
     assert len(store.list("agent")) == 8
 
 
-def test_a_released_lease_without_a_nonce_covers_nothing(
+def test_a_released_lease_without_a_nonce_does_not_allow_writes(
     store: SqliteCheckpointStore, saved: list[Checkpoint]
 ) -> None:
     lease = store.acquire("agent", "me", 60)
@@ -106,7 +106,7 @@ def test_a_released_lease_without_a_nonce_covers_nothing(
     assert len(store.list("agent")) == 4
 
 
-def test_a_save_does_not_join_a_transaction_that_was_left_behind(
+def test_a_save_does_not_join_an_abandoned_transaction(
     store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
 ) -> None:
     store._database._connected().execute("BEGIN IMMEDIATE")
@@ -117,7 +117,7 @@ def test_a_save_does_not_join_a_transaction_that_was_left_behind(
         assert other.load_latest("agent") == checkpoint
 
 
-def test_a_damaged_record_costs_its_checkpoint(
+def test_a_damaged_record_loses_only_its_checkpoint(
     store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
 ) -> None:
     for damage in (b"{}", b"", b"1 2 3", b'{"foreign": "json"}'):
@@ -131,7 +131,7 @@ def test_a_damaged_record_costs_its_checkpoint(
         assert store.load_latest("agent") == saved[3]
 
 
-def test_a_damaged_message_costs_those_that_contain_it(
+def test_a_damaged_message_loses_the_checkpoints_that_contain_it(
     store: SqliteCheckpointStore, saved: list[Checkpoint], path: Path
 ) -> None:
     change(path, "UPDATE ckpt_saves SET messages = ? WHERE id = ?", b'{"role":"user"}', saved[2].id)
@@ -165,14 +165,14 @@ def test_a_store_of_a_newer_format_is_refused(store: SqliteCheckpointStore, path
 
 
 @pytest.mark.parametrize("content", [b"this is no database at all, but it is long enough" * 50])
-def test_a_file_that_is_no_database_is_a_clear_error(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_a_clear_error(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(StoreDamaged, match=r"store\.db cannot be read"):
         SqliteCheckpointStore.open(path)
 
 
-def test_a_truncated_database_is_an_error_and_never_empty(path: Path) -> None:
+def test_a_truncated_database_is_an_error_and_never_read_as_empty(path: Path) -> None:
     with SqliteCheckpointStore.open(path) as store:
         for _ in range(50):
             store.save(make_checkpoint())
@@ -187,7 +187,7 @@ def _listed(path: Path) -> list[Checkpoint]:
         return store.list("agent")
 
 
-def test_it_lives_in_another_programs_database(path: Path) -> None:
+def test_the_store_can_share_the_database_of_another_program(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE agents (theirs TEXT)")
         connection.execute("PRAGMA user_version = 7")
@@ -198,7 +198,7 @@ def test_it_lives_in_another_programs_database(path: Path) -> None:
         assert list(store.agents()) == ["agent"]
 
 
-def test_a_database_locked_by_another_is_unavailable(
+def test_a_database_locked_by_another_process_is_unavailable(
     store: SqliteCheckpointStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
@@ -222,7 +222,7 @@ def seen_by_another_process(path: Path) -> list[int]:
         return found
 
 
-def test_two_stores_in_one_process_lose_nothing_when_another_process_leaves(
+def test_two_stores_in_one_process_lose_nothing_when_another_process_exits(
     store: SqliteCheckpointStore, path: Path
 ) -> None:
     store.save(make_checkpoint(iteration=1))
@@ -281,7 +281,7 @@ def test_every_statement_is_valid() -> None:
         ("UPDATE ckpt_saves SET record = NULL", CheckpointDamaged),
     ],
 )
-def test_a_value_that_cannot_be_is_damage(
+def test_an_impossible_value_is_damage(
     store: SqliteCheckpointStore, path: Path, change: str, kind: type[Exception]
 ) -> None:
     store.save(make_checkpoint("agent"))

@@ -19,7 +19,9 @@ from celery_ckpt.testing.contract.fixtures import judged, saved, settled, sweep
 
 
 @pytest.mark.parametrize("size", [10, 100_000, 400_000])
-def test_what_is_read_of_a_record_tells_its_facts_but_not_its_state(redis_url: str, size: int) -> None:
+def test_a_checkpoint_summary_has_the_facts_of_its_record_but_not_its_state(
+    redis_url: str, size: int
+) -> None:
     state = {"text": '"pin":' + "x" * size}
     pins = [{"pin": 'a "label", é'}, {"other": "pin"}, {}]
     with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
@@ -35,7 +37,7 @@ def test_what_is_read_of_a_record_tells_its_facts_but_not_its_state(redis_url: s
         assert [mark.size for mark in snapshot.marks] == lengths
 
 
-def test_no_script_of_a_sweep_reads_all_of_an_agent_with_long_states(redis_url: str) -> None:
+def test_no_sweep_script_reads_everything_of_an_agent_with_large_states(redis_url: str) -> None:
     with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
         for number in range(30):
             state = {"number": number, "text": "x" * 100_000}
@@ -50,7 +52,7 @@ def test_no_script_of_a_sweep_reads_all_of_an_agent_with_long_states(redis_url: 
         assert len(store.history("agent")) == 20
 
 
-def test_a_long_history_is_read_and_dropped_a_part_at_a_time(redis_url: str) -> None:
+def test_a_long_history_is_read_and_removed_in_parts(redis_url: str) -> None:
     conversation = Conversation()
     with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
         pinned = make_checkpoint("agent", make_conversation(2), metadata={"pin": "mine"})
@@ -80,7 +82,9 @@ def test_a_long_history_is_read_and_dropped_a_part_at_a_time(redis_url: str) -> 
 
 
 @pytest.mark.parametrize("is_swept", [True, False])
-def test_no_script_names_all_of_a_long_history_that_goes(redis_url: str, is_swept: bool) -> None:
+def test_no_script_lists_all_checkpoints_of_a_long_history_to_remove(
+    redis_url: str, is_swept: bool
+) -> None:
     with open_store(redis_url) as store, Redis.from_url(redis_url) as client:
         conversation = make_conversation(1)
         for number in range(1100):
@@ -100,19 +104,21 @@ def test_no_script_names_all_of_a_long_history_that_goes(redis_url: str, is_swep
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_the_freed_bytes_are_told(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_freed_bytes_are_reported(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("celery_ckpt.stores.file.journal.SEGMENT_BYTES", 5_000)
     url = {"file": f"file://{tmp_path}/store", "sqlite": f"sqlite:///{tmp_path}/s.db"}[kind]
     with open_store(url) as store:
         _check_freed(store)
 
 
-def test_the_freed_bytes_are_told_by_redis(redis_url: str) -> None:
+def test_redis_reports_the_freed_bytes(redis_url: str) -> None:
     with open_store(redis_url) as store:
         _check_freed(store)
 
 
-def test_who_has_more_to_lose_than_goes_at_once_is_looked_at_again(
+def test_an_agent_with_more_to_remove_than_one_batch_becomes_due_again(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "LONG", 10)
@@ -125,7 +131,7 @@ def test_who_has_more_to_lose_than_goes_at_once_is_looked_at_again(
         assert sweep(store) == []
 
 
-def test_an_agent_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
+def test_a_deleted_agent_leaves_no_file(tmp_path: Path) -> None:
     store = FileCheckpointStore(tmp_path)
     saved(store, "stays", 1)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
@@ -146,7 +152,7 @@ def _check_freed(store: CheckpointStore) -> None:
     assert 20_000 < pruned.bytes < 60_000
 
 
-def test_what_a_crash_left_in_files_is_found_and_removed(tmp_path: Path) -> None:
+def test_files_left_by_a_crash_are_found_and_removed(tmp_path: Path) -> None:
     store = FileCheckpointStore(tmp_path)
     saved(store, "agent", 2)
     clean = sorted(path for path in tmp_path.rglob("*"))

@@ -15,7 +15,7 @@ from tests.support.wait import until
 HERE = os.getpid()
 
 
-def test_notes_are_read_as_they_were_written(ledger: Ledger) -> None:
+def test_notes_are_read_as_written(ledger: Ledger) -> None:
     first = ledger.note("run", "call", name="search", arguments=["a"])
     ledger.note("other", "call", name="search")
 
@@ -23,7 +23,7 @@ def test_notes_are_read_as_they_were_written(ledger: Ledger) -> None:
     assert ledger.notes(what="call")[0]["arguments"] == ["a"]
 
 
-def test_a_line_that_is_still_being_written_is_not_read(ledger: Ledger) -> None:
+def test_an_incomplete_line_is_not_read(ledger: Ledger) -> None:
     whole = ledger.note("run", "begin")
     with ledger.path.open("ab") as file:
         file.write(b'["run", "e')
@@ -31,7 +31,7 @@ def test_a_line_that_is_still_being_written_is_not_read(ledger: Ledger) -> None:
     assert ledger.notes() == [whole]
 
 
-def test_a_call_of_the_same_name_by_another_run_is_no_repetition(ledger: Ledger) -> None:
+def test_a_call_of_the_same_name_by_another_run_is_not_a_repetition(ledger: Ledger) -> None:
     for run, name in [("a", "one"), ("b", "one"), ("a", "two"), ("a", "one")]:
         ledger.call(run, name)
 
@@ -39,7 +39,7 @@ def test_a_call_of_the_same_name_by_another_run_is_no_repetition(ledger: Ledger)
     assert ledger.repeated() == {("a", "one"): 2}
 
 
-def test_a_body_says_how_it_ended(ledger: Ledger) -> None:
+def test_a_body_records_how_it_ended(ledger: Ledger) -> None:
     with pytest.raises(SystemExit), ledger.body("run", attempt=2):
         raise SystemExit(-241)
 
@@ -47,7 +47,7 @@ def test_a_body_says_how_it_ended(ledger: Ledger) -> None:
     assert (body.pid, body.attempt, body.how) == (HERE, 2, "SystemExit")
 
 
-def test_two_bodies_of_one_run_in_one_process_are_seen(ledger: Ledger) -> None:
+def test_two_bodies_of_one_run_in_one_process_are_detected(ledger: Ledger) -> None:
     with ledger.body("run"), ledger.body("run"):
         pass
 
@@ -55,7 +55,7 @@ def test_two_bodies_of_one_run_in_one_process_are_seen(ledger: Ledger) -> None:
         ledger.never_two_bodies_at_once("run")
 
 
-def test_bodies_one_after_the_other_and_of_different_runs_are_fine(ledger: Ledger) -> None:
+def test_consecutive_bodies_and_bodies_of_different_runs_are_allowed(ledger: Ledger) -> None:
     with ledger.body("run"), ledger.body("other"):
         pass
     with ledger.body("run"):
@@ -75,7 +75,7 @@ def test_a_killed_body_ends_at_the_kill(ledger: Ledger) -> None:
     assert [body.how for body in ledger.bodies("run")] == ["killed", "returned"]
 
 
-def test_a_body_that_begins_while_the_kill_is_on_its_way_is_killed(ledger: Ledger) -> None:
+def test_a_body_that_starts_during_a_kill_is_recorded_as_killed(ledger: Ledger) -> None:
     killed, successor = HERE, HERE + 1
     _write(ledger, Note("", "killed", 0.0, HERE, {"pids": [killed]}))
     _write(ledger, Note("run", "begin", 1.0, killed, {"body": "a"}))
@@ -89,7 +89,7 @@ def test_a_body_that_begins_while_the_kill_is_on_its_way_is_killed(ledger: Ledge
     ]
 
 
-def test_a_body_that_nobody_killed_still_runs(ledger: Ledger) -> None:
+def test_a_body_without_an_end_is_still_running(ledger: Ledger) -> None:
     ledger.note("run", "begin", body="silent")
     ledger.killed(HERE + 1)
     with ledger.body("run"):
@@ -99,7 +99,7 @@ def test_a_body_that_nobody_killed_still_runs(ledger: Ledger) -> None:
         ledger.never_two_bodies_at_once("run")
 
 
-def test_a_frozen_body_is_not_active_until_its_thaw(ledger: Ledger) -> None:
+def test_a_frozen_body_is_inactive_until_it_thaws(ledger: Ledger) -> None:
     ledger.note("run", "begin", body="frozen")
     ledger.frozen(HERE)
     ledger.note("run", "begin", body="successor")
@@ -110,7 +110,7 @@ def test_a_frozen_body_is_not_active_until_its_thaw(ledger: Ledger) -> None:
     ledger.never_two_bodies_at_once("run")
 
 
-def test_a_thawed_body_beside_its_successor_is_seen_after_the_grace(ledger: Ledger) -> None:
+def test_a_thawed_body_next_to_its_successor_is_detected_after_the_grace_period(ledger: Ledger) -> None:
     frozen, successor = HERE, HERE + 1
     _write(ledger, Note("run", "begin", 0.0, frozen, {"body": "a"}))
     _write(ledger, Note("", "frozen", 1.0, HERE, {"pids": [frozen]}))
@@ -129,7 +129,7 @@ def _write(ledger: Ledger, note: Note) -> None:
     ledger._append(json.dumps([note.run_id, note.what, note.at, note.pid, note.facts]).encode() + b"\n")
 
 
-def test_a_call_that_is_held_goes_on_when_it_is_let_go(ledger: Ledger) -> None:
+def test_a_held_call_continues_when_it_is_released(ledger: Ledger) -> None:
     ledger.hold("search")
     with ThreadPoolExecutor() as threads:
         held, free = (threads.submit(ledger.call, "run", name) for name in ("search", "answer"))
@@ -146,13 +146,13 @@ def test_a_call_that_is_held_goes_on_when_it_is_let_go(ledger: Ledger) -> None:
     ledger.call("run", "at once")
 
 
-def test_waiting_in_vain_shows_the_ledger(ledger: Ledger) -> None:
+def test_a_timeout_shows_the_ledger(ledger: Ledger) -> None:
     ledger.call("run", "search")
 
     with pytest.raises(AssertionError, match=r"(?s)call 'answer' in the ledger.*name='search'"):
         ledger.wait_for_call("answer", 0.05)
 
 
-def test_waiting_in_vain_shows_the_last_answer(tmp_path: Path) -> None:
+def test_a_timeout_shows_the_last_answer(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"a file appears \(last: \[\]\)"):
         until(lambda: list(tmp_path.iterdir()), 0.05, "a file appears")

@@ -177,7 +177,7 @@ def test_an_agent_whose_first_steps_are_dropped_while_it_runs_ends_the_same() ->
 @pytest.mark.parametrize(
     ("error", "outcome"), [(LEASE_LOST, Ignore), (AWAY, None)], ids=["lost", "away"]
 )
-def test_dropping_steps_never_fails_in_the_body(error: StoreError, outcome: Any, monkeypatch) -> None:
+def test_dropping_steps_never_raises_in_the_body(error: StoreError, outcome: Any, monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
@@ -303,7 +303,7 @@ def restless(run: AgentRun) -> int:
     return 1
 
 
-def test_a_recorded_call_that_is_made_again_is_named() -> None:
+def test_a_repeated_recorded_call_is_named() -> None:
     with pytest.raises(AssertionError) as caught:
         crash_everywhere(restless)
     assert str(caught.value) == (
@@ -348,7 +348,7 @@ def emptying(run: AgentRun, questions: list[str]) -> int:
     return len(questions)
 
 
-def test_every_attempt_gets_the_arguments_as_they_were_sent() -> None:
+def test_every_attempt_gets_the_original_arguments() -> None:
     questions = ["a", "b"]
     with pytest.raises(AssertionError, match="the result is 1 instead of 0"):
         crash_everywhere(emptying, (questions,))
@@ -398,5 +398,5 @@ async def late(run: AgentRun) -> list[int]:
 
 
 @pytest.mark.parametrize("task", [nested, late])
-def test_an_agent_that_fails_on_changes_survives_if_nothing_has_changed(task: Any) -> None:
+def test_an_agent_that_fails_on_changes_succeeds_if_nothing_has_changed(task: Any) -> None:
     assert crash_everywhere(task).kills > 0

@@ -15,7 +15,7 @@ def of(letters: str, **fields: object) -> object:
     return make_checkpoint("agent", conversation, **fields)
 
 
-def test_a_checkpoint_does_not_differ_from_one_that_holds_the_same() -> None:
+def test_checkpoints_with_equal_content_do_not_differ() -> None:
     found = difference(of("abc", state={"a": [1]}), of("abc", state={"a": [1]}))
     assert not found
     assert found.shared == 3
@@ -36,7 +36,7 @@ def test_every_value_that_differs_is_named_by_its_path() -> None:
     ]
 
 
-def test_a_compaction_is_what_it_took_out_and_put_in() -> None:
+def test_a_compaction_is_one_edit_with_the_removed_and_added_messages() -> None:
     [edit] = difference(of("abcdefg"), of("aXfg")).edits
     texts = [[message.text for message in side] for side in (edit.removed, edit.added)]
     assert (edit.old_at, edit.new_at, texts) == (1, 1, [["b", "c", "d", "e"], ["X"]])
@@ -46,7 +46,7 @@ LETTERS = st.text("abc", max_size=8)
 
 
 @given(LETTERS, LETTERS)
-def test_the_edits_make_the_one_conversation_of_the_other(old: str, new: str) -> None:
+def test_the_edits_transform_one_conversation_into_the_other(old: str, new: str) -> None:
     found = difference(of(old), of(new))
     made, at = "", 0
     for edit in found.edits:

@@ -64,11 +64,11 @@ def words(message: dict[str, Any]) -> tuple[str, list[tuple[str, str]]]:
         ),
     ],
 )
-def test_each_provider_is_put_into_the_same_words(name: str, expected: Any) -> None:
+def test_messages_of_each_provider_are_transcribed_the_same_way(name: str, expected: Any) -> None:
     assert words(MESSAGES[name]) == expected
 
 
-def test_a_whole_response_of_anthropic_keeps_its_order() -> None:
+def test_a_complete_anthropic_response_keeps_its_order() -> None:
     _, found = words(MESSAGES["anthropic: whole response"])
     assert [kind for kind, _ in found] == [
         *("thinking", "thinking", "text", "call", "result", "call", "call", "other"),
@@ -76,12 +76,12 @@ def test_a_whole_response_of_anthropic_keeps_its_order() -> None:
     assert found[5] == ("call", 'weather(city="Oslo", days=[1,2])')
 
 
-def test_pictures_and_sounds_are_named_not_shown() -> None:
+def test_images_and_audio_are_named_but_not_shown() -> None:
     _, found = words(MESSAGES["chat: user with parts"])
     assert [text for _, text in found[1:]] == ["[image_url, 88 bytes]", "[input_audio, 71 bytes]"]
 
 
-def test_calls_beside_a_list_of_blocks_are_told_once() -> None:
+def test_calls_next_to_a_list_of_blocks_are_listed_once() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     blocks = [{"type": "text", "text": "so"}, {"type": "tool_use", "id": "t", "name": "g", "input": {}}]
     _, found = words({"role": "assistant", "content": blocks, "tool_calls": [call]})
@@ -103,7 +103,7 @@ BLOCKS = st.lists(st.dictionaries(FIELDS, JSON | WORDS, max_size=3), max_size=3)
 
 @example({"type": ""})
 @given(st.dictionaries(FIELDS, JSON | WORDS | BLOCKS, max_size=4))
-def test_any_object_can_be_put_into_words(message: dict[str, Any]) -> None:
+def test_any_object_can_be_transcribed(message: dict[str, Any]) -> None:
     who, found = words(message)
     assert who
     assert found

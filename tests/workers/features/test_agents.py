@@ -55,12 +55,12 @@ def test_a_running_agent_is_described(agents: Agents, site: Site) -> None:
     assert "described" in [one.agent_id for one in agents.list()]
 
 
-def test_a_wrong_status_is_refused(agents: Agents) -> None:
+def test_an_invalid_status_is_refused(agents: Agents) -> None:
     with pytest.raises(ValueError, match="sleeping"):
         agents.list(status="sleeping")
 
 
-def test_an_agent_that_never_was_is_not_found(agents: Agents) -> None:
+def test_an_unknown_agent_is_not_found(agents: Agents) -> None:
     for ask in (agents.status, agents.resume):
         with pytest.raises(AgentNotFound, match="nobody"):
             ask("nobody")
@@ -70,7 +70,7 @@ def test_an_agent_that_never_was_is_not_found(agents: Agents) -> None:
         agents.fork("nothing")
 
 
-def test_an_agent_with_nothing_but_a_lease_does_not_keep_the_others_from_being_listed(
+def test_an_agent_with_only_a_lease_does_not_stop_the_others_from_being_listed(
     agents: Agents,
 ) -> None:
     remember.apply_async(("a",), agent_id="listed").get(timeout=60)
@@ -81,7 +81,7 @@ def test_an_agent_with_nothing_but_a_lease_does_not_keep_the_others_from_being_l
     assert "only a lease" not in listed
 
 
-def test_the_parts_of_an_agent_can_be_looked_at(agents: Agents, tmp_path: Path) -> None:
+def test_the_parts_of_an_agent_can_be_read(agents: Agents, tmp_path: Path) -> None:
     failed = needs_a_file.apply_async((str(tmp_path / "no"),), agent_id="in parts")
     with pytest.raises(FileNotFoundError):
         failed.get(timeout=60)
@@ -93,7 +93,7 @@ def test_the_parts_of_an_agent_can_be_looked_at(agents: Agents, tmp_path: Path) 
         agents.checkpoint("nothing")
 
 
-def test_a_run_whose_message_is_not_on_record_cannot_be_resumed(agents: Agents) -> None:
+def test_a_run_without_a_recorded_message_cannot_be_resumed(agents: Agents) -> None:
     agents.store.add_run(make_run("no message", status="failed", delivered=True))
     with pytest.raises(StoreError, match="not on record"):
         agents.resume("no message")
@@ -101,7 +101,7 @@ def test_a_run_whose_message_is_not_on_record_cannot_be_resumed(agents: Agents) 
 
 
 @pytest.mark.parametrize("agent_id", [None, "phoenix"])
-def test_a_failed_run_goes_on_from_where_it_failed(
+def test_a_failed_run_resumes_where_it_failed(
     agents: Agents, site: Site, tmp_path: Path, agent_id: str | None
 ) -> None:
     path = tmp_path / "needed"
@@ -138,7 +138,7 @@ def test_a_run_can_fail_and_be_resumed_more_than_once(
     assert len(site.ledger.bodies(result.id)) == 3
 
 
-def test_a_running_agent_that_is_resumed_is_not_disturbed(agents: Agents, site: Site) -> None:
+def test_resuming_a_running_agent_does_not_disturb_it(agents: Agents, site: Site) -> None:
     site.ledger.hold("think 2")
     result = endless.delay(0, 3)
     site.ledger.wait_for_call("think 2", 10, result.id)
@@ -153,7 +153,7 @@ def test_a_running_agent_that_is_resumed_is_not_disturbed(agents: Agents, site: 
     site.broker.assert_clean(5)
 
 
-def test_a_fork_goes_on_with_the_copied_history_under_its_own_name(agents: Agents) -> None:
+def test_a_fork_continues_with_the_copied_history_under_its_own_name(agents: Agents) -> None:
     for word in ("one", "two", "three"):
         remember.apply_async((word,), agent_id="original").get(timeout=60)
     middle = next(info for info in agents.history("original") if info.metadata == {"word": "two"})
@@ -169,7 +169,7 @@ def test_a_fork_goes_on_with_the_copied_history_under_its_own_name(agents: Agent
     assert agents.status(agents.fork(middle.id)).status is None
 
 
-def test_a_fork_has_the_state_and_what_was_said_but_no_pin(agents: Agents) -> None:
+def test_a_fork_has_the_state_and_the_conversation_but_no_pin(agents: Agents) -> None:
     said = {"who": "me", PIN: "before-deploy"}
     original = Checkpoint.new("pinned", Conversation(), 3, state={"n": 1}, metadata=said)
     agents.store.save(original)
@@ -196,7 +196,9 @@ def test_pruning_keeps_the_latest_checkpoint_of_a_live_agent(agents: Agents, sit
 
 
 @pytest.mark.parametrize("is_running", [False, True], ids=["finished", "running"])
-def test_deleting_an_agent_leaves_nothing_of_it(agents: Agents, site: Site, is_running: bool) -> None:
+def test_deleting_an_agent_deletes_everything_it_has(
+    agents: Agents, site: Site, is_running: bool
+) -> None:
     name = f"doomed {is_running}"
     remember.apply_async(("all of it",), agent_id=name).get(timeout=60)
     if is_running:

@@ -59,7 +59,7 @@ def test_a_running_agent_is_cancelled_at_its_next_event(
     assert len(ledger.bodies(result.id)) == 1
 
 
-def test_an_async_agent_is_cancelled_amid_a_call_that_takes_its_time(
+def test_an_async_agent_is_cancelled_during_a_long_call(
     agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     start_worker(pool="threads")
@@ -100,7 +100,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
     assert latest.metadata == {"reason": "cancelled"}
 
 
-def test_all_runs_of_an_agent_are_cancelled_also_those_that_wait(
+def test_all_runs_of_an_agent_are_cancelled_including_blocked_ones(
     agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker(pool="threads", concurrency=2)
@@ -120,7 +120,7 @@ def test_all_runs_of_an_agent_are_cancelled_also_those_that_wait(
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["cancelled", "deleted"])
-def test_a_queued_run_that_was_cancelled_is_never_begun(
+def test_a_cancelled_queued_run_never_starts(
     agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker, forget: bool
 ) -> None:
     result = endless.apply_async(agent_id="too late")
@@ -136,7 +136,7 @@ def test_a_queued_run_that_was_cancelled_is_never_begun(
     assert state_of(result) == "REVOKED"
 
 
-def test_a_run_in_back_off_is_cancelled(
+def test_a_run_waiting_for_its_retry_is_cancelled(
     agents: Agents, start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     start_worker(pool="threads")
@@ -150,7 +150,7 @@ def test_a_run_in_back_off_is_cancelled(
     assert len(ledger.calls("failing")) == 1
 
 
-def test_a_cancellation_that_was_cut_short_is_finished_by_a_worker(
+def test_an_interrupted_cancellation_is_completed_by_a_worker(
     agents: Agents, celery_app: Celery, start_worker: StartWorker, ledger: Ledger
 ) -> None:
     result = endless.apply_async(agent_id="half cancelled")
@@ -167,7 +167,7 @@ def test_a_cancellation_that_was_cut_short_is_finished_by_a_worker(
     assert ledger.bodies(result.id) == []
 
 
-def test_a_chord_hears_that_an_agent_of_its_header_was_cancelled(
+def test_a_chord_fails_when_an_agent_of_its_header_is_cancelled(
     agents: Agents, start_worker: StartWorker, ledger: Ledger
 ) -> None:
     start_worker(pool="threads", concurrency=2)
@@ -180,7 +180,7 @@ def test_a_chord_hears_that_an_agent_of_its_header_was_cancelled(
         result.get(timeout=60)
 
 
-def test_there_is_nothing_to_cancel_of_an_agent_that_has_finished_or_never_was(
+def test_cancelling_a_finished_or_unknown_agent_does_nothing(
     agents: Agents, start_worker: StartWorker
 ) -> None:
     start_worker(pool="threads")

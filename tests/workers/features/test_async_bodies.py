@@ -50,14 +50,14 @@ def test_all_tasks_of_a_process_share_one_loop(site: Site) -> None:
     assert seen[0][2] is True
 
 
-def test_a_child_of_a_process_with_a_loop_has_a_loop_of_its_own() -> None:
+def test_a_forked_child_of_a_process_with_a_loop_has_its_own_loop() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=240)
 
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("how", ["gather", "group"])
-def test_tools_run_side_by_side_and_answer_in_the_order_of_the_calls(site: Site, how: str) -> None:
+def test_tools_run_concurrently_and_results_are_in_the_order_of_the_calls(site: Site, how: str) -> None:
     result = parallel.delay(3, how)
 
     assert result.get(timeout=60) == [60, ["c0", "c1", "c2"] * 2]
@@ -65,13 +65,13 @@ def test_tools_run_side_by_side_and_answer_in_the_order_of_the_calls(site: Site,
     assert len(site.ledger.bodies(result.id)) == 2
 
 
-def test_the_request_and_its_state_are_seen_from_the_loop(site: Site) -> None:
+def test_the_request_and_its_state_are_visible_from_the_loop(site: Site) -> None:
     result = async_facts.delay()
 
     assert result.get(timeout=60) == {"id": result.id, "run": result.id, "retries": 0}
 
 
-def test_what_a_body_sends_is_its_child(site: Site) -> None:
+def test_a_task_sent_by_a_body_is_its_child(site: Site) -> None:
     result = sends_others.delay()
 
     sent = [site.app.AsyncResult(task_id) for task_id in result.get(timeout=60)]
@@ -79,14 +79,14 @@ def test_what_a_body_sends_is_its_child(site: Site) -> None:
     assert [child.id for child in result.children] == [child.id for child in sent]
 
 
-def test_models_are_checked_and_dumped(site: Site) -> None:
+def test_models_are_validated_and_dumped(site: Site) -> None:
     question = {"text": "why", "asked": "2026-01-02"}
 
     assert ask_async.delay(question).get(timeout=60) == {"text": "WHY", "length": 2026}
     assert with_models.delay({"number": 1}).get(timeout=60) == {"number": 2}
 
 
-def test_a_call_beside_one_that_fails_is_recorded_before_the_retry(site: Site) -> None:
+def test_a_call_concurrent_with_a_failing_one_is_recorded_before_the_retry(site: Site) -> None:
     site.ledger.hold("good")
     result = fails_beside.delay()
     site.ledger.wait_for(lambda note: note.what == "bad", 10)

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 
-def test_each_child_of_a_pool_has_a_loop_that_lasts(start_worker: StartWorker) -> None:
+def test_each_child_of_a_pool_has_a_persistent_loop(start_worker: StartWorker) -> None:
     worker = start_worker(concurrency=1)
 
     seen = [which_loop.delay().get(timeout=60) for _ in range(3)]
@@ -36,7 +36,7 @@ def test_each_child_of_a_pool_has_a_loop_that_lasts(start_worker: StartWorker) -
     assert [seen[0][0]] == worker.children()
 
 
-def test_a_hand_off_inside_of_a_task_group_costs_nothing(
+def test_a_hand_off_inside_a_task_group_repeats_no_call(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     first = start_worker(pool="threads")
@@ -56,7 +56,7 @@ def test_a_hand_off_inside_of_a_task_group_costs_nothing(
 
 
 @pytest.mark.parametrize(("how", "result"), [("returns", "second"), ("trips", "SECOND")])
-def test_a_hand_off_that_a_body_takes_for_a_result_is_one_all_the_same(
+def test_a_hand_off_that_a_body_treats_as_a_result_still_takes_place(
     start_worker: StartWorker, ledger: Ledger, how: str, result: str
 ) -> None:
     first = start_worker(pool="threads")
@@ -86,7 +86,7 @@ def test_a_hand_off_that_a_body_takes_for_a_result_is_one_all_the_same(
         False,
     ],
 )
-def test_a_soft_time_limit_cancels_the_body_and_the_next_one_waits_for_its_end(
+def test_a_soft_time_limit_cancels_the_body_and_the_next_attempt_waits_for_its_end(
     start_worker: StartWorker, ledger: Ledger, hands_off: bool
 ) -> None:
     start_worker()
@@ -117,7 +117,7 @@ def test_a_revocation_cancels_the_body(
     assert len(ledger.bodies(result.id)) == 1
 
 
-def test_a_gevent_pool_says_what_to_do(start_worker: StartWorker) -> None:
+def test_the_error_with_a_gevent_pool_says_what_to_do(start_worker: StartWorker) -> None:
     start_worker(pool="gevent")
 
     with pytest.raises(ConfigurationError, match="Use the prefork, threads or solo pool"):

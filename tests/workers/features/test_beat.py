@@ -99,7 +99,7 @@ def messages(broker: RedisBroker, queue: str = "celery") -> list[dict[str, Any]]
 
 
 @pytest.mark.parametrize("kind", ["celery", "redbeat", "django"])
-def test_beat_sends_it_beside_the_users_own_entries(
+def test_beat_publishes_the_pruning_task_next_to_the_entries_of_the_user(
     kind: str,
     start_beat: StartBeat,
     broker: RedisBroker,
@@ -117,7 +117,7 @@ def test_beat_sends_it_beside_the_users_own_entries(
     assert {message["task"] for message in messages(broker, THEIRS)} == {"their.task"}
 
 
-def test_two_beats_and_a_worker_prune_what_agents_have_saved(
+def test_two_beats_and_a_worker_prune_the_saved_checkpoints(
     start_beat: StartBeat, start_worker: StartWorker, configuration: Configuration
 ) -> None:
     with open_store(configuration.store_url) as store:
@@ -141,7 +141,7 @@ def _totals(log: str) -> list[int]:
 
 
 @pytest.mark.configured(conf={**CONF, "beat_schedule": {PRUNE: {"task": "their.task", "schedule": 1}}})
-def test_an_entry_of_that_name_in_the_users_schedule_is_the_one_that_counts(
+def test_a_schedule_entry_of_the_user_with_that_name_takes_precedence(
     start_beat: StartBeat, broker: RedisBroker
 ) -> None:
     start_beat()
@@ -151,14 +151,14 @@ def test_an_entry_of_that_name_in_the_users_schedule_is_the_one_that_counts(
 
 
 @pytest.mark.configured(conf={**CONF, "ckpt_prune_every": None})
-def test_it_can_be_switched_off(start_beat: StartBeat, broker: RedisBroker) -> None:
+def test_the_beat_entry_can_be_disabled(start_beat: StartBeat, broker: RedisBroker) -> None:
     start_beat()
     until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has sent the user's task twice")
 
     assert messages(broker) == []
 
 
-def test_a_worker_with_beat_inside_prunes_by_itself(
+def test_a_worker_with_embedded_beat_prunes_automatically(
     start_worker: StartWorker, configuration: Configuration
 ) -> None:
     with open_store(configuration.store_url) as store:

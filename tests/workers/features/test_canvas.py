@@ -47,7 +47,7 @@ def chain_of(result: AsyncResult) -> list[AsyncResult]:
     ],
     ids=["first", "middle", "last", "all"],
 )
-def test_a_chain_goes_on_once_after_an_agent_that_handed_off(
+def test_a_chain_continues_once_after_an_agent_that_was_handed_off(
     site: Site, tasks: Callable[[], tuple[object, ...]], outcome: int
 ) -> None:
     result = chain(*tasks()).apply_async()
@@ -60,31 +60,31 @@ def test_a_chain_goes_on_once_after_an_agent_that_handed_off(
             assert [name for name in names(climbed) if name != "double"] in (FLOORS, [])
 
 
-def test_an_immutable_signature_ignores_what_came_before(site: Site) -> None:
+def test_an_immutable_signature_ignores_the_previous_result(site: Site) -> None:
     assert chain(double.s(21), climb.si(1, floors=1)).delay().get(timeout=60) == 2
 
 
-def test_a_partial_signature_takes_options_and_the_agent_s_name(site: Site) -> None:
+def test_a_partial_signature_accepts_options_and_the_agent_name(site: Site) -> None:
     signature = climb.s(floors=2).set(agent_id="climber", countdown=0)
 
     assert signature.delay(5).get(timeout=60) == 7
     assert signature.clone((9,)).apply_async().get(timeout=60) == 9, "from where it was"
 
 
-def test_a_group_of_agents_has_all_results_in_order(site: Site) -> None:
+def test_a_group_of_agents_returns_all_results_in_order(site: Site) -> None:
     result = group(climb.s(n) for n in range(4)).apply_async()
 
     assert result.get(timeout=60) == [3, 4, 5, 6]
     assert [names(site.ledger.calls(run_id=one.id)) for one in result] == [FLOORS] * 4
 
 
-def test_a_chord_s_body_runs_once_with_what_the_agents_of_its_header_made(site: Site) -> None:
+def test_a_chord_body_runs_once_with_the_results_of_its_header_agents(site: Site) -> None:
     result = chord([climb.s(n, floors=2) for n in range(3)], collect.s()).apply_async()
 
     assert result.get(timeout=60) == [2, 3, 4]
 
 
-def test_an_agent_is_the_body_of_a_chord(site: Site) -> None:
+def test_an_agent_can_be_the_body_of_a_chord(site: Site) -> None:
     result = chord([climb.s(0, floors=2), double.s(2), aclimb.s(5)], gather.s()).apply_async()
 
     assert result.get(timeout=60) == 2 + 4 + 8
@@ -108,7 +108,7 @@ def test_a_link_is_called_once_with_the_result(site: Site) -> None:
     assert len(site.ledger.calls("linked", "link of climb")) == 1
 
 
-def test_an_errback_is_called_once_when_no_retry_is_left(site: Site) -> None:
+def test_an_errback_is_called_once_after_the_last_retry(site: Site) -> None:
     result = fall.apply_async(link_error=note_failure.s())
 
     with pytest.raises(RuntimeError, match="fell"):
@@ -119,7 +119,7 @@ def test_an_errback_is_called_once_when_no_retry_is_left(site: Site) -> None:
     assert [call["retries"] for call in site.ledger.calls("attempt", result.id)] == [0, 0, 1]
 
 
-def test_a_plain_task_takes_an_agent_s_place(site: Site) -> None:
+def test_a_plain_task_can_replace_an_agent(site: Site) -> None:
     result = chain(replaced.s("double", 4), double.s()).apply_async()
 
     assert result.get(timeout=60) == 16
@@ -130,7 +130,7 @@ def test_a_plain_task_takes_an_agent_s_place(site: Site) -> None:
 
 @pytest.mark.parametrize("agent_id", [None, "placeholder"])
 @pytest.mark.parametrize("by", ["climb", "chain", "replaced"])
-def test_another_agent_takes_an_agent_s_place(site: Site, by: str, agent_id: str | None) -> None:
+def test_another_agent_can_replace_an_agent(site: Site, by: str, agent_id: str | None) -> None:
     result = chain(replaced.s(by, 4).set(agent_id=agent_id), double.s()).apply_async()
 
     assert result.get(timeout=60) == 14

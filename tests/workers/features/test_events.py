@@ -21,7 +21,7 @@ pytestmark = pytest.mark.configured(
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_worker_with_events_tells_of_its_agents(
+def test_a_worker_with_events_enabled_emits_agent_events(
     celery_app: Celery, start_worker: StartWorker, pool: Pool
 ) -> None:
     start_worker(pool=pool, options=(*FAST, "-E"))
@@ -48,7 +48,7 @@ def test_a_worker_with_events_tells_of_its_agents(
     assert state_from([*of_tasks, *events], result.id) == state_from(of_tasks, result.id) == "SUCCESS"
 
 
-def test_a_worker_with_events_tells_what_goes_wrong(
+def test_a_worker_with_events_enabled_emits_problem_events(
     celery_app: Celery, start_worker: StartWorker, tmp_path: Path
 ) -> None:
     start_worker(pool="threads", options=(*FAST, "-E"))
@@ -74,7 +74,9 @@ def state_from(events: list[dict[str, Any]], run_id: str) -> str:
     return str(state.tasks[run_id].state)
 
 
-def test_a_worker_without_events_tells_nothing(celery_app: Celery, start_worker: StartWorker) -> None:
+def test_a_worker_with_events_disabled_emits_nothing(
+    celery_app: Celery, start_worker: StartWorker
+) -> None:
     start_worker(pool="threads")
     with watching(celery_app) as watcher:
         assert telling.delay(3).get(timeout=60) == 3

@@ -30,7 +30,7 @@ def settled(site: Site, result: AsyncResult) -> RunRecord:
 
 
 @pytest.mark.parametrize("fails", ["", "on_success"])
-def test_a_run_that_has_succeeded_is_over_whatever_its_hook_does(site: Site, fails: str) -> None:
+def test_a_successful_run_stays_ended_whatever_its_hook_does(site: Site, fails: str) -> None:
     result = hooked.delay(fails=fails)
 
     assert result.get(timeout=60) == 7
@@ -39,7 +39,7 @@ def test_a_run_that_has_succeeded_is_over_whatever_its_hook_does(site: Site, fai
     assert len(site.ledger.notes(result.id, "on_success")) == 1
 
 
-def test_a_run_that_has_failed_is_over_whatever_its_hook_does(site: Site) -> None:
+def test_a_failed_run_stays_ended_whatever_its_hook_does(site: Site) -> None:
     """It was brought back again and again, and each time the errbacks were called."""
     result = hooked.apply_async(kwargs={"fails": "on_failure"}, link_error=note_failure.s())
 
@@ -48,7 +48,7 @@ def test_a_run_that_has_failed_is_over_whatever_its_hook_does(site: Site) -> Non
     assert (record.status, record.error) == (RunStatus.FAILED, "ValueError: the body has failed")
 
 
-def test_a_run_that_must_not_start_has_failed_and_is_not_sent_again(site: Site) -> None:
+def test_a_run_whose_before_start_hook_raises_fails_once_and_is_not_requeued(site: Site) -> None:
     """Only Celery knew: a watchdog sent it again and again, and each time the errbacks were called."""
     result = hooked.apply_async(kwargs={"fails": "before_start"}, link_error=note_failure.s())
 
@@ -61,7 +61,9 @@ def test_a_run_that_must_not_start_has_failed_and_is_not_sent_again(site: Site) 
     assert len(site.ledger.notes(result.id, "on_failure")) == 1
 
 
-def test_an_eager_run_that_must_not_start_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eager_run_whose_before_start_hook_raises_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, str(site.ledger.path))
     result = hooked.apply(kwargs={"fails": "before_start"})
 

@@ -48,15 +48,15 @@ def has_status(site: Site, agent_id: str, status: str) -> None:
 
 
 @pytest.mark.parametrize("task", [in_celery_s_words, in_celery_s_words_async], ids=["sync", "async"])
-def test_the_base_class_does_the_same_in_celery_s_own_words(site: Site, task: Any) -> None:
+def test_the_base_class_works_the_same_with_plain_celery_syntax(site: Site, task: Any) -> None:
     assert task.delay(3).get(timeout=60) == [6, True, True]
 
 
-def test_a_body_that_is_not_bound_finds_its_run(site: Site) -> None:
+def test_an_unbound_body_finds_its_run(site: Site) -> None:
     assert unbound.delay(1).get(timeout=60) == 2
 
 
-def test_models_are_checked_and_dumped(site: Site) -> None:
+def test_models_are_validated_and_dumped(site: Site) -> None:
     result = ask.delay({"text": "why", "asked": "2026-01-02"})
     assert result.get(timeout=60) == {"text": "WHY", "length": 2026}
 
@@ -70,20 +70,20 @@ def test_models_are_checked_and_dumped(site: Site) -> None:
         ("none", None),
     ],
 )
-def test_a_result_is_what_celery_would_make_of_it(site: Site, kind: str, value: Any) -> None:
+def test_a_result_is_serialized_as_celery_would(site: Site, kind: str, value: Any) -> None:
     result = values.delay(kind)
 
     assert result.get(timeout=60) == value
     has_status(site, result.id, "succeeded")
 
 
-def test_a_task_goes_to_the_queue_and_with_the_priority_that_it_is_given(site: Site) -> None:
+def test_a_task_uses_the_queue_and_priority_it_is_given(site: Site) -> None:
     seen = facts.apply_async(queue="other", priority=3).get(timeout=60)
 
     assert (seen["queue"], seen["priority"]) == ("other", 3)
 
 
-def test_a_hand_off_goes_to_the_same_queue(site: Site) -> None:
+def test_a_hand_off_is_published_to_the_same_queue(site: Site) -> None:
     result = climb.apply_async((1,), queue="other", priority=3)
 
     assert result.get(timeout=60) == 4
@@ -93,7 +93,7 @@ def test_a_hand_off_goes_to_the_same_queue(site: Site) -> None:
 
 
 @pytest.mark.parametrize("option", [{}, {"compression": "gzip"}], ids=["plain", "compressed"])
-def test_models_a_queue_and_a_priority_last_over_hand_offs_and_retries(
+def test_models_queue_and_priority_are_preserved_across_hand_offs_and_retries(
     site: Site, option: dict[str, Any]
 ) -> None:
     question = {"text": "why", "asked": "2026-01-02"}
@@ -112,7 +112,7 @@ def record(site: Site, run_id: str) -> Any:
 
 
 @pytest.mark.parametrize("option", ["countdown", "eta"])
-def test_a_task_waits_for_its_time_and_its_hand_offs_do_not(site: Site, option: str) -> None:
+def test_a_task_waits_for_its_eta_and_its_hand_offs_do_not(site: Site, option: str) -> None:
     seconds = 2.0
     when = seconds if option == "countdown" else datetime.now(UTC) + timedelta(seconds=seconds)
     sent = site.ledger.note("", "sent").at
@@ -125,7 +125,7 @@ def test_a_task_waits_for_its_time_and_its_hand_offs_do_not(site: Site, option: 
     assert begins[-1] - begins[0] < seconds * (len(begins) - 1)
 
 
-def test_a_task_that_has_expired_is_revoked_and_on_record_as_cancelled(site: Site) -> None:
+def test_an_expired_task_is_revoked_and_recorded_as_cancelled(site: Site) -> None:
     result = climb.apply_async((1,), expires=datetime.now(UTC) - timedelta(seconds=1))
 
     until(lambda: result.state == "REVOKED", 10, "it is revoked")
@@ -133,7 +133,7 @@ def test_a_task_that_has_expired_is_revoked_and_on_record_as_cancelled(site: Sit
     assert site.ledger.bodies(result.id) == []
 
 
-def test_a_task_that_began_in_time_does_not_expire_in_a_hand_off(site: Site) -> None:
+def test_a_task_that_started_in_time_does_not_expire_during_a_hand_off(site: Site) -> None:
     site.ledger.hold("floor 2")
     result = climb.apply_async((1,), expires=datetime.now(UTC) + timedelta(seconds=3))
     sent = time.monotonic()
@@ -144,7 +144,7 @@ def test_a_task_that_began_in_time_does_not_expire_in_a_hand_off(site: Site) -> 
     assert result.get(timeout=60) == 4
 
 
-def test_a_result_that_nobody_wants_is_not_stored(site: Site) -> None:
+def test_an_ignored_result_is_not_stored(site: Site) -> None:
     result = silent.delay()
 
     site.ledger.wait_for_call("floor 2", 10, result.id)
@@ -156,7 +156,7 @@ def test_a_result_that_nobody_wants_is_not_stored(site: Site) -> None:
 @pytest.mark.parametrize(
     ("how", "status", "state"), [("ignore", "succeeded", "STARTED"), ("reject", "failed", "FAILURE")]
 )
-def test_a_run_that_leaves_in_celery_s_own_way_is_over(
+def test_a_run_that_ends_through_a_celery_exception_is_settled(
     site: Site, how: str, status: str, state: str
 ) -> None:
     result = leave.delay(how)
@@ -178,7 +178,7 @@ def a_stranger(site: Site) -> Celery:
 
 
 @pytest.mark.parametrize("task", ["facts", "climb"])
-def test_an_app_that_knows_no_agents_sends_one_by_name(site: Site, task: str) -> None:
+def test_an_app_without_agents_can_send_one_by_name(site: Site, task: str) -> None:
     stranger = a_stranger(site)
     args = () if task == "facts" else (1,)
     result: AsyncResult = stranger.send_task(
@@ -194,13 +194,13 @@ def test_an_app_that_knows_no_agents_sends_one_by_name(site: Site, task: str) ->
 
 
 @pytest.mark.parametrize("name", ["", "x" * 513])
-def test_an_agent_cannot_be_called_that(site: Site, name: str) -> None:
+def test_an_invalid_agent_name_is_refused(site: Site, name: str) -> None:
     with pytest.raises(InvalidName):
         facts.apply_async(agent_id=name)
 
 
 @pytest.mark.parametrize("option", [{"headers": {"ckpt_agent_id": "x" * 513}}, {"task_id": "x" * 513}])
-def test_whoever_sends_by_name_is_told_what_is_wrong_with_a_name(
+def test_the_error_about_an_invalid_name_reaches_a_sender_by_name(
     site: Site, option: dict[str, Any]
 ) -> None:
     """An error of pydantic's, which it was, reached him without its text."""
@@ -214,7 +214,7 @@ def test_whoever_sends_by_name_is_told_what_is_wrong_with_a_name(
 @pytest.mark.parametrize(
     "option", [{}, {"serializer": "literals"}], ids=["by its route", "by an option"]
 )
-def test_a_message_that_json_cannot_hold_is_kept_as_it_was_sent(
+def test_a_message_that_json_cannot_represent_is_kept_as_published(
     site: Site, option: dict[str, Any]
 ) -> None:
     """Celery asks a route for the serializer only if it does not know the task."""

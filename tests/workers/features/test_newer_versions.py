@@ -35,7 +35,7 @@ def written_by_a_newer_version(client: Redis, key: str, old: bytes, new: bytes) 
     return {field: before[field] for field in changed}
 
 
-def test_a_run_that_a_newer_version_has_recorded_is_left_to_it(
+def test_a_run_recorded_by_a_newer_version_is_left_to_that_version(
     celery_app: Celery, client: Redis, start_worker: StartWorker
 ) -> None:
     result, other = (remember.apply_async((name,), agent_id=name) for name in ("new", "old"))
@@ -55,7 +55,7 @@ def test_a_run_that_a_newer_version_has_recorded_is_left_to_it(
     assert (run.attempts, run.stalled) == (1, 0)
 
 
-def test_an_agent_that_a_newer_version_has_worked_for_is_left_to_it(
+def test_an_agent_written_by_a_newer_version_is_left_to_that_version(
     celery_app: Celery, client: Redis, start_worker: StartWorker
 ) -> None:
     worker = start_worker()

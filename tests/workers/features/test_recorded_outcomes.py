@@ -28,7 +28,7 @@ pytestmark = pytest.mark.configured(
 
 @pytest.mark.usefixtures("celery_app")
 @pytest.mark.parametrize("pool", POOLS)
-def test_an_error_in_celery_s_tracer_after_a_hand_off_does_not_fail_the_run(
+def test_an_error_in_the_celery_tracer_after_a_hand_off_does_not_fail_the_run(
     start_worker: StartWorker, ledger: Ledger, pool: str
 ) -> None:
     start_worker(pool=pool)
@@ -41,7 +41,7 @@ def test_an_error_in_celery_s_tracer_after_a_hand_off_does_not_fail_the_run(
 
 
 @pytest.mark.configured(conf={"ckpt_lease_ttl": 3, "ckpt_max_checkpoint_bytes": 50_000})
-def test_a_run_that_is_too_large_to_be_handed_off_has_failed_on_record(
+def test_a_run_that_is_too_large_to_hand_off_is_recorded_as_failed(
     celery_app: Celery, start_worker: StartWorker
 ) -> None:
     start_worker()
@@ -62,7 +62,7 @@ class TestAStoreThatRefuses:
         return replace(configuration, store_url=other_server.url_of(STORE_DB))
 
     @pytest.mark.usefixtures("celery_app")
-    def test_the_end_of_a_run(
+    def test_the_end_of_a_run_is_recorded_when_the_permission_returns(
         self, start_worker: StartWorker, ledger: Ledger, other_server: Valkey
     ) -> None:
         worker = start_worker()
@@ -78,7 +78,7 @@ class TestAStoreThatRefuses:
         assert ledger.calls("errback") == []
 
     @pytest.mark.usefixtures("celery_app")
-    def test_the_beginning_of_a_run(
+    def test_a_run_starts_when_the_permission_returns(
         self, start_worker: StartWorker, ledger: Ledger, other_server: Valkey
     ) -> None:
         worker = start_worker()

@@ -93,7 +93,7 @@ def test_nothing_that_a_worker_a_sender_or_beat_does_is_refused(
 
 
 @pytest.mark.usefixtures("celery_app")
-def test_an_agent_whose_worker_lacks_a_right_continues_when_it_is_granted(
+def test_an_agent_whose_worker_lacks_a_permission_continues_when_it_is_granted(
     start_worker: StartWorker, servers: dict[str, Valkey], ledger: Ledger
 ) -> None:
     worker = start_worker()

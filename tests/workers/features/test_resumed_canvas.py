@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 
-def test_a_chain_goes_on_once_after_an_agent_that_was_killed(
+def test_a_chain_continues_once_after_an_agent_was_killed(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker()
@@ -41,7 +41,7 @@ def test_a_chain_goes_on_once_after_an_agent_that_was_killed(
     broker.assert_clean(5)
 
 
-def test_a_chord_s_body_runs_once_after_an_agent_that_was_killed(
+def test_a_chord_body_runs_once_after_an_agent_was_killed(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker(concurrency=2)

@@ -28,7 +28,7 @@ SITE = {"include": ("tests.support.tasks.retries",), "conf": {"ckpt_lease_ttl": 
 
 
 @pytest.mark.parametrize("task", [by_default, async_by_default], ids=["sync", "async"])
-def test_an_agent_that_fails_is_tried_again_after_a_while(site: Site, task: Any) -> None:
+def test_a_failed_agent_is_retried_after_a_delay(site: Site, task: Any) -> None:
     result = task.delay(1)
 
     assert result.get(timeout=60) == 2
@@ -37,12 +37,12 @@ def test_an_agent_that_fails_is_tried_again_after_a_while(site: Site, task: Any)
     assert site.ledger.repeated(result.id) == {(result.id, "attempt"): 2}, "the step is not made twice"
 
 
-def test_agents_are_retried_with_growing_pauses_unless_they_say_otherwise() -> None:
+def test_agents_are_retried_with_backoff_by_default() -> None:
     assert (by_default.retry_backoff, by_default.retry_jitter) == (True, True)
     assert (at_once.retry_backoff, not_at_all.autoretry_for) == (False, ())
 
 
-def test_an_agent_without_autoretry_fails_at_once(site: Site) -> None:
+def test_an_agent_without_autoretry_fails_immediately(site: Site) -> None:
     result = not_at_all.delay(1)
 
     with pytest.raises(Broken, match="attempt 1"):
@@ -50,7 +50,7 @@ def test_an_agent_without_autoretry_fails_at_once(site: Site) -> None:
     assert len(site.ledger.calls("attempt", result.id)) == 1
 
 
-def test_hand_offs_use_up_no_retry_and_retries_go_on_from_the_iteration(site: Site) -> None:
+def test_hand_offs_use_no_retries_and_retries_resume_in_the_same_iteration(site: Site) -> None:
     result = at_once.delay(3)
 
     assert result.get(timeout=60) == 5
@@ -60,7 +60,7 @@ def test_hand_offs_use_up_no_retry_and_retries_go_on_from_the_iteration(site: Si
     assert made == ["iteration 1", "iteration 2", "iteration 3"]
 
 
-def test_an_agent_fails_when_no_retry_is_left(site: Site) -> None:
+def test_an_agent_fails_after_the_last_retry(site: Site) -> None:
     result = at_once.delay(9)
 
     with pytest.raises(Broken, match="attempt 4"):
@@ -72,7 +72,7 @@ def test_an_agent_fails_when_no_retry_is_left(site: Site) -> None:
     assert len(site.ledger.calls("attempt", result.id)) == 3
 
 
-def test_a_run_that_is_resumed_by_hand_has_all_its_retries_again(site: Site) -> None:
+def test_a_manually_resumed_run_has_all_its_retries_again(site: Site) -> None:
     result = at_once.delay(5)
     with pytest.raises(Broken, match="attempt 4"):
         result.get(timeout=60)
@@ -84,7 +84,7 @@ def test_a_run_that_is_resumed_by_hand_has_all_its_retries_again(site: Site) -> 
     assert [call["retries"] for call in attempts] == [0, 1, 2, 0, 1]
 
 
-def test_an_old_copy_of_the_message_does_not_give_back_a_retry(site: Site) -> None:
+def test_an_old_copy_of_the_message_does_not_restore_a_used_retry(site: Site) -> None:
     store = AppContext.of(site.app).store
     again = much_later.delay(9)
     until(lambda: outcome(again) == "RETRY", 10, "it was tried once, and is to be tried again")
@@ -106,7 +106,7 @@ def copy_of(store: CheckpointStore, run_id: str, **headers: Any) -> dict[str, An
     "task", [with_other_arguments, async_with_other_arguments], ids=["sync", "async"]
 )
 @pytest.mark.parametrize("agent_id", [None, "tireless"])
-def test_a_body_tries_again_with_other_arguments(site: Site, task: Any, agent_id: str | None) -> None:
+def test_a_body_can_retry_with_other_arguments(site: Site, task: Any, agent_id: str | None) -> None:
     name = agent_id and f"{agent_id} {task.name}"
     result = task.apply_async((1,), agent_id=name)
 

@@ -40,7 +40,7 @@ def test_a_running_agent_that_is_revoked_stays_revoked(
     assert outcome(result) == "REVOKED"
 
 
-def test_an_agent_at_its_hard_time_limit_has_failed_once(
+def test_an_agent_that_exceeds_its_hard_time_limit_fails_once(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     start_worker()
@@ -96,7 +96,7 @@ def test_an_agent_that_is_revoked_before_its_start_never_starts(
     assert slow_step.apply_async((1,), agent_id="too early").get(timeout=60) == 1
 
 
-def test_a_soft_time_limit_is_retried_as_any_error(
+def test_a_soft_time_limit_is_retried_like_any_error(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger
 ) -> None:
     start_worker()
@@ -116,7 +116,7 @@ def _interrupted(ledger: Ledger, times: int) -> None:
 
 
 @pytest.mark.configured(conf={"ckpt_lease_ttl": LEASE, "ckpt_hand_off_on_time_limit": True})
-def test_a_soft_time_limit_hands_off_if_that_is_wanted(
+def test_a_soft_time_limit_hands_off_if_configured(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger
 ) -> None:
     start_worker()
@@ -138,7 +138,7 @@ def test_a_soft_time_limit_hands_off_if_that_is_wanted(
         "ckpt_max_stalled_attempts": 2,
     }
 )
-def test_a_call_that_is_too_long_for_the_time_limit_is_not_made_for_ever(
+def test_a_call_that_is_too_long_for_the_time_limit_is_not_repeated_forever(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     start_worker()

@@ -33,7 +33,7 @@ def keys_with_the_secret(broker: RedisBroker, db: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
-def test_neither_logs_nor_events_nor_results_have_what_an_agent_says(
+def test_logs_events_and_results_contain_nothing_of_the_conversation(
     request: pytest.FixtureRequest, is_sealed: bool, tmp_path: Path
 ) -> None:
     if not is_sealed:
@@ -58,7 +58,7 @@ def test_neither_logs_nor_events_nor_results_have_what_an_agent_says(
     assert bool(list(keys_with_the_secret(broker, STORE_DB))) != is_sealed
 
 
-def test_arguments_results_and_errors_are_sealed_in_the_store(
+def test_arguments_results_and_errors_are_encrypted_in_the_store(
     celery_app: Celery, broker: RedisBroker, start_worker: StartWorker
 ) -> None:
     start_worker()

@@ -51,7 +51,7 @@ def test_the_page_has_every_event() -> None:
     assert set(re.findall(r"`(agent-[\w-]+)`", section)) == set(_EVENTS.values())
 
 
-def test_a_run_tells_its_story_in_order(site: Site) -> None:
+def test_a_run_emits_its_signals_in_order(site: Site) -> None:
     result = telling.delay(3)
     assert result.get(timeout=60) == 3
     site.ledger.wait_for(lambda note: note.what == "agent_finished" and note.run_id == result.id, 10)
@@ -72,7 +72,7 @@ def test_a_run_tells_its_story_in_order(site: Site) -> None:
     assert finished["kinds"] == {"run": "AgentRun", "record": "RunRecord"}
 
 
-def test_a_failure_is_told_of_as_an_end(site: Site) -> None:
+def test_a_failure_is_emitted_as_an_end(site: Site) -> None:
     result = failing.delay()
     with pytest.raises(ValueError, match="no"):
         result.get(timeout=60)
@@ -81,7 +81,7 @@ def test_a_failure_is_told_of_as_an_end(site: Site) -> None:
     assert sent(site, result.id, "agent_finished")["kinds"]["run"] == "AgentRun"
 
 
-def test_a_step_that_has_changed_is_told_of(site: Site, tmp_path: Path) -> None:
+def test_a_changed_step_is_emitted(site: Site, tmp_path: Path) -> None:
     result = changing.delay(str(tmp_path / "marker"))
 
     assert result.get(timeout=60) == "NEW"
@@ -91,7 +91,7 @@ def test_a_step_that_has_changed_is_told_of(site: Site, tmp_path: Path) -> None:
     until(lambda: warning in site.worker.log(), 5, "the worker warns")
 
 
-def test_a_checkpoint_that_was_not_saved_is_told_of(site: Site) -> None:
+def test_a_checkpoint_that_could_not_be_saved_is_emitted(site: Site) -> None:
     result = without_a_store.delay()
 
     assert result.get(timeout=60) == "done"
@@ -99,14 +99,14 @@ def test_a_checkpoint_that_was_not_saved_is_told_of(site: Site) -> None:
     assert Agents(site.app).status(result.id).iteration == 2
 
 
-def test_a_lost_lease_is_told_of(site: Site) -> None:
+def test_a_lost_lease_is_emitted(site: Site) -> None:
     result = overtaken.delay()
 
     site.ledger.wait_for(lambda note: note.what == "lease_lost" and note.run_id == result.id, 10)
     sent(site, result.id, "lease_lost")
 
 
-def test_pruning_is_told_of(site: Site) -> None:
+def test_pruning_is_emitted(site: Site) -> None:
     pruned: list[dict[str, object]] = []
 
     def receive(**facts: object) -> None:

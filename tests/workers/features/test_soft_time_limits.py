@@ -72,7 +72,7 @@ def _all_interrupted(ledger: Ledger, moments: list[str]) -> None:
 
 @either_way
 @pytest.mark.parametrize("moment", ["before update_run", "after update_run"])
-def test_a_limit_while_a_failure_is_recorded_leaves_that_failure_as_it_is(
+def test_a_limit_while_a_failure_is_recorded_does_not_change_that_failure(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, moment: str
 ) -> None:
     start_worker()
@@ -89,7 +89,7 @@ def test_a_limit_while_a_failure_is_recorded_leaves_that_failure_as_it_is(
 @either_way
 @pytest.mark.parametrize("moment", ["before release", "after release"])
 @pytest.mark.usefixtures("celery_app")
-def test_a_limit_while_a_retry_is_sent_leaves_it_a_retry(
+def test_a_limit_while_a_retry_is_published_leaves_it_a_retry(
     start_worker: StartWorker, ledger: Ledger, moment: str
 ) -> None:
     start_worker()
@@ -101,7 +101,7 @@ def test_a_limit_while_a_retry_is_sent_leaves_it_a_retry(
 
 
 @pytest.mark.usefixtures("celery_app")
-def test_a_plain_task_that_follows_an_agent_has_its_limit_all_the_same(
+def test_a_plain_task_that_follows_an_agent_keeps_its_own_limit(
     start_worker: StartWorker, ledger: Ledger
 ) -> None:
     start_worker()

@@ -44,7 +44,7 @@ def wait_for_steps(app: Celery, result: AsyncResult, count: int) -> None:
 
 
 @ON_POOLS
-def test_a_killed_worker_costs_only_the_tools_in_flight(
+def test_a_killed_worker_repeats_only_the_tools_in_flight(
     celery_app: Celery,
     start_worker: StartWorker,
     ledger: Ledger,
@@ -68,7 +68,7 @@ def test_a_killed_worker_costs_only_the_tools_in_flight(
 
 
 @ON_POOLS
-def test_a_worker_that_ends_finishes_the_tools_that_are_under_way(
+def test_a_worker_that_shuts_down_completes_the_tools_in_flight(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool, task: Any
 ) -> None:
     first = start_worker(pool=pool)
@@ -90,7 +90,7 @@ def test_a_worker_that_ends_finishes_the_tools_that_are_under_way(
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 @pytest.mark.parametrize("task", [with_retries, with_retries_of_tasks], ids=["sync", "async"])
-def test_only_the_calls_that_are_worth_a_retry_are_made_again(
+def test_only_retryable_calls_are_repeated(
     start_worker: StartWorker, ledger: Ledger, pool: Pool, task: Any
 ) -> None:
     start_worker(pool=pool)
@@ -101,7 +101,7 @@ def test_only_the_calls_that_are_worth_a_retry_are_made_again(
     assert ledger.repeated(result.id) == {(result.id, "flaky 1"): 2, (result.id, "flaky 3"): 2}
 
 
-def test_a_soft_time_limit_in_a_tool_is_not_its_result(
+def test_a_soft_time_limit_in_a_tool_is_not_recorded_as_its_result(
     start_worker: StartWorker, ledger: Ledger
 ) -> None:
     start_worker()
@@ -116,7 +116,7 @@ def test_a_soft_time_limit_in_a_tool_is_not_its_result(
 
 
 @pytest.mark.parametrize("task", [with_threads, with_tasks], ids=["sync", "async"])
-def test_a_soft_time_limit_beside_tools_loses_none_that_ended(
+def test_a_soft_time_limit_during_tools_loses_no_completed_result(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, task: Any
 ) -> None:
     worker: Worker = start_worker()

@@ -33,7 +33,7 @@ from tests.support.workers.site import Site
 SITE = {"include": ("tests.support.tasks.unusual_bodies",), "conf": {"ckpt_lease_ttl": 3}}
 
 
-def test_tools_in_threads_of_the_body_are_checkpointed_as_others_are(site: Site) -> None:
+def test_tools_in_threads_of_the_body_are_checkpointed_like_others(site: Site) -> None:
     result = in_threads.delay(2)
 
     assert result.get(timeout=60) == 28
@@ -41,14 +41,14 @@ def test_tools_in_threads_of_the_body_are_checkpointed_as_others_are(site: Site)
     assert events.count(CheckpointEvent.TOOL_CALL_COMPLETE) == 6
 
 
-def test_an_agent_that_wants_no_checkpoints_has_none_at_its_end_either(site: Site) -> None:
+def test_an_agent_without_checkpoints_has_none_at_its_end_either(site: Site) -> None:
     result = wants_no_checkpoints.delay()
 
     assert result.get(timeout=60) == 1
     assert Agents(site.app).history(result.id) == []
 
 
-def test_a_result_that_waits_for_another_is_in_the_last_checkpoint(site: Site) -> None:
+def test_a_result_held_for_an_earlier_call_is_in_the_last_checkpoint(site: Site) -> None:
     result = answers_the_second_call_only.delay()
 
     assert result.get(timeout=60) == 4
@@ -57,7 +57,7 @@ def test_a_result_that_waits_for_another_is_in_the_last_checkpoint(site: Site) -
     assert latest.conversation.messages[-1] == Message.tool("4", "c2")
 
 
-def test_a_body_that_calls_itself_gets_a_result_and_runs_of_their_own_get_keys_of_their_own(
+def test_a_body_that_calls_itself_gets_a_result_and_separate_runs_get_separate_keys(
     site: Site,
 ) -> None:
     result = factorial.delay(4)
@@ -74,7 +74,7 @@ def test_two_direct_calls_are_two_runs() -> None:
     assert one != other
 
 
-def test_an_async_agent_that_is_called_on_the_loop_says_what_to_do_and_the_loop_goes_on(
+def test_the_error_of_an_async_agent_called_on_the_loop_says_what_to_do_and_the_loop_continues(
     site: Site,
 ) -> None:
     with pytest.raises(RunMisused, match=r"Use `await asyncio\.to_thread"):
@@ -83,18 +83,18 @@ def test_an_async_agent_that_is_called_on_the_loop_says_what_to_do_and_the_loop_
     assert outer.delay(1, "in a thread").get(timeout=60) == 2
 
 
-def test_an_async_body_that_wants_to_end_the_process_does_not_end_the_loop(site: Site) -> None:
+def test_an_async_body_that_raises_system_exit_does_not_end_the_loop(site: Site) -> None:
     result = exits.delay(1)
 
     assert result.get(timeout=60) == 2
     assert inner.delay(1).get(timeout=60) == 2
 
 
-def test_an_attempt_that_only_says_that_it_will_be_retried_does_not_keep_its_lease(site: Site) -> None:
+def test_an_attempt_that_reports_a_retry_does_not_keep_its_lease(site: Site) -> None:
     assert retries_by_itself.delay().get(timeout=60) == 2
 
 
-def test_an_error_without_words_is_a_failure_like_any_other(site: Site) -> None:
+def test_an_error_without_a_message_is_a_failure_like_any_other(site: Site) -> None:
     result = fails_speechless.delay()
 
     until(result.failed, 30, "the failure")
@@ -102,7 +102,7 @@ def test_an_error_without_words_is_a_failure_like_any_other(site: Site) -> None:
     assert (status.status, status.error) == (RunStatus.FAILED, "Speechless")
 
 
-def test_a_result_that_celery_cannot_keep_is_a_failure_in_the_store_too(site: Site) -> None:
+def test_a_result_that_celery_cannot_serialize_is_recorded_as_a_failure(site: Site) -> None:
     result = returns_what_nobody_can_keep.delay()
 
     with pytest.raises(EncodeError, match="not JSON serializable"):
@@ -112,7 +112,7 @@ def test_a_result_that_celery_cannot_keep_is_a_failure_in_the_store_too(site: Si
 
 
 @pytest.mark.parametrize("what", ["state", "metadata"])
-def test_who_keeps_what_json_cannot_hold_is_told_so_at_once(site: Site, what: str) -> None:
+def test_state_that_json_cannot_represent_fails_immediately(site: Site, what: str) -> None:
     """It was retried, and the error reached who waits without its text."""
     result = forgets_that_it_is_json.delay(what)
 
@@ -121,7 +121,7 @@ def test_who_keeps_what_json_cannot_hold_is_told_so_at_once(site: Site, what: st
     assert Agents(site.app).runs(result.id)[0].attempts == 1
 
 
-def test_a_step_that_has_changed_fails_the_run_at_once_if_that_is_wanted(site: Site) -> None:
+def test_a_changed_step_fails_the_run_immediately_if_configured(site: Site) -> None:
     result = fails_if_changed.delay()
 
     with pytest.raises(StepChanged, match="'name'"):
@@ -137,13 +137,13 @@ def test_a_step_that_has_changed_fails_the_run_at_once_if_that_is_wanted(site: S
         ("take_back", ["user"], 0),
     ],
 )
-def test_a_resumed_body_finds_open_calls_as_its_task_wants_them(
+def test_a_resumed_body_finds_open_calls_as_its_task_configures(
     site: Site, policy: str, roles: list[str], is_open: int
 ) -> None:
     assert interrupted[policy].delay().get(timeout=60) == [roles, is_open]
 
 
-def test_a_retry_that_cannot_be_sent_is_a_failure(site: Site) -> None:
+def test_a_retry_that_cannot_be_published_is_a_failure(site: Site) -> None:
     """It was a success on record, and nobody was told anything."""
     result = retries_with_what_cannot_be_sent.delay()
 
@@ -152,7 +152,7 @@ def test_a_retry_that_cannot_be_sent_is_a_failure(site: Site) -> None:
     assert Agents(site.app).status(result.id).status is RunStatus.FAILED
 
 
-def test_a_traceback_has_the_error_that_was_being_handled(site: Site) -> None:
+def test_a_traceback_includes_the_error_being_handled(site: Site) -> None:
     result = fails_in_an_except.delay()
 
     with pytest.raises(ValueError, match="the second error"):
@@ -160,7 +160,7 @@ def test_a_traceback_has_the_error_that_was_being_handled(site: Site) -> None:
     assert "the first error" in str(result.traceback)
 
 
-def test_a_cancelled_run_whose_body_tells_its_progress_stays_cancelled(site: Site) -> None:
+def test_a_cancelled_run_whose_body_reports_progress_stays_cancelled(site: Site) -> None:
     """What the body told last was all that a result said, for ever."""
     site.ledger.hold("working 1")
     result = tells_its_progress.delay()
@@ -172,7 +172,7 @@ def test_a_cancelled_run_whose_body_tells_its_progress_stays_cancelled(site: Sit
     until(lambda: site.app.backend.get_state(result.id) == "REVOKED", 10, "it is told again")
 
 
-def test_a_body_that_ends_its_process_every_time_is_stopped(site: Site) -> None:
+def test_a_run_whose_body_always_ends_its_process_is_stopped(site: Site) -> None:
     result = ends_its_process.delay()
 
     with pytest.raises(RunStalled, match="5 attempts"):

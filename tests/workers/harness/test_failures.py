@@ -89,12 +89,14 @@ def _is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_worker_that_cannot_start_says_why(start_worker: StartWorker) -> None:
+def test_a_worker_that_cannot_start_reports_why(start_worker: StartWorker) -> None:
     with pytest.raises(AssertionError, match="The module no_such_app was not found"):
         start_worker(app="no_such_app")
 
 
-def test_an_error_beside_a_worker_carries_its_log(tmp_path: Path, configuration: Configuration) -> None:
+def test_an_error_raised_while_a_worker_runs_includes_its_log(
+    tmp_path: Path, configuration: Configuration
+) -> None:
     worker = Worker(tmp_path, configuration.environment(), pool="solo")
 
     with pytest.raises(ZeroDivisionError) as caught, worker:

@@ -49,14 +49,18 @@ def _told(tmp_path: Path, environment: dict[str, str], *, forked: bool) -> dict[
     return json.loads((tmp_path / "told").read_text())
 
 
-def test_a_fork_has_what_the_command_has(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_forked_worker_is_configured_like_the_command(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     executed = _told(tmp_path, environment, forked=False)
     forked = _told(tmp_path, environment, forked=True)
 
     assert forked == executed
 
 
-def test_how_a_fork_ended_is_seen(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_exit_status_of_a_forked_worker_is_known(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     arguments = ["-A", "telling", "no-such-command"]
     process = WorkerProcess(tmp_path, arguments, environment, name="telling", forked=True).start()
 

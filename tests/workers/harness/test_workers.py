@@ -26,7 +26,7 @@ def test_a_task_runs_on_each_pool(start_worker: StartWorker, broker: RedisBroker
     broker.assert_clean(5)
 
 
-def test_the_app_of_the_tests_is_the_current_one(celery_app: Celery, broker: RedisBroker) -> None:
+def test_the_test_app_is_the_current_app(celery_app: Celery, broker: RedisBroker) -> None:
     assert slow.app is celery_app
 
     slow.delay(1, 0)
@@ -35,7 +35,7 @@ def test_the_app_of_the_tests_is_the_current_one(celery_app: Celery, broker: Red
         broker.assert_clean(0.05)
 
 
-def test_a_worker_that_is_told_to_end_finishes_its_task(
+def test_a_worker_that_shuts_down_completes_its_task(
     start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     worker = start_worker()
@@ -49,7 +49,7 @@ def test_a_worker_that_is_told_to_end_finishes_its_task(
     broker.assert_clean(0.05)
 
 
-def test_a_cut_connection_makes_celery_run_a_task_twice_at_once(
+def test_a_cut_connection_makes_celery_run_a_task_twice_concurrently(
     start_worker: StartWorker, ledger: Ledger, broker: RedisBroker
 ) -> None:
     start_worker(concurrency=2)
@@ -66,7 +66,7 @@ def test_a_cut_connection_makes_celery_run_a_task_twice_at_once(
         ledger.never_two_bodies_at_once(result.id)
 
 
-def test_a_restarted_server_has_what_it_had_and_workers_return_to_it(
+def test_a_restarted_server_keeps_its_data_and_workers_reconnect(
     start_worker: StartWorker, broker: RedisBroker
 ) -> None:
     waiting = who.delay()
@@ -82,7 +82,7 @@ def test_a_restarted_server_has_what_it_had_and_workers_return_to_it(
     assert who.delay().get(timeout=60) in worker.children()
 
 
-def test_a_killed_child_is_none_any_more_though_the_worker_has_not_noticed(
+def test_a_killed_child_is_not_listed_although_the_worker_has_not_noticed(
     start_worker: StartWorker,
 ) -> None:
     worker = start_worker(concurrency=2)
@@ -97,7 +97,7 @@ def test_a_killed_child_is_none_any_more_though_the_worker_has_not_noticed(
     assert left == [other]
 
 
-def test_a_worker_restarts_in_place_and_is_waited_for_again(start_worker: StartWorker) -> None:
+def test_a_worker_that_restarts_in_place_can_be_waited_for_again(start_worker: StartWorker) -> None:
     worker = start_worker(pool="solo")
     pid = who.delay().get(timeout=60)
 
@@ -108,7 +108,7 @@ def test_a_worker_restarts_in_place_and_is_waited_for_again(start_worker: StartW
     assert worker.log().count("ready.") == 2
 
 
-def test_a_worker_can_be_started_again_after_its_death(start_worker: StartWorker) -> None:
+def test_a_dead_worker_can_be_started_again(start_worker: StartWorker) -> None:
     worker = start_worker(pool="solo")
     worker.kill_tree()
 

@@ -55,7 +55,7 @@ def configuration(configuration: Configuration, other_server: Valkey) -> Configu
     on_rabbitmq("prefork"),
     on_rabbitmq("threads", marks=[scenario(worker_enable_prefetch_count_reduction=False)]),
 )
-def test_a_message_that_is_redelivered_after_a_reconnect_does_not_start_a_second_body(
+def test_a_message_redelivered_after_a_reconnect_does_not_start_a_second_body(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     worker = start_worker(pool=pool, concurrency=2)
@@ -75,7 +75,7 @@ def test_a_message_that_is_redelivered_after_a_reconnect_does_not_start_a_second
 
 
 @ON_RABBITMQ
-def test_connections_that_are_closed_between_two_hand_offs_lose_no_run(
+def test_connections_closed_between_two_hand_offs_lose_no_run(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     start_worker()
@@ -166,7 +166,7 @@ def test_an_agent_keeps_its_lease_while_the_broker_does_not_answer(
 # On gevent, Celery 5.6 does not notice a second cut while the task is running.
 @scenario(worker_cancel_long_running_tasks_on_connection_loss=True, ckpt_max_stalled_attempts=2)
 @pytest.mark.parametrize("pool", ["prefork", "gevent"] if CELERY >= (5, 7) else ["prefork"])
-def test_attempts_that_celery_cancels_at_a_reconnect_do_not_count_as_stalled(
+def test_attempts_that_celery_cancels_on_reconnect_do_not_count_as_stalled(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     start_worker(pool=pool, concurrency=2)

@@ -44,7 +44,7 @@ def shut_down(worker: Worker) -> None:
 
 
 @on_brokers("pool", on_redis(*POOLS), on_rabbitmq("prefork", "threads"))
-def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
+def test_warm_shutdowns_hand_over_an_agent_and_repeat_no_call(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     # A solo worker does not read control messages while it executes a task.
@@ -67,7 +67,7 @@ def test_warm_shutdowns_hand_an_agent_over_and_cost_no_call(
 
 
 @on_brokers("pool", on_redis(*POOLS), on_rabbitmq("prefork"))
-def test_a_cold_shutdown_costs_at_most_the_call_in_flight(
+def test_a_cold_shutdown_repeats_at_most_the_call_in_flight(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool
 ) -> None:
     workers = several_workers(2, start_worker, pool=pool)
@@ -84,7 +84,7 @@ def test_a_cold_shutdown_costs_at_most_the_call_in_flight(
 
 @scenario(worker_soft_shutdown_timeout=PATIENT, ckpt_lease_ttl=LONG_LEASE)
 @pytest.mark.parametrize(("pool", "end"), SOFT_ENDS)
-def test_a_soft_shutdown_hands_an_agent_over_and_costs_no_call(
+def test_a_soft_shutdown_hands_over_an_agent_and_repeats_no_call(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, pool: Pool, end: End
 ) -> None:
     remapped = {"REMAP_SIGTERM": "SIGQUIT"} if end is Worker.term else {}

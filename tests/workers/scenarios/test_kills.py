@@ -37,7 +37,7 @@ UNTIL_FENCED = 60.0
 
 @scenario(ckpt_lease_ttl=LONG_LEASE)
 @ON_BOTH_BROKERS
-def test_a_killed_pool_child_costs_at_most_the_call_in_flight(
+def test_a_killed_pool_child_repeats_at_most_the_call_in_flight(
     start_worker: StartWorker, ledger: Ledger, broker: Broker
 ) -> None:
     worker = start_worker()

@@ -45,7 +45,7 @@ def test_a_run_records_no_delivery_tag(
     assert len(ledger.bodies(result.id)) == 1
 
 
-def test_the_message_of_a_frozen_worker_changes_nothing_after_its_run_has_ended_elsewhere(
+def test_the_message_of_a_frozen_worker_changes_nothing_after_its_run_ended_elsewhere(
     start_worker: StartWorker, ledger: Ledger, broker: RabbitBroker
 ) -> None:
     workers = several_workers(2, start_worker)

@@ -81,7 +81,7 @@ class TestAWorkerThatStartsWithoutItsStore:
     def configuration(self, configuration: Configuration) -> Configuration:
         return replace(configuration, store_url=configuration.store_url.replace("//", "//:hunter2@"))
 
-    def test_says_that_agents_wait_for_it(
+    def test_reports_that_agents_wait_for_the_store(
         self, start_worker: StartWorker, other_server: Valkey
     ) -> None:
         other_server.kill()

@@ -36,7 +36,7 @@ def _sent(name: str, turns: int, **options: bool) -> AsyncResult:
 
 
 @on_brokers("concurrency", on_redis(1, 4), on_rabbitmq(1))
-def test_a_second_run_waits_for_the_first_across_its_retry_and_its_hand_offs(
+def test_a_second_run_is_blocked_during_the_retry_and_the_hand_offs_of_the_first(
     start_worker: StartWorker, celery_app: Celery, ledger: Ledger, broker: Broker, concurrency: int
 ) -> None:
     start_worker(concurrency=concurrency)

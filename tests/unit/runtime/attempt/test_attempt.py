@@ -81,7 +81,9 @@ def test_receivers_get_the_event_before_the_checkpoint_is_saved(
     assert seen == [TOOL_CALL_COMPLETE, 0, {"seen": True}, 1]
 
 
-def test_the_exception_of_a_receiver_prevents_no_checkpoint(attempt: Attempt, run: AgentRun) -> None:
+def test_an_exception_in_a_receiver_does_not_prevent_a_checkpoint(
+    attempt: Attempt, run: AgentRun
+) -> None:
     def broken(**_: Any) -> None:
         raise ValueError("broken")
 
@@ -91,7 +93,7 @@ def test_the_exception_of_a_receiver_prevents_no_checkpoint(attempt: Attempt, ru
     assert len(saved(attempt)) == 1
 
 
-def test_an_event_that_the_strategy_does_not_want_saves_nothing(
+def test_an_event_that_the_strategy_does_not_select_saves_nothing(
     attempt: Attempt, run: AgentRun
 ) -> None:
     run.emit(CheckpointEvent.LLM_RESPONSE)

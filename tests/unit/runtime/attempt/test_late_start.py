@@ -129,7 +129,7 @@ def test_a_delivery_of_a_blocked_run_is_dropped_only_if_it_can_be_published_agai
     ("state", "status"),
     [("REVOKED", "cancelled"), ("SUCCESS", "succeeded"), ("FAILURE", "failed")],
 )
-def test_a_copy_of_a_message_whose_run_has_ended_and_was_deleted_is_not_executed(
+def test_a_duplicate_message_of_an_ended_and_deleted_run_is_not_executed(
     state: str, status: str, monkeypatch
 ) -> None:
     settled: list[str] = []

@@ -10,7 +10,7 @@ from tests.support.workers.broker import RedisBroker
 
 
 @pytest.mark.parametrize("prefix", ["", "shared:"])
-def test_the_message_of_a_dead_worker_is_found_and_put_back(broker: RedisBroker, prefix: str) -> None:
+def test_the_message_of_a_dead_worker_is_found_and_restored(broker: RedisBroker, prefix: str) -> None:
     options = {"global_keyprefix": prefix}
     with (
         Connection(broker.url(), transport_options=options) as watching,

@@ -24,7 +24,7 @@ def process() -> subprocess.Popen[str]:
         started.kill()
 
 
-def test_a_process_that_lives_is_not_dead(process: subprocess.Popen[str]) -> None:
+def test_a_live_process_is_not_dead(process: subprocess.Popen[str]) -> None:
     owner = process.stdout.readline().strip()
 
     assert not is_known_dead(owner)

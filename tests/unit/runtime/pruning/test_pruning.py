@@ -185,7 +185,7 @@ def test_without_a_limit_all_runs_are_kept_unless_the_agent_has_one(
     assert [len(store.runs(agent_id)) for agent_id in ("user-1", "user-2")] == [2, 1]
 
 
-def test_runs_that_cannot_be_read_do_not_end_a_dry_run(
+def test_unreadable_runs_do_not_stop_a_dry_run(
     app: Celery, store: CheckpointStore, agents: Agents, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run_id in ("old", "last"):
@@ -404,7 +404,7 @@ def test_deleted_bytes_are_in_the_signals_the_totals_and_the_log(redis_url: str,
 
 
 @configured(ckpt_prune_every=None)
-def test_a_sweep_that_is_switched_off_does_nothing(app: Celery, store: CheckpointStore) -> None:
+def test_a_disabled_sweep_does_nothing(app: Celery, store: CheckpointStore) -> None:
     ids = saved(store, "agent", *[NEW] * 5)
     sweep(app)
 

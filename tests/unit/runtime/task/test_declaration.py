@@ -285,7 +285,7 @@ async def async_eager_failure(run: AgentRun, times: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("task", [eager_failure, async_eager_failure], ids=["sync", "async"])
-def test_eager_agents_are_retried_as_eager_tasks_are(app: Celery, task: Any) -> None:
+def test_eager_agents_are_retried_like_eager_tasks(app: Celery, task: Any) -> None:
     app.conf.task_always_eager = True
 
     assert task.apply_async((2,), agent_id="named").get() == ["named", True, 3]
@@ -298,7 +298,7 @@ def test_a_direct_call_that_fails_raises_its_own_error(app: Celery) -> None:
         eager_failure(1)
 
 
-def test_a_task_may_be_a_class(app: Celery) -> None:
+def test_a_task_can_be_a_class(app: Celery) -> None:
     class Greeting(AgentTask[..., str]):
         name = "greeting"
 

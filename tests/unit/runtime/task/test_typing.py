@@ -97,7 +97,7 @@ def errors(told: list[str], part: str) -> list[str]:
 
 
 # One test: mypy is asked once.
-def test_type_checkers_see_a_body_s_own_parameters_and_results(tmp_path: Path) -> None:
+def test_type_checkers_see_the_parameters_and_results_of_a_body(tmp_path: Path) -> None:
     told = told_by_mypy(tmp_path)
 
     assert errors(told, "bodies") == [], "steps return what their functions do, and take what they take"

@@ -127,9 +127,7 @@ def test_no_process_is_checked_if_the_pool_has_no_children(
     assert asked == []
 
 
-def test_an_agent_that_this_process_works_for_is_not_read(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_of_this_process_is_not_read(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     context, calls = AppContext.of(app), Counter[str]()
     run = RunRecord(agent_id="mine", run_id="mine", created_at=system_clock.now())
     lease = context.store.start_run(run, "me", 30).lease

@@ -51,7 +51,7 @@ def ended(**fields: Any) -> RunRecord:
     return make_run("agent", "run", **{**given, "error": SECRET, **fields})
 
 
-def test_nothing_that_an_agent_says_or_knows_is_readable_below(inner: CheckpointStore) -> None:
+def test_no_agent_data_is_readable_in_the_inner_store(inner: CheckpointStore) -> None:
     store = sealed(inner)
     checkpoint, step, run = full(), make_step("agent", "run", f"key {SECRET}", value=SECRET), ended()
     store.save(checkpoint)
@@ -68,7 +68,7 @@ def test_nothing_that_an_agent_says_or_knows_is_readable_below(inner: Checkpoint
     assert store.runs("agent") == [run]
 
 
-def test_a_run_is_sealed_in_whichever_way_it_is_written(inner: CheckpointStore) -> None:
+def test_a_run_is_encrypted_however_it_is_written(inner: CheckpointStore) -> None:
     store = sealed(inner)
     start = store.start_run(make_run("agent", "run", envelope={"e": SECRET}), "worker", 30)
     assert start.lease is not None
@@ -86,7 +86,7 @@ def test_a_run_is_sealed_in_whichever_way_it_is_written(inner: CheckpointStore) 
     assert store.runs("agent")[0].result == SECRET
 
 
-def test_a_pin_can_be_seen_below_and_is_bound_all_the_same(inner: CheckpointStore) -> None:
+def test_a_pin_is_readable_in_the_inner_store_and_authenticated(inner: CheckpointStore) -> None:
     store = sealed(inner)
     store.save(full())
     assert [info.pin for info in inner.history("agent")] == ["label"]
@@ -94,7 +94,7 @@ def test_a_pin_can_be_seen_below_and_is_bound_all_the_same(inner: CheckpointStor
 
 
 @pytest.mark.parametrize("pin", [{"pin": "another"}, {}])
-def test_a_history_notices_that_somebody_has_changed_a_pin(pin: dict[str, str]) -> None:
+def test_history_detects_a_changed_pin(pin: dict[str, str]) -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner)
     store.save(full())
@@ -104,7 +104,7 @@ def test_a_history_notices_that_somebody_has_changed_a_pin(pin: dict[str, str]) 
         store.history("agent")
 
 
-def test_a_save_writes_the_new_messages_only(inner: CheckpointStore) -> None:
+def test_a_save_writes_only_the_new_messages(inner: CheckpointStore) -> None:
     store, growing = sealed(inner), talk(*(f"message {n}" for n in range(50)))
     written: list[int] = []
     wrapped = inner.save
@@ -139,7 +139,7 @@ def test_a_save_writes_the_new_messages_only(inner: CheckpointStore) -> None:
     assert written == [50, 51, 52]
 
 
-def test_two_that_go_on_from_one_checkpoint_do_not_mix(inner: CheckpointStore) -> None:
+def test_two_conversations_continued_from_one_checkpoint_do_not_mix(inner: CheckpointStore) -> None:
     store = sealed(inner)
     store.save(make_checkpoint("agent", talk("a", "b")))
     one, other = (store.load_latest("agent").conversation for _ in range(2))  # type: ignore[union-attr]
@@ -153,7 +153,7 @@ def test_two_that_go_on_from_one_checkpoint_do_not_mix(inner: CheckpointStore) -
     assert sealed(inner).list("agent")[:2] == [second, first]
 
 
-def test_equal_agents_have_nothing_equal_below(inner: CheckpointStore) -> None:
+def test_equal_agents_have_no_equal_ciphertext(inner: CheckpointStore) -> None:
     store = sealed(inner)
     for agent_id in ("a", "b"):
         store.save(make_checkpoint(agent_id, talk("hello"), state={"n": 1}))
@@ -209,7 +209,7 @@ FORGERIES: dict[str, Callable[[Checkpoint, Checkpoint], Checkpoint]] = {
 
 
 @pytest.mark.parametrize("how", FORGERIES)
-def test_a_checkpoint_that_somebody_changed_is_refused(how: str) -> None:
+def test_a_tampered_checkpoint_is_refused(how: str) -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner)
     store.save(full("agent", "older 1", "older 2", state={"older": 1}, entry=None))
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_somebody_changed_is_refused(how: str) -> None:
     assert [checkpoint.id for checkpoint in damage.value.readable] == [older.id]
 
 
-def test_nothing_can_be_moved_to_another_agent() -> None:
+def test_ciphertext_cannot_be_moved_to_another_agent() -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner)
     store.save(full())
@@ -254,7 +254,7 @@ STEPS: dict[str, Callable[[Step, Step], Step]] = {
 
 
 @pytest.mark.parametrize("how", STEPS)
-def test_a_step_that_somebody_changed_is_refused(how: str) -> None:
+def test_a_tampered_step_is_refused(how: str) -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner)
     for number in (1, 2):
@@ -288,7 +288,7 @@ def test_plain_text_in_a_run_is_refused(how: str) -> None:
             read()
 
 
-def test_fields_of_a_run_cannot_change_places() -> None:
+def test_the_fields_of_a_run_cannot_be_swapped() -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner)
     store.add_run(ended())
@@ -298,7 +298,7 @@ def test_fields_of_a_run_cannot_change_places() -> None:
         store.run("agent", "run")
 
 
-def test_plain_text_is_refused_where_everything_is_to_be_sealed(inner: CheckpointStore) -> None:
+def test_plain_text_is_refused_where_encryption_is_required(inner: CheckpointStore) -> None:
     store = sealed(inner)
     inner.save(full("plain"))
     inner.record_step(make_step("plain", "run", "key"))
@@ -313,7 +313,7 @@ def test_plain_text_is_refused_where_everything_is_to_be_sealed(inner: Checkpoin
             read()
 
 
-def test_a_plain_message_among_sealed_ones_is_refused() -> None:
+def test_a_plain_message_among_encrypted_ones_is_refused() -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner)
     store.save(full(entry=None))
@@ -330,7 +330,7 @@ TEXTS = st.text(max_size=60) | st.from_regex(r"old\.[A-Za-z0-9+/]{0,80}={0,2}", 
     st.recursive(TEXTS | st.none() | st.integers(), lambda inner: st.lists(inner, max_size=2)), TEXTS
 )
 @settings(max_examples=150)
-def test_whatever_somebody_puts_there_is_refused(value: Any, text: str) -> None:
+def test_any_injected_data_is_refused(value: Any, text: str) -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner)
     store.save(full(entry=None, metadata={"m": "x"}))
@@ -357,7 +357,7 @@ def test_whatever_somebody_puts_there_is_refused(value: Any, text: str) -> None:
 # -- keys that are not there, and other ones ---------------------------------------------------------
 
 
-def test_without_its_key_it_is_said_which_one_is_missing(inner: CheckpointStore) -> None:
+def test_the_error_names_the_missing_key(inner: CheckpointStore) -> None:
     sealed(inner, NEW).save(full())
     sealed(inner, NEW).record_step(make_step("agent", "run", "key"))
     sealed(inner, NEW).add_run(ended())
@@ -367,7 +367,7 @@ def test_without_its_key_it_is_said_which_one_is_missing(inner: CheckpointStore)
                 read()
 
 
-def test_nor_is_anything_handed_out_with_the_error_about_a_damaged_one() -> None:
+def test_the_error_about_a_damaged_checkpoint_returns_no_encrypted_data() -> None:
     inner = SqliteCheckpointStore.in_memory()
     store = sealed(inner, NEW)
     store.save(full())
@@ -396,7 +396,7 @@ def everything(store: CheckpointStore) -> Iterator[Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
-def test_an_attempt_that_lacks_the_key_is_given_back_and_not_a_stalled_one(has_keys: bool) -> None:
+def test_an_attempt_without_the_key_is_released_and_does_not_count_as_stalled(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
     run = make_run("agent", "run", envelope={"e": 1})
     sealed(inner, NEW).add_run(run)
@@ -412,7 +412,7 @@ def test_an_attempt_that_lacks_the_key_is_given_back_and_not_a_stalled_one(has_k
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
-def test_the_run_whose_turn_comes_next_is_not_taken_for_data_either(has_keys: bool) -> None:
+def test_an_encrypted_next_run_without_its_key_is_not_returned_as_data(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
     store = sealed(inner, OLD) if has_keys else keyless(inner)
     start = store.start_run(make_run("agent", "first", envelope={"e": 1}), "worker", 30)
@@ -423,14 +423,14 @@ def test_the_run_whose_turn_comes_next_is_not_taken_for_data_either(has_keys: bo
         store.settle_run(start.run.model_copy(update={"status": RunStatus.FAILED}), start.lease)
 
 
-def test_a_key_of_the_same_name_and_another_content_opens_nothing() -> None:
+def test_a_key_with_the_same_name_but_different_content_decrypts_nothing() -> None:
     inner = MemoryCheckpointStore()
     sealed(inner, OLD).save(full())
     with pytest.raises(CheckpointDamaged):
         EncryptedStore(inner, [OTHER.replace("other:", "old:")]).load_latest("agent")
 
 
-def test_after_a_rotation_what_is_equal_is_equal(inner: CheckpointStore) -> None:
+def test_equal_content_is_still_recognised_after_a_key_rotation(inner: CheckpointStore) -> None:
     before, after = sealed(inner, OLD), sealed(inner, NEW, OLD)
     checkpoint, step, run = full(), make_step("agent", "run", "key"), ended()
     before.save(checkpoint)
@@ -448,7 +448,7 @@ def test_after_a_rotation_what_is_equal_is_equal(inner: CheckpointStore) -> None
     assert not after.add_run(run.model_copy(update={"result": "another"}))
 
 
-def test_of_a_step_that_was_recorded_under_two_keys_the_first_one_counts(
+def test_the_first_record_of_a_step_recorded_under_two_keys_wins(
     inner: CheckpointStore,
 ) -> None:
     for value, store in enumerate((sealed(inner, OLD), sealed(inner, NEW, OLD))):
@@ -457,7 +457,7 @@ def test_of_a_step_that_was_recorded_under_two_keys_the_first_one_counts(
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
-def test_a_forged_id_of_a_key_is_not_shown_at_any_length(has_keys: bool) -> None:
+def test_a_forged_key_id_is_truncated_in_the_error(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
     inner.save(make_checkpoint("agent", Conversation(), state={TAG: "x" * 5000 + ".eA=="}))
     store = sealed(inner) if has_keys else keyless(inner)
@@ -466,7 +466,7 @@ def test_a_forged_id_of_a_key_is_not_shown_at_any_length(has_keys: bool) -> None
     assert missing.value.key_id == "x" * 32
 
 
-def test_the_limit_names_what_its_writer_knows() -> None:
+def test_the_size_limit_error_names_the_plain_message() -> None:
     store = sealed(MemoryCheckpointStore(max_checkpoint_bytes=1000))
     with pytest.raises(CheckpointTooLarge, match=r"message 1 \(role user\)"):
         store.save(make_checkpoint("agent", talk("short", "x" * 2000)))

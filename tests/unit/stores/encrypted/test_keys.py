@@ -26,18 +26,18 @@ STANDARD = base64.b64encode(SECRET).decode()
     "written",
     [STANDARD, base64.urlsafe_b64encode(SECRET).decode(), STANDARD.rstrip("="), f"  {STANDARD}\n"],
 )
-def test_a_key_may_be_in_any_base64(written: str) -> None:
+def test_a_key_can_use_any_base64_alphabet(written: str) -> None:
     [found] = parse_keys([written])
     assert found.secret == SECRET
     assert found.id == parse_keys([STANDARD])[0].id
     assert len(found.id) == 8
 
 
-def test_a_key_does_not_show_itself() -> None:
+def test_the_repr_of_a_key_does_not_reveal_it() -> None:
     assert repr(parse_keys([f"mine:{STANDARD}"])) == "[Key(id='mine')]"
 
 
-def test_keys_may_have_names_and_stand_in_one_text() -> None:
+def test_keys_can_have_names_and_be_given_in_one_text() -> None:
     assert [found.id for found in parse_keys(f"{NEW},{OLD}")] == ["new", "old"]
 
 
@@ -55,7 +55,7 @@ def test_keys_may_have_names_and_stand_in_one_text() -> None:
         ([], "There is no encryption key"),
     ],
 )
-def test_what_is_no_key_is_named_and_not_shown(keys: Any, says: str) -> None:
+def test_an_invalid_key_is_identified_but_not_shown(keys: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as refused:
         EncryptedStore(open_store("memory://"), keys)
     assert STANDARD[:12] not in str(refused.value)
@@ -68,18 +68,18 @@ def app_with(**conf: Any) -> Celery:
 
 
 @pytest.mark.parametrize("keys", [[NEW, OLD], (NEW, OLD), f"{NEW}, {OLD}"])
-def test_an_app_with_keys_has_a_sealed_store(keys: Any) -> None:
+def test_an_app_with_keys_has_an_encrypted_store(keys: Any) -> None:
     app = app_with(ckpt_encryption_keys=keys)
     assert isinstance(AppContext.of(app).store, EncryptedStore)
 
 
 @pytest.mark.parametrize("keys", [None, (), []])
-def test_an_app_without_keys_has_none(keys: Any) -> None:
+def test_an_app_without_keys_has_no_encrypted_store(keys: Any) -> None:
     app = app_with(ckpt_encryption_keys=keys)
     assert type(AppContext.of(app).store) is MemoryCheckpointStore
 
 
-def test_a_variable_that_was_not_set_does_not_switch_encryption_off() -> None:
+def test_an_unset_variable_does_not_disable_encryption() -> None:
     with pytest.raises(ConfigurationError, match=r"_keys is wrong: .*number 1 has 0 bytes"):
         Settings.of(app_with(ckpt_encryption_keys=""))
     with pytest.raises(ConfigurationError, match="number 1 has 0 bytes"):
@@ -96,7 +96,7 @@ def test_no_message_about_settings_shows_a_key() -> None:
     assert not any(STANDARD[:12] in one for one in shown)
 
 
-def test_without_the_package_it_is_said_what_to_install() -> None:
+def test_the_error_without_the_package_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from celery_ckpt import open_store\n"

@@ -27,14 +27,16 @@ def everything(store: CheckpointStore) -> list[Any]:
     return [store.load_latest("agent"), *store.list("agent"), *records]
 
 
-def test_without_keys_it_is_data(inner: CheckpointStore) -> None:
+def test_without_keys_text_that_looks_encrypted_is_plain_data(inner: CheckpointStore) -> None:
     fill(inner)
     inner.reads_encrypted = True
     stored = everything(inner)
     assert everything(keyless(inner)) == stored
 
 
-def test_it_is_encrypted_with_the_rest_of_a_store_of_plain_text(inner: CheckpointStore) -> None:
+def test_text_that_looks_encrypted_is_encrypted_with_the_rest_of_a_plain_store(
+    inner: CheckpointStore,
+) -> None:
     fill(inner)
     plain = everything(inner)
     assert sealed(inner, OLD).rekey("agent", from_plaintext=True) == (1, 1, 1)

@@ -50,7 +50,7 @@ def everything(store: CheckpointStore, agent_id: str = "agent") -> list[Any]:
     return [*store.list(agent_id), *history, *records]
 
 
-def test_after_it_the_old_key_is_not_needed(inner: CheckpointStore) -> None:
+def test_after_a_rekey_the_old_key_is_not_needed(inner: CheckpointStore) -> None:
     work(sealed(inner, OLD))
     before = everything(sealed(inner, OLD))
 
@@ -63,7 +63,7 @@ def test_after_it_the_old_key_is_not_needed(inner: CheckpointStore) -> None:
     assert inner.holder("agent") is None
 
 
-def test_a_store_in_plain_text_becomes_an_encrypted_one(inner: CheckpointStore) -> None:
+def test_a_plain_store_becomes_an_encrypted_one(inner: CheckpointStore) -> None:
     work(inner)
     before = everything(inner)
     store = sealed(inner, NEW)
@@ -79,7 +79,7 @@ def test_a_store_in_plain_text_becomes_an_encrypted_one(inner: CheckpointStore) 
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_no_file_has_the_plain_text_any_more(kind: str, tmp_path: Path) -> None:
+def test_no_file_contains_the_plain_text_afterwards(kind: str, tmp_path: Path) -> None:
     urls = {"file": f"file://{tmp_path}/store", "sqlite": f"sqlite:///{tmp_path}/store.db"}
     with open_store(urls[kind]) as inner:
         work(inner)
@@ -87,7 +87,7 @@ def test_no_file_has_the_plain_text_any_more(kind: str, tmp_path: Path) -> None:
         assert [name for name, data in bytes_of_files(tmp_path) if found_in(data)] == []
 
 
-def test_a_conversation_that_was_sealed_with_two_keys_has_one_then(inner: CheckpointStore) -> None:
+def test_a_conversation_encrypted_with_two_keys_uses_one_afterwards(inner: CheckpointStore) -> None:
     work(sealed(inner, OLD))
     both = sealed(inner, NEW, OLD)
     loaded = both.load_latest("agent")
@@ -101,7 +101,7 @@ def test_a_conversation_that_was_sealed_with_two_keys_has_one_then(inner: Checkp
     assert len(sealed(inner, NEW).list("agent")) == 4
 
 
-def test_a_step_that_was_sealed_with_two_keys_is_there_once_then(inner: CheckpointStore) -> None:
+def test_a_step_encrypted_with_two_keys_exists_once_afterwards(inner: CheckpointStore) -> None:
     work(sealed(inner, OLD))
     for key, value in (("b", MARKER), ("c", "new"), ("a", "recorded later")):
         sealed(inner, NEW).record_step(make_step("agent", "run", key, value=value))
@@ -117,14 +117,14 @@ def test_a_step_that_was_sealed_with_two_keys_is_there_once_then(inner: Checkpoi
     assert sealed(inner, NEW).rekey("agent") == Rekeyed(), "there is nothing left to do"
 
 
-def test_a_dry_run_changes_nothing_even_of_an_agent_at_work(inner: CheckpointStore) -> None:
+def test_a_dry_run_changes_nothing_even_for_a_busy_agent(inner: CheckpointStore) -> None:
     work(sealed(inner, OLD))
     inner.acquire("agent", "worker", 60)
     assert sealed(inner, NEW, OLD).rekey("agent", dry_run=True) == Rekeyed(3, 2, 1)
     assert everything(sealed(inner, OLD))
 
 
-def test_an_agent_at_work_is_left_as_it_is(inner: CheckpointStore) -> None:
+def test_a_busy_agent_is_left_unchanged(inner: CheckpointStore) -> None:
     conversation, store = work(sealed(inner, OLD)), sealed(inner, OLD)
     lease = store.acquire("agent", "worker", 60)
     before = everything(store)
@@ -135,7 +135,7 @@ def test_an_agent_at_work_is_left_as_it_is(inner: CheckpointStore) -> None:
     store.save(make_checkpoint("agent", conversation), lease)
 
 
-def test_a_worker_that_was_taken_for_dead_cannot_write_with_the_old_key() -> None:
+def test_a_worker_that_was_presumed_dead_cannot_write_with_the_old_key() -> None:
     inner = MemoryCheckpointStore()
     conversation, store = work(sealed(inner, OLD)), sealed(inner, OLD)
     lease = store.acquire("agent", "worker", 60)
@@ -146,14 +146,14 @@ def test_a_worker_that_was_taken_for_dead_cannot_write_with_the_old_key() -> Non
         store.save(make_checkpoint("agent", conversation), lease)
 
 
-def test_who_is_not_there_is_not_made() -> None:
+def test_rekeying_an_unknown_agent_does_not_create_it() -> None:
     inner = MemoryCheckpointStore()
     with pytest.raises(AgentNotFound):
         sealed(inner, NEW).rekey("agent")
     assert list(inner.agents()) == []
 
 
-def test_a_damaged_checkpoint_keeps_its_agent_as_it_is() -> None:
+def test_an_agent_with_a_damaged_checkpoint_is_left_unchanged() -> None:
     inner = MemoryCheckpointStore()
     work(sealed(inner, OLD))
     latest = inner.load_latest("agent")
@@ -191,9 +191,7 @@ CHANGES: dict[str, Callable[[CheckpointStore], object]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_in_redis_nothing_is_written_over_what_others_change_meanwhile(
-    how: str, redis_url: str
-) -> None:
+def test_a_rekey_in_redis_does_not_overwrite_concurrent_changes(how: str, redis_url: str) -> None:
     with open_store(redis_url) as store, open_store(redis_url) as other:
         work(store)
 
@@ -222,7 +220,7 @@ def test_a_long_history_is_rewritten_in_redis(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_a_crash_between_two_files_loses_nothing(
+def test_a_crash_between_two_file_writes_loses_nothing(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work(sealed(FileCheckpointStore(tmp_path), OLD))

@@ -56,20 +56,20 @@ def places(look: Look, text: str = MARKER) -> list[str]:
     return [name for name, data in look() if found_in(data, text)]
 
 
-def test_what_is_sealed_is_in_no_key_and_no_file(opened: tuple[CheckpointStore, Look]) -> None:
+def test_encrypted_text_appears_in_no_key_and_no_file(opened: tuple[CheckpointStore, Look]) -> None:
     store, look = opened
     work(sealed(store))
     assert list(look()), "there is something to look at"
     assert places(look) == []
 
 
-def test_what_is_not_sealed_would_be_found(opened: tuple[CheckpointStore, Look]) -> None:
+def test_the_search_finds_unencrypted_text(opened: tuple[CheckpointStore, Look]) -> None:
     store, look = opened
     work(store)
     assert places(look) != []
 
 
-def test_a_deleted_agent_is_in_no_key_and_no_file(opened: tuple[CheckpointStore, Look]) -> None:
+def test_a_deleted_agent_appears_in_no_key_and_no_file(opened: tuple[CheckpointStore, Look]) -> None:
     store, look = opened
     work(store, "harriet-7")
     store.prune("harriet-7", 1)
@@ -87,7 +87,7 @@ def test_a_deleted_agent_is_in_no_key_and_no_file(opened: tuple[CheckpointStore,
     assert places(look, "harriet-7") == []
 
 
-def test_all_forms_of_a_text_are_found() -> None:
+def test_the_search_finds_every_encoding_of_a_text() -> None:
     assert all(found_in(b"before" + form + b"after") for form in forms())
     for length in range(4):
         assert found_in(base64.b64encode(b"y" * length + MARKER.encode() + b"behind"))

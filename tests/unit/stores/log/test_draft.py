@@ -81,7 +81,7 @@ def test_the_usual_save_writes_only_what_is_new() -> None:
     assert (draft.basis, str(draft.ranges)) == (log.records[0].checkpoint_id, "0:2,+0:1")
 
 
-def test_a_save_of_nothing_new_writes_no_message() -> None:
+def test_a_save_without_new_messages_writes_none() -> None:
     log = Log()
     live = log.save_first("a")
     draft = log.by_memory(taken(live))
@@ -90,7 +90,7 @@ def test_a_save_of_nothing_new_writes_no_message() -> None:
 
 
 @pytest.mark.parametrize("new", [0, 2])
-def test_a_draft_expects_its_messages_where_the_log_ended_with_its_basis(new: int) -> None:
+def test_a_draft_appends_at_the_log_end_that_its_base_knows(new: int) -> None:
     log = Log()
     live = log.save_first("a", "b", "c")
     shorter = taken(Conversation(messages=[*live.messages[:1], *said("x", "y")[:new]]))
@@ -101,7 +101,7 @@ def test_a_draft_expects_its_messages_where_the_log_ended_with_its_basis(new: in
         assert draft.end == len(log.lines)
 
 
-def test_nothing_is_remembered_for_another_agent_or_another_store() -> None:
+def test_nothing_is_remembered_across_agents_or_stores() -> None:
     log = Log()
     parts = Parts(taken(log.save_first("a")))
     assert parts.draft_by_memory(log.memory, "agent-2") is None
@@ -116,7 +116,7 @@ def test_nothing_is_remembered_for_another_agent_or_another_store() -> None:
         *(("b", "z", ["b", "z"]), ("bc", "cz", ["b", "c", "z"])),
     ],
 )
-def test_the_entry_is_continued_from_memory_too(
+def test_the_entry_is_also_continued_from_memory(
     more_live: str, more_entered: str, written: list[str]
 ) -> None:
     log = Log()
@@ -132,7 +132,7 @@ def test_the_entry_is_continued_from_memory_too(
     assert log.read(log.write(checkpoint, draft)) == checkpoint
 
 
-def test_places_that_rest_on_different_checkpoints_are_not_put_together() -> None:
+def test_positions_based_on_different_checkpoints_are_not_combined() -> None:
     log = Log()
     entered = Conversation(messages=said("z"))
     live = log.save_first("a", entered=entered)
@@ -159,7 +159,7 @@ def test_a_compaction_writes_only_its_summary() -> None:
     assert str(draft.ranges) == "+0:1,2:2"
 
 
-def test_equal_messages_are_found_where_the_one_before_was() -> None:
+def test_an_equal_message_is_matched_next_to_the_previous_match() -> None:
     log = Log()
     log.save_first("a", "again", "b", "again", "c")
     draft = log.by_search(taken(Conversation(messages=said("b", "again", "c"))))
@@ -171,7 +171,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["append", "replace", "enter", "fork"
 
 
 @given(WORDS, WORDS)
-def test_a_search_rebuilds_exactly_what_was_wanted(stored: list[str], wanted: list[str]) -> None:
+def test_a_search_rebuilds_exactly_the_wanted_messages(stored: list[str], wanted: list[str]) -> None:
     log = Log()
     log.save_first(*stored)
     checkpoint = taken(Conversation(messages=said(*wanted)))
@@ -181,7 +181,9 @@ def test_a_search_rebuilds_exactly_what_was_wanted(stored: list[str], wanted: li
 
 
 @given(STEPS, st.booleans())
-def test_whatever_was_saved_is_read_back(steps: list[tuple[str, list[str]]], forgetful: bool) -> None:
+def test_every_saved_checkpoint_is_read_back_exactly(
+    steps: list[tuple[str, list[str]]], forgetful: bool
+) -> None:
     log, saved = Log(), []
     live, entered = log.save_first("a"), None
     for what, words in steps:
@@ -204,7 +206,7 @@ def test_whatever_was_saved_is_read_back(steps: list[tuple[str, list[str]]], for
     assert [reading.checkpoint(record, log.messages()) for record in log.records[1:]] == saved
 
 
-def test_a_checkpoint_over_the_limit_is_refused_by_its_largest_part() -> None:
+def test_the_error_about_a_checkpoint_over_the_limit_names_its_largest_part() -> None:
     checkpoint = taken(Conversation(messages=said("a", "b" * 1000, "c")))
     parts = Parts(checkpoint)
     parts.refuse_too_large(checkpoint, parts.size)
@@ -213,13 +215,13 @@ def test_a_checkpoint_over_the_limit_is_refused_by_its_largest_part() -> None:
     assert (refused.value.size, refused.value.limit) == (parts.size, parts.size - 1)
 
 
-def test_a_large_state_is_named_as_such() -> None:
+def test_the_error_about_a_large_state_names_the_state() -> None:
     checkpoint = Checkpoint.new(AGENT, Conversation(), 1, state={"x": "y" * 1000})
     with pytest.raises(CheckpointTooLarge, match="header with state"):
         Parts(checkpoint).refuse_too_large(checkpoint, 100)
 
 
-def test_a_record_outlines_its_checkpoint() -> None:
+def test_a_record_summarises_its_checkpoint() -> None:
     checkpoint = Checkpoint.new(AGENT, Conversation(), 4, metadata={"k": "v"}, run_id="r")
     info = Log().write(checkpoint, Parts(checkpoint).draft_of_all(Basis.EMPTY)).info()
     assert (info.id, info.seq, info.iteration) == (checkpoint.id, 1, 4)
@@ -241,7 +243,7 @@ def test_a_damaged_line_is_an_error_that_names_its_checkpoint(line: bytes) -> No
 @pytest.mark.parametrize(
     "header", [b"{}", b'{"created_at":9e99}', b'{"created_at":1' + b"0" * 40 + b',"iteration":1}']
 )
-def test_a_header_without_sense_is_damage(header: bytes) -> None:
+def test_an_incomplete_header_is_damage(header: bytes) -> None:
     record = Record.parse(AGENT, "c", b"1 1 0 - - d " + header)
     with pytest.raises(CheckpointDamaged, match="its header is incomplete"):
         record.info()
@@ -262,7 +264,7 @@ def test_a_step_or_run_of_a_newer_version_is_refused(decoded: Callable[..., obje
     ("line", "low"),
     [(b"1 1 7 - +0:1 d {}", 7), (b"1 1 7 3 3:1 d {}", 3), (b"1 1", 0), (b"1 1 x - ", 0)],
 )
-def test_the_low_end_of_a_line_is_read_without_the_rest(line: bytes, low: int) -> None:
+def test_the_low_end_of_a_line_is_read_without_parsing_the_rest(line: bytes, low: int) -> None:
     assert low_of(line) == low
 
 
@@ -291,7 +293,7 @@ def test_a_changed_header_is_damage() -> None:
         Reading().checkpoint(Record.parse(AGENT, checkpoint.id, line), {0: draft.messages[0]})
 
 
-def test_checkpoints_that_grew_out_of_one_another_share_a_spine() -> None:
+def test_checkpoints_of_one_growing_conversation_share_a_spine() -> None:
     log = Log()
     live = log.save_first("a")
     live.append(Message.user("b"))

@@ -31,14 +31,14 @@ def test_ranges_at_a_base_are_the_offsets_of_their_spans(spans: list[Span], base
 
 
 @given(SPANS, BASES)
-def test_placed_spans_mean_the_same_as_merged_ones(spans: list[Span], base: int) -> None:
+def test_placed_spans_are_equivalent_to_merged_ones(spans: list[Span], base: int) -> None:
     placed = Ranges.of(spans).placed(base)
     assert offsets(placed, 0) == offsets(spans, base)
     assert not any(new for _, _, new in placed)
 
 
 @given(SPANS)
-def test_ranges_survive_being_written(spans: list[Span]) -> None:
+def test_ranges_survive_serialization(spans: list[Span]) -> None:
     ranges = Ranges.of(spans)
     assert Ranges.parse(str(ranges)) == ranges
 
@@ -51,19 +51,19 @@ def test_a_cut_is_a_slice(spans: list[Span], start: int, stop: int, base: int) -
 
 
 @given(SPANS, SPANS, BASES)
-def test_a_sum_is_one_after_the_other(first: list[Span], second: list[Span], base: int) -> None:
+def test_a_sum_concatenates_ranges(first: list[Span], second: list[Span], base: int) -> None:
     both = Ranges.of(first) + Ranges.of(second)
     assert list(both.at(base)) == offsets([*first, *second], base)
 
 
 @given(SPANS, st.integers(0, 9), BASES)
-def test_after_moves_only_what_is_new(spans: list[Span], count: int, base: int) -> None:
+def test_after_shifts_only_new_offsets(spans: list[Span], count: int, base: int) -> None:
     moved = Ranges.of(spans).after(count)
     assert list(moved.at(base)) == offsets([(s + count * new, n, new) for s, n, new in spans], base)
 
 
 @given(st.lists(st.integers(0, 50)))
-def test_single_offsets_make_ranges_of_those_offsets(wanted: list[int]) -> None:
+def test_single_offsets_form_equivalent_ranges(wanted: list[int]) -> None:
     assert list(of_offsets(wanted)) == wanted
 
 
@@ -100,11 +100,11 @@ def test_the_low_end_is_the_smallest_old_offset(spans: list[Span]) -> None:
         (Ranges.of([(0, 2, True), (2, 1, True), (3, 1, False)]), "+0:3,3:1"),
     ],
 )
-def test_neighbours_are_written_as_one(ranges: Ranges, text: str) -> None:
+def test_adjacent_ranges_are_written_as_one(ranges: Ranges, text: str) -> None:
     assert str(ranges) == text
 
 
-def test_new_messages_join_the_old_ones_they_land_behind() -> None:
+def test_new_messages_merge_with_the_old_ones_they_follow() -> None:
     assert str(Ranges.of([(0, 40, False), (0, 2, True)]).at(40)) == "0:42"
 
 
@@ -122,7 +122,7 @@ def test_ranges_compare_and_hash_by_value() -> None:
         *("0.5:1", "0:1:1", "0x1:1", "- ", "--"),
     ],
 )
-def test_anything_else_is_not_read_as_ranges(text: str) -> None:
+def test_invalid_text_is_not_read_as_ranges(text: str) -> None:
     with pytest.raises(ValueError, match="expected a range"):
         Ranges.parse(text)
 
@@ -131,14 +131,14 @@ FOUND = st.lists(st.none() | st.integers(0, 200), max_size=30)
 
 
 @given(FOUND)
-def test_freshening_never_changes_what_is_referred_to(found: list[int | None]) -> None:
+def test_freshening_never_changes_an_offset_it_keeps(found: list[int | None]) -> None:
     fresh = freshen(found)
     assert len(fresh) == len(found)
     assert all(new in (None, old) for old, new in zip(found, fresh, strict=True))
 
 
 @given(FOUND)
-def test_freshening_frees_four_times_what_it_writes_again(found: list[int | None]) -> None:
+def test_freshening_frees_four_times_what_it_rewrites(found: list[int | None]) -> None:
     before = {at for at in found if at is not None}
     after = {at for at in freshen(found) if at is not None}
     again = before - after
@@ -148,7 +148,7 @@ def test_freshening_frees_four_times_what_it_writes_again(found: list[int | None
 
 
 @given(FOUND)
-def test_freshening_twice_is_freshening_once(found: list[int | None]) -> None:
+def test_freshening_is_idempotent(found: list[int | None]) -> None:
     assert freshen(freshen(found)) == freshen(found)
 
 
@@ -166,7 +166,7 @@ def test_freshening_twice_is_freshening_once(found: list[int | None]) -> None:
         ([0, 0, 100], [None, None, 100]),
     ],
 )
-def test_what_holds_too_much_garbage_is_written_again(
+def test_ranges_with_too_much_garbage_are_rewritten(
     found: list[int | None], fresh: list[int | None]
 ) -> None:
     assert freshen(found) == fresh
