@@ -54,7 +54,7 @@ def test_a_save_on_a_full_disk_names_the_store_and_leaves_nothing_behind(
     with open_store(url_of(kind, tmp_path)) as store:
         before = saved(store, 3)
         refused = make_checkpoint("agent", make_conversation(4))
-        with room_for(0), pytest.raises(StoreFull, match=f"{tmp_path}.*Make room") as caught:
+        with room_for(0), pytest.raises(StoreFull, match=f"{tmp_path}.*Free disk space") as caught:
             store.save(refused)
 
         assert isinstance(caught.value, StoreUnavailable)  # so that it is waited for

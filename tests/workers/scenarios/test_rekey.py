@@ -129,7 +129,7 @@ def test_a_run_that_arrives_while_its_agent_is_rekeyed_starts_soon_after(
         assert isinstance(store, EncryptedStore)
         count.apply_async((1, 0), agent_id="user-42").get(timeout=60)
         until(lambda: not store.activity("user-42").open, 10, "the first run is settled")
-        encrypt, sent = store._rekeying.sealed, []
+        encrypt, sent = store._rekeying.encrypt, []
 
         def send_a_run_and_encrypt(plain: AgentContents) -> AgentContents:
             if not sent:
@@ -137,7 +137,7 @@ def test_a_run_that_arrives_while_its_agent_is_rekeyed_starts_soon_after(
                 until(lambda: f"{sent[0].id}] ignored" in worker.log(), 10, "the second run is refused")
             return encrypt(plain)
 
-        monkeypatch.setattr(store._rekeying, "sealed", send_a_run_and_encrypt)
+        monkeypatch.setattr(store._rekeying, "encrypt", send_a_run_and_encrypt)
         store.rekey("user-42")
 
     # It does not wait until the lease expires and the watchdog looks, half a minute later.

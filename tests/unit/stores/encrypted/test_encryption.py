@@ -363,7 +363,7 @@ def test_the_error_names_the_missing_key(inner: CheckpointStore) -> None:
     sealed(inner, NEW).add_run(ended())
     for store in (sealed(inner, OLD, OTHER), keyless(inner)):
         for read in everything(store):
-            with pytest.raises(EncryptionKeyMissing, match="with the key 'new', which is not among"):
+            with pytest.raises(EncryptionKeyMissing, match="with the key 'new', which is not"):
                 read()
 
 
