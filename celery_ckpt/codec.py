@@ -96,7 +96,7 @@ def header(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
     conversation: Conversation = own["conversation"]
     fields = {
         "created_at": microseconds(own["created_at"]),
-        "messages": len(conversation),
+        "messages": conversation.extent[1],
         "iteration": own["iteration"],
     }
     if own["event"]:

@@ -64,11 +64,6 @@ def new_checkpoint_id(agent_id: str, now: datetime) -> str:
     return f"{locator(agent_id)}-{own}"
 
 
-def id_prefix(agent_id: str) -> str:
-    """Return what the ids of an agent's checkpoints begin with, unless the user chose them."""
-    return f"{locator(agent_id)}-"
-
-
 def locator_in(checkpoint_id: str) -> str:
     """Return the locator that an id begins with, if it names its agent."""
     return checkpoint_id.partition("-")[0]

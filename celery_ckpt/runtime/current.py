@@ -16,13 +16,14 @@ from celery_ckpt.run.current import running
 if TYPE_CHECKING:
     from celery_ckpt.runtime.attempt.attempt import Attempt
 
-_attempt: ContextVar[Attempt | None] = ContextVar("celery_ckpt_attempt", default=None)
+#: The attempt that executes the body; ``None`` in a body that was called directly.
+attempting: ContextVar[Attempt | None] = ContextVar("celery_ckpt_attempt", default=None)
 _request: ContextVar[Any] = ContextVar("celery_ckpt_request", default=None)
 
 
 def current_attempt() -> Attempt | None:
     """Return the current attempt; ``None`` outside a body, and in one that was called directly."""
-    return _attempt.get()
+    return attempting.get()
 
 
 def current_request(task: Any) -> Any:
@@ -35,10 +36,10 @@ def current_request(task: Any) -> Any:
 def working_for(run: AgentRun, attempt: Attempt | None) -> Iterator[None]:
     """Make this the current run and attempt inside the ``with`` block."""
     request = run.task.request if attempt is None else attempt.request
-    tokens = running.set(run), _attempt.set(attempt), _request.set(request)
+    tokens = running.set(run), attempting.set(attempt), _request.set(request)
     try:
         yield
     finally:
         running.reset(tokens[0])
-        _attempt.reset(tokens[1])
+        attempting.reset(tokens[1])
         _request.reset(tokens[2])

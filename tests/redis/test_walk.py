@@ -18,11 +18,11 @@ def assert_at_most(found: Walk, files: int, functions: int) -> None:
 
 def test_an_emit_that_saves_stays_within_its_frame_budget(redis_url: str) -> None:
     with Worker(redis_url, redis_url) as worker:
-        assert_at_most(emit(worker), files=20, functions=53)
+        assert_at_most(emit(worker), files=18, functions=48)
 
 
 def test_a_save_stays_within_its_frame_budget(store: RedisCheckpointStore) -> None:
-    assert_at_most(save(store), files=12, functions=25)
+    assert_at_most(save(store), files=10, functions=23)
 
 
 def test_a_walk_counts_only_the_package() -> None:

@@ -24,7 +24,7 @@ from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control import Fenced, HandOff
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.events import send_event
-from celery_ckpt.runtime.current import working_for
+from celery_ckpt.runtime.current import attempting, working_for
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.drain import drain
 from celery_ckpt.runtime.process.lease_renewer import HeldLease
@@ -99,17 +99,21 @@ class Attempt:
 
         An exception of a receiver is logged. A store that is unavailable costs only this checkpoint.
         """
-        # A body may call from threads of its own, which have no current run.
-        with self._lock, working_for(run, self):
+        if attempting.get() is not self:
+            # A body may call from threads of its own, which have no current run.
+            with working_for(run, self):
+                return self.emit(run, event)
+        with self._lock:
             signals.checkpoint_event.send(sender=self.task, run=run, event=event)
             if not self.strategy.should_checkpoint(run.iteration, event):
-                return
+                return None
             try:
                 self._save(run, run.snapshot(event))
             except StoreUnavailable as error:
                 who = phrases.identity(self.run_record)
                 logger.error(phrases.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
                 self.emit_signal(signals.checkpoint_failed, run, error=error)
+        return None
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         """Save a checkpoint, and wait for a store that is unavailable."""
@@ -135,11 +139,12 @@ class Attempt:
         self.fenced(lambda: self.context.store.save(checkpoint, self.held.lease))
         self._saved = self._latest = checkpoint
         self.emit_signal(signals.checkpoint_saved, run, checkpoint=checkpoint)
-        needless = run.resumes_beyond(checkpoint)
-        if needless - self._dropped_to >= _DROP_STEPS_EVERY:
-            self._drop_steps(run, needless)
+        if checkpoint.iteration - self._dropped_to >= _DROP_STEPS_EVERY:
+            self._drop_steps(run, run.resumes_beyond(checkpoint))
 
     def _drop_steps(self, run: AgentRun, last: int) -> None:
+        if last - self._dropped_to < _DROP_STEPS_EVERY:
+            return
         store, lease = self.context.store, self.held.lease
         try:
             self.fenced(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
-from celery_ckpt.names import checked_name, id_prefix
+from celery_ckpt.names import checked_name, locator
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
 from celery_ckpt.stores.encryption_tag import plain_history
@@ -109,7 +109,7 @@ class LogStore(CheckpointStore):
         if parts.size > self.max_checkpoint_bytes:
             parts.refuse_too_large(checkpoint, self.max_checkpoint_bytes)
         agent_id = checkpoint.agent_id
-        if not checkpoint.id.startswith(id_prefix(agent_id)):
+        if not checkpoint.id.startswith(f"{locator(agent_id)}-"):
             self._make_findable(checkpoint.id, agent_id)
         draft = parts.draft_by_memory(self._memory, agent_id)
         draft = draft or parts.draft_of_all(Basis.EMPTY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.names import id_prefix, locator
+from celery_ckpt.names import locator
 from celery_ckpt.records import Schedule
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
@@ -126,7 +126,7 @@ class AgentIndex:
 
     def unregister(self, agent_id: str, checkpoint_ids: list[str]) -> None:
         """Delete the entries of removed checkpoints of the agent whose ids were registered."""
-        own = id_prefix(agent_id)
+        own = f"{locator(agent_id)}-"
         for checkpoint_id in checkpoint_ids:
             if checkpoint_id.startswith(own):
                 continue

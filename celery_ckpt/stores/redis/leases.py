@@ -1,7 +1,7 @@
 """The lease of an agent: the right to write for it, by the server's clock.
 
-A lease is passed to scripts as ``token:nonce`` (``fence``). A script that the lease does not allow to
-write changes nothing and says why (``refuse``).
+A lease is passed to scripts as ``token:nonce`` (``server.fence``). A script that the lease does not
+allow to write changes nothing and says why (``refuse``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,8 @@ from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys
 from celery_ckpt.stores.redis.run_line import run_line
-from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.rules.leases import checked_ttl, new_nonce
-
-
-def fence(agent_id: str, lease: Lease | None) -> str:
-    """Return the lease as scripts take it. The lease of another agent is never valid for this one."""
-    if lease is None:
-        return ""
-    return f"{lease.token}:{lease.nonce}" if lease.agent_id == agent_id else "0:"
 
 
 def refuse(reply: list[Any], agent_id: str, lease: Lease | None, run_id: str = "") -> None:

@@ -14,10 +14,10 @@ from celery_ckpt.stores.encoding import encoded
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import LogStore
 from celery_ckpt.stores.redis.keys import FIELD, Keys
-from celery_ckpt.stores.redis.leases import fence, refuse
+from celery_ckpt.stores.redis.leases import refuse
 from celery_ckpt.stores.redis.run_line import run_line, usage_word
 from celery_ckpt.stores.redis.runs import Runs
-from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.stores.redis.server import Server, fence
 from celery_ckpt.stores.redis.steps import Steps, run_prefix
 
 

@@ -11,7 +11,7 @@ from celery_ckpt.stores.encoding import is_same
 from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
-from celery_ckpt.stores.redis.leases import Leases, fence, granted, milliseconds, refuse
+from celery_ckpt.stores.redis.leases import Leases, granted, milliseconds, refuse
 from celery_ckpt.stores.redis.run_line import (
     number_of,
     parsed_run,
@@ -20,7 +20,7 @@ from celery_ckpt.stores.redis.run_line import (
     usage_word,
     word,
 )
-from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import run_prefix
 from celery_ckpt.stores.rules.leases import new_nonce
 

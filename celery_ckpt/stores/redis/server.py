@@ -11,6 +11,7 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 
 from celery_ckpt.errors import CheckpointError, StoreError
+from celery_ckpt.records import Lease
 from celery_ckpt.stores.redis.addresses import AnyClient
 from celery_ckpt.stores.redis.errors import DRIVER_ERRORS, leave_replica, translate
 from celery_ckpt.stores.resources import lua
@@ -33,6 +34,13 @@ def _key_of(args: Sequence[Any]) -> Any:
     """Return the first key of a command."""
     place = 3 if args[0] in ("EVAL", "EVALSHA") else 1
     return args[place] if len(args) > place else ""
+
+
+def fence(agent_id: str, lease: Lease | None) -> str:
+    """Return the lease as scripts take it. The lease of another agent is never valid for this one."""
+    if lease is None:
+        return ""
+    return f"{lease.token}:{lease.nonce}" if lease.agent_id == agent_id else "0:"
 
 
 class Call(NamedTuple):

@@ -14,9 +14,9 @@ from celery_ckpt.records import Lease, Step
 from celery_ckpt.stores.encoding import damaged, decoded_step, encoded, is_same
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys
-from celery_ckpt.stores.redis.leases import fence, refuse
+from celery_ckpt.stores.redis.leases import refuse
 from celery_ckpt.stores.redis.run_line import number_of, usage_word
-from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.stores.redis.server import Server, fence
 from celery_ckpt.usage import Usage
 
 

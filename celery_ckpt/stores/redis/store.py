@@ -47,12 +47,12 @@ from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
-from celery_ckpt.stores.redis.leases import Leases, fence, refuse
+from celery_ckpt.stores.redis.leases import Leases, refuse
 from celery_ckpt.stores.redis.pruning import Pruning
 from celery_ckpt.stores.redis.rewrite import Rewrite
 from celery_ckpt.stores.redis.run_line import run_line
 from celery_ckpt.stores.redis.runs import Runs
-from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import Steps
 from celery_ckpt.usage import Usage
 
