@@ -10,8 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from celery_ckpt.demo.agents import DOLLARS_IN, DOLLARS_OUT, LEASE, SOFT_SHUTDOWN, VISIBILITY
-from celery_ckpt.demo.show import Side
+from celery_ckpt.demo.research import DOLLARS_IN, DOLLARS_OUT, LEASE, SOFT_SHUTDOWN, VISIBILITY
+from celery_ckpt.demo.stage import Side
 from celery_ckpt.demo.story import Story
 
 _NOTES = (

@@ -15,7 +15,7 @@ from celery_ckpt.demo.stop import Stopped
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from celery_ckpt.demo.show import Side
+    from celery_ckpt.demo.stage import Side
 
 
 @click.group()
@@ -62,7 +62,7 @@ def demo(picture: Path | None) -> None:
 
 def _shown(console: Console) -> list[Side]:
     from celery_ckpt.demo.screen import INTRODUCTION, LEAST_WIDTH, Lines, screen
-    from celery_ckpt.demo.show import show, signals_noted
+    from celery_ckpt.demo.stage import show, signals_noted
 
     is_roomy = console.is_terminal and not console.is_dumb_terminal and console.width >= LEAST_WIDTH
     if is_roomy and not console.options.ascii_only:

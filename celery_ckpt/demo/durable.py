@@ -11,8 +11,8 @@ from celery import Celery
 
 from celery_ckpt import AgentRun, EveryN, Message, agent_task
 from celery_ckpt.demo import ledger
-from celery_ckpt.demo.agents import LEASE, TOOLS, ask
 from celery_ckpt.demo.processes import URL
+from celery_ckpt.demo.research import LEASE, TOOLS, ask
 
 app = Celery("durable", broker=f"{os.environ[URL]}/0", backend=f"{os.environ[URL]}/0")
 app.conf.update(

@@ -8,8 +8,8 @@ from celery import Celery
 
 from celery_ckpt import Conversation, Message
 from celery_ckpt.demo import ledger
-from celery_ckpt.demo.agents import SOFT_SHUTDOWN, TOOLS, VISIBILITY, ask
 from celery_ckpt.demo.processes import URL
+from celery_ckpt.demo.research import SOFT_SHUTDOWN, TOOLS, VISIBILITY, ask
 
 app = Celery("plain", broker=f"{os.environ[URL]}/2", backend=f"{os.environ[URL]}/2")
 app.conf.update(

@@ -20,9 +20,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from celery_ckpt.demo.agents import ITERATIONS
 from celery_ckpt.demo.bill import bill
-from celery_ckpt.demo.show import DURABLE, KILLED_IN, STOPPED_IN, Side
+from celery_ckpt.demo.research import ITERATIONS
+from celery_ckpt.demo.stage import DURABLE, KILLED_IN, STOPPED_IN, Side
 from celery_ckpt.demo.story import Attempt, End, Event, Payment, Story
 
 INTRODUCTION = (

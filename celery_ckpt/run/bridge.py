@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
 
-from celery_ckpt.run.control import found
+from celery_ckpt.run.control_flow import found
 
 T = TypeVar("T")
 #: Threads for I/O. They mostly wait for a store; only as many are started as are needed at once.

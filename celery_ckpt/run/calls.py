@@ -22,13 +22,13 @@ from celery_ckpt.json_values import encode
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.records import Step
 from celery_ckpt.run.bridge import AsyncInSyncBody, Bridge
-from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.control_flow import HandOff
 from celery_ckpt.run.host import RunHost
 from celery_ckpt.run.position import Position, here
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_way
 from celery_ckpt.run.replies import Reply, recorded_reply, usage_of
-from celery_ckpt.run.results import declared, dumped, loaded
+from celery_ckpt.run.step_result import declared, dumped, loaded
 from celery_ckpt.run.steps import MANUAL, StepBook, name_of
 from celery_ckpt.run.tool_results import ToolResults
 from celery_ckpt.run.toolbox import Errors, Failure, Toolbox, calls_of

@@ -48,7 +48,7 @@ from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
 from celery_ckpt.retention.report import without_pin
-from celery_ckpt.run.control import found
+from celery_ckpt.run.control_flow import found
 from celery_ckpt.usage import Usage
 
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.json_values import kind_of
 from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.run.results import declared
+from celery_ckpt.run.step_result import declared
 from celery_ckpt.run.steps import name_of
 
 Tool: TypeAlias = Callable[..., Any]

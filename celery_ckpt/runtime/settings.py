@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
-from celery_ckpt.stores.encrypted.keys import parse_keys
+from celery_ckpt.stores.encrypted.key_ring import parse_keys
 from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
 from celery_ckpt.usage import Usage
 

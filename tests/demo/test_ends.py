@@ -51,7 +51,7 @@ SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["script
 
 @pytest.mark.parametrize(
     "module",
-    ["click", "celery_ckpt.demo.command", "rich.console", "celery_ckpt.demo.show", "celery", "redis"],
+    ["click", "celery_ckpt.demo.command", "rich.console", "celery_ckpt.demo.stage", "celery", "redis"],
 )
 def test_ctrl_c_during_an_import_prints_one_line(start_demo: StartDemo, module: str) -> None:
     program = PRESSED_AMID_AN_IMPORT.format(script=SCRIPT, module=module)

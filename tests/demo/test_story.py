@@ -12,7 +12,7 @@ from rich.console import Console
 from celery_ckpt.demo.bill import bill
 from celery_ckpt.demo.ledger import Note
 from celery_ckpt.demo.screen import drawn
-from celery_ckpt.demo.show import DURABLE, PLAIN
+from celery_ckpt.demo.stage import DURABLE, PLAIN
 from celery_ckpt.demo.story import End, Payment, Story
 
 

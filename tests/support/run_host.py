@@ -19,7 +19,7 @@ from celery_ckpt import (
 )
 from celery_ckpt.records import Step
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.run.control import HandOff, found
+from celery_ckpt.run.control_flow import HandOff, found
 from celery_ckpt.usage import Usage
 
 

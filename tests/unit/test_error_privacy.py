@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from celery_ckpt import Checkpoint, Conversation, Message, ToolCall
 from celery_ckpt.errors import CheckpointError
-from celery_ckpt.run.results import dumped
+from celery_ckpt.run.step_result import dumped
 from celery_ckpt.stores.encoding import decoded_run, decoded_step
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.memory import MemoryCheckpointStore

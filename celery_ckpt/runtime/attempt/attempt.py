@@ -21,9 +21,9 @@ from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run.agent_run import AgentRun
-from celery_ckpt.run.control import Fenced, HandOff
+from celery_ckpt.run.control_flow import Fenced, HandOff
 from celery_ckpt.runtime import phrases, signals
-from celery_ckpt.runtime.attempt.events import send_event
+from celery_ckpt.runtime.attempt.celery_events import send_event
 from celery_ckpt.runtime.current import attempting, working_for
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.drain import drain

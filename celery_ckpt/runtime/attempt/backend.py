@@ -15,7 +15,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime import phrases
-from celery_ckpt.runtime.attempt.results import failure_of, from_record
+from celery_ckpt.runtime.attempt.run_result import failure_of, from_record
 from celery_ckpt.runtime.broker.envelope import DAMAGED, content_of
 
 logger = logging.getLogger(__name__)

@@ -34,11 +34,11 @@ from celery_ckpt.errors import (
 )
 from celery_ckpt.records import RunStatus
 from celery_ckpt.run.agent_run import AgentRun
-from celery_ckpt.run.control import Fenced, HandOff, Unrecorded, found
+from celery_ckpt.run.control_flow import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.runtime import phrases, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.backend import keeps_result, store_cancelled, store_started
-from celery_ckpt.runtime.attempt.results import (
+from celery_ckpt.runtime.attempt.run_result import (
     as_record,
     failure_of,
     from_record,

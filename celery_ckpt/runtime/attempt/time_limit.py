@@ -20,7 +20,7 @@ from typing import Any
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_prerun
 
-from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.control_flow import HandOff
 
 
 class SoftTimeLimit:

@@ -9,7 +9,7 @@ from typing import Any
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.run.control import Unrecorded
+from celery_ckpt.run.control_flow import Unrecorded
 from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
 from celery_ckpt.runtime.broker.publisher import before_publish
 from celery_ckpt.runtime.process.context import AppContext

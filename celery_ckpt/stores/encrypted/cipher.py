@@ -19,7 +19,7 @@ from typing import Any
 
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.json_values import encode
-from celery_ckpt.stores.encrypted.keys import KEY_BYTES, Key
+from celery_ckpt.stores.encrypted.key_ring import KEY_BYTES, Key
 
 _NONCE_BYTES = 12
 _DERIVED_FOR = b"celery_ckpt encryption 1 "

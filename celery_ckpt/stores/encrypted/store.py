@@ -33,7 +33,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import encoding
 from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints
 from celery_ckpt.stores.encrypted.cipher import Cipher
-from celery_ckpt.stores.encrypted.keys import parse_keys
+from celery_ckpt.stores.encrypted.key_ring import parse_keys
 from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
 from celery_ckpt.stores.encrypted.rekey import Rekeyed, Rekeying
 from celery_ckpt.stores.encryption_tag import undo_start

@@ -31,7 +31,7 @@ from celery_ckpt.stores.encoding import decoded_run, encoded
 from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
 from celery_ckpt.stores.file.filesystem import read, replace, sync_directory
 from celery_ckpt.stores.file.journal import Journal
-from celery_ckpt.stores.file.tables import StepTable, Table
+from celery_ckpt.stores.file.record_table import StepTable, Table
 from celery_ckpt.stores.log.marks import marks
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all

@@ -13,7 +13,7 @@ import pytest
 
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.run.bridge import AsyncBridge, Bridge, SyncBridge
-from celery_ckpt.run.control import Fenced, HandOff, found
+from celery_ckpt.run.control_flow import Fenced, HandOff, found
 from celery_ckpt.run.iterations import Iterations
 
 

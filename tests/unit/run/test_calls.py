@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from celery_ckpt import AfterToolCall, AgentRun, CheckpointEvent, EveryN, Message, ToolCall
 from celery_ckpt.errors import RunMisused
-from celery_ckpt.run.control import Fenced, HandOff
+from celery_ckpt.run.control_flow import Fenced, HandOff
 from tests.support.run_host import Attempts, chat_reply, roles
 
 CALLS = [(f"c{n}", "f", f'{{"n":{n}}}') for n in range(4)]

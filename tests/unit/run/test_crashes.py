@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from celery_ckpt import AfterLlmResponse, AfterToolCall, CheckpointStrategy, EveryN, Never
 from celery_ckpt.records import Step
-from celery_ckpt.run.control import found
+from celery_ckpt.run.control_flow import found
 from tests.support.provider_agents import AGENTS, SHAPES, World
 from tests.support.run_host import Attempts
 

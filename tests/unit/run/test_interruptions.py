@@ -25,7 +25,7 @@ from celery_ckpt import (
     Message,
     Never,
 )
-from celery_ckpt.run.control import HandOff, found
+from celery_ckpt.run.control_flow import HandOff, found
 from tests.support.run_host import Attempts, chat_reply, was_killed
 
 Body = Callable[[AgentRun], Any]

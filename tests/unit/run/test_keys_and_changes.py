@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt import AgentRun, Conversation, EveryN, Message
-from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.control_flow import HandOff
 from tests.support.run_host import Attempts, Host, chat_reply
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_ckpt import AgentRun, CheckpointEvent, EveryN, Message, Never
-from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.control_flow import HandOff
 from tests.support.run_host import Attempts, chat_reply
 
 ITERATION = CheckpointEvent.ITERATION

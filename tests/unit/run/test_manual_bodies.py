@@ -9,7 +9,7 @@ import pytest
 
 from celery_ckpt import AfterToolCall, AgentRun, Checkpoint, CheckpointEvent, EveryN, Message, Never
 from celery_ckpt.errors import RunMisused
-from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.control_flow import HandOff
 from tests.support.provider_agents import World, calls_of, compact
 from tests.support.run_host import Attempts, chat_reply
 

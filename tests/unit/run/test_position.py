@@ -19,7 +19,7 @@ from celery_ckpt import (
 )
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.run.bridge import SyncBridge
-from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.control_flow import HandOff
 from tests.support.run_host import Attempts, Host
 
 ITERATION, LLM = CheckpointEvent.ITERATION, CheckpointEvent.LLM_RESPONSE

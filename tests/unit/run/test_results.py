@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from celery_ckpt import AgentRun
 from celery_ckpt.errors import NotJson, StepResultNotJson
-from celery_ckpt.run.results import declared, dumped, loaded
+from celery_ckpt.run.step_result import declared, dumped, loaded
 from tests.support.run_host import Attempts
 
 

@@ -25,7 +25,7 @@ from celery_ckpt import (
 )
 from celery_ckpt.errors import RunMisused, StepResultNotJson, StoreUnavailable
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
-from celery_ckpt.run.control import Fenced, HandOff
+from celery_ckpt.run.control_flow import Fenced, HandOff
 from celery_ckpt.testing import crash_everywhere
 from tests.support.provider_agents import SHAPES
 from tests.support.run_host import Attempts, OutOfTime, chat_reply

@@ -24,7 +24,7 @@ from celery_ckpt import (
 )
 from celery_ckpt.errors import ConfigurationError, RedactionFailed
 from celery_ckpt.records import RunStatus
-from celery_ckpt.run.control import HandOff
+from celery_ckpt.run.control_flow import HandOff
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.testing import crash_everywhere

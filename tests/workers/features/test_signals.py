@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from celery_ckpt import Agents, signals
-from celery_ckpt.runtime.attempt.events import _EVENTS
+from celery_ckpt.runtime.attempt.celery_events import _EVENTS
 from tests.support.ledger import Note
 from tests.support.tasks.signal_log import (
     SIGNALS,

@@ -15,7 +15,7 @@ from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.stores.encrypted import EncryptedStore
-from celery_ckpt.stores.encrypted.keys import parse_keys
+from celery_ckpt.stores.encrypted.key_ring import parse_keys
 from tests.support.encryption import NEW, OLD, key
 
 SECRET = bytes(range(200, 232))

@@ -21,7 +21,7 @@ from celery_ckpt.errors import (
 )
 from celery_ckpt.records import AgentContents, RunStatus
 from celery_ckpt.stores.encrypted.rekey import Rekeyed
-from celery_ckpt.stores.file import directory, filesystem, journal, tables
+from celery_ckpt.stores.file import directory, filesystem, journal, record_table
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.factories import changed_contents
@@ -236,7 +236,7 @@ def test_a_crash_between_two_file_writes_loses_nothing(
 
     replace = filesystem.replace
     with monkeypatch.context() as patch:
-        for module in (directory, journal, tables):
+        for module in (directory, journal, record_table):
             patch.setattr(module, "replace", crashing)
         with suppress(StoreError):
             sealed(FileCheckpointStore(tmp_path), NEW, OLD).rekey("agent")

@@ -20,9 +20,9 @@ from celery import Celery
 from click import ClickException
 
 from celery_ckpt.demo import ledger
-from celery_ckpt.demo.agents import QUESTION
 from celery_ckpt.demo.ledger import WORDS, Cue, Ledger
 from celery_ckpt.demo.processes import URL, Server, Worker
+from celery_ckpt.demo.research import QUESTION
 from celery_ckpt.demo.stop import Stopped
 from celery_ckpt.demo.story import Story
 
