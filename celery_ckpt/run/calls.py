@@ -24,10 +24,10 @@ from celery_ckpt.records import Step
 from celery_ckpt.run.bridge import AsyncInSyncBody, Bridge
 from celery_ckpt.run.control_flow import HandOff
 from celery_ckpt.run.host import RunHost
+from celery_ckpt.run.model_reply import Reply, recorded_reply, usage_of
 from celery_ckpt.run.position import Position, here
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_way
-from celery_ckpt.run.replies import Reply, recorded_reply, usage_of
 from celery_ckpt.run.step_result import declared, dumped, loaded
 from celery_ckpt.run.steps import MANUAL, StepBook, name_of
 from celery_ckpt.run.tool_results import ToolResults

@@ -32,7 +32,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import CheckpointInfo, Finding, RunRecord, RunStatus, Step
 from celery_ckpt.retention.policy import RetentionPolicy
 from celery_ckpt.retention.report import AgentPolicy, PrunePlan, PruneReport, PruneResult, without_pin
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.agents.cancellation import cancel_runs
 from celery_ckpt.runtime.attempt.start import UNREADABLE_HERE
 from celery_ckpt.runtime.broker.envelope import without_retries
@@ -264,8 +264,8 @@ class Agents:
         except _NOT_DAMAGED:
             raise
         except StoreError as damage:
-            identity = phrases.identity_of_agent(agent_id)
-            logger.warning(phrases.AGENT_HALF_DELETED, *identity, damage)
+            identity = log_lines.identity_of_agent(agent_id)
+            logger.warning(log_lines.AGENT_HALF_DELETED, *identity, damage)
         return self.store.delete(agent_id)
 
     # -- retention and upkeep ------------------------------------------------------------------------

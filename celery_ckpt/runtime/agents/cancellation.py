@@ -10,7 +10,7 @@ from celery_ckpt.errors import LeaseError, RunOver
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.run.position import metadata_of_run
 from celery_ckpt.run.tool_results import repaired
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.backend import CANCELLED, store_cancelled
 from celery_ckpt.runtime.attempt.settlement import publish_next
 from celery_ckpt.runtime.process.context import AppContext
@@ -39,7 +39,7 @@ def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
         _settle(context, run, lease)
     except LeaseError:
         # This took longer than the lease lasts, and the watchdog has done the rest.
-        logger.warning(phrases.SETTLED_ELSEWHERE, *phrases.identity(run))
+        logger.warning(log_lines.SETTLED_ELSEWHERE, *log_lines.identity(run))
     return True
 
 

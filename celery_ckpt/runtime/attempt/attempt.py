@@ -22,7 +22,7 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control_flow import Fenced, HandOff
-from celery_ckpt.runtime import phrases, signals
+from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.attempt.celery_events import send_event
 from celery_ckpt.runtime.current import attempting, working_for
 from celery_ckpt.runtime.process.context import AppContext
@@ -110,8 +110,8 @@ class Attempt:
             try:
                 self._save(run, run.snapshot(event))
             except StoreUnavailable as error:
-                who = phrases.identity(self.run_record)
-                logger.error(phrases.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
+                who = log_lines.identity(self.run_record)
+                logger.error(log_lines.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
                 self.emit_signal(signals.checkpoint_failed, run, error=error)
         return None
 
@@ -179,14 +179,14 @@ class Attempt:
         if self.task.on_changed == "fail":
             raise StepChanged(agent_id=run.agent_id, name=name, iteration=run.iteration)
         with self._lock:
-            who = phrases.identity(self.run_record)
-            logger.warning(phrases.STEP_CHANGED, *who, run.iteration, phrases.shown(name))
+            who = log_lines.identity(self.run_record)
+            logger.warning(log_lines.STEP_CHANGED, *who, run.iteration, log_lines.shown(name))
             self.emit_signal(signals.step_changed, run, name=name)
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
         """Warn that the function of ``ckpt_cost`` raised, or returned something that is not a cost."""
-        who = phrases.identity(self.run_record)
-        logger.warning(phrases.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
+        who = log_lines.identity(self.run_record)
+        logger.warning(log_lines.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
 
     def should_hand_off(self, error: BaseException) -> bool:
         """True if the run must be handed off after that error instead of retried."""

@@ -14,7 +14,7 @@ from celery.exceptions import TaskRevokedError
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.run_result import failure_of, from_record
 from celery_ckpt.runtime.broker.envelope import DAMAGED, content_of
 
@@ -50,8 +50,8 @@ def store_started(task: Any) -> None:
         task.backend.store_result(request.id, where, states.STARTED, request=request)
     except Exception as error:
         # The run does not depend on it.
-        identity = phrases.identity_of_request(task)
-        logger.warning(phrases.STATE_NOT_STORED, *identity, states.STARTED, error)
+        identity = log_lines.identity_of_request(task)
+        logger.warning(log_lines.STATE_NOT_STORED, *identity, states.STARTED, error)
 
 
 def store_cancelled(app: Celery, run: RunRecord) -> None:
@@ -60,7 +60,7 @@ def store_cancelled(app: Celery, run: RunRecord) -> None:
     try:
         mark(request=_request(app, run))
     except (*DAMAGED, DecodeError) as error:
-        logger.warning(phrases.MESSAGE_DAMAGED, *phrases.identity(run), type(error).__name__)
+        logger.warning(log_lines.MESSAGE_DAMAGED, *log_lines.identity(run), type(error).__name__)
         mark()
 
 
@@ -91,7 +91,7 @@ def store_outcome_if_stale(task: Any, run: RunRecord) -> None:
         if keeps_result(task) and task.backend.get_state(run.run_id) in _UNFINISHED:
             store_outcome(task.app, run)
     except Exception as error:
-        logger.info(phrases.RESULT_NOT_READ, *phrases.identity(run), error)
+        logger.info(log_lines.RESULT_NOT_READ, *log_lines.identity(run), error)
 
 
 def stored_outcome(task: Any) -> RunStatus | None:
@@ -99,7 +99,7 @@ def stored_outcome(task: Any) -> RunStatus | None:
     try:
         return _OUTCOMES.get(task.backend.get_state(task.request.id))
     except Exception as error:
-        logger.info(phrases.RESULT_NOT_READ, *phrases.identity_of_request(task), error)
+        logger.info(log_lines.RESULT_NOT_READ, *log_lines.identity_of_request(task), error)
         return None
 
 

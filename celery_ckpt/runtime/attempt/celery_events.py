@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from celery.utils.dispatch import Signal
 
 from celery_ckpt.run.agent_run import AgentRun
-from celery_ckpt.runtime import phrases, signals
+from celery_ckpt.runtime import log_lines, signals
 
 if TYPE_CHECKING:
     from celery_ckpt.runtime.attempt.attempt import Attempt
@@ -44,4 +44,4 @@ def send_event(signal: Signal, attempt: Attempt, run: AgentRun | None) -> None:
             status=record.status.value,
         )
     except Exception as error:
-        logger.warning(phrases.EVENT_NOT_SENT, *phrases.identity(record), kind, error)
+        logger.warning(log_lines.EVENT_NOT_SENT, *log_lines.identity(record), kind, error)

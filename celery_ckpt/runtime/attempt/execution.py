@@ -35,7 +35,7 @@ from celery_ckpt.errors import (
 from celery_ckpt.records import RunStatus
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control_flow import Fenced, HandOff, Unrecorded, found
-from celery_ckpt.runtime import phrases, signals
+from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.backend import keeps_result, store_cancelled, store_started
 from celery_ckpt.runtime.attempt.run_result import (
@@ -256,21 +256,21 @@ def _handed_off(
         return _fenced(attempt, run)
     except (CheckpointTooLarge, RedactionFailed, ValueError) as error:
         return _failed(attempt, run, error)  # the state of the run cannot be saved
-    iteration = phrases.UNKNOWN if run is None else run.iteration
-    logger.info(phrases.HANDED_OFF, *phrases.identity(released), iteration, reason)
+    iteration = log_lines.UNKNOWN if run is None else run.iteration
+    logger.info(log_lines.HANDED_OFF, *log_lines.identity(released), iteration, reason)
     attempt.emit_signal(signals.agent_handed_off, run, reason=reason)
     try:
         app, tag = attempt.context.app, attempt.held.tag
         publish(app, released.envelope, has_begun=True, instead_of=tag)
     except Exception as error:
-        logger.warning(phrases.NOT_PUBLISHED, *phrases.identity(released), error)
+        logger.warning(log_lines.NOT_PUBLISHED, *log_lines.identity(released), error)
     return Ignore(f"handed off: {reason}")
 
 
 def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     attempt.context.lease_renewer.discard(attempt.held)
     run_record = attempt.run_record
-    logger.warning(phrases.LEASE_LOST, *phrases.identity(run_record), run_record.attempts)
+    logger.warning(log_lines.LEASE_LOST, *log_lines.identity(run_record), run_record.attempts)
     attempt.emit_signal(signals.lease_lost, run)
     if keeps_result(attempt.task):
         store_outcome_again(attempt)  # the outcome may have been overwritten by STARTED or the body
@@ -283,18 +283,18 @@ def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
     If the message is lost, or is delivered before the lease has expired, the watchdog requeues the run.
     """
     attempt.context.lease_renewer.discard(attempt.held)
-    identity = phrases.identity(attempt.run_record)
-    logger.error(phrases.NOT_RECORDED, *identity, refusal)
+    identity = log_lines.identity(attempt.run_record)
+    logger.error(log_lines.NOT_RECORDED, *identity, refusal)
     try:
         publish_later(attempt.task, LATER_SECONDS)
     except Exception as error:
-        logger.warning(phrases.NOT_PUBLISHED, *identity, error)
+        logger.warning(log_lines.NOT_PUBLISHED, *identity, error)
     return Ignore("the outcome could not be recorded")
 
 
 def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:
     """Release a run that this worker cannot read; the watchdog requeues it for others."""
-    logger.error(phrases.CANNOT_CONTINUE, *phrases.identity(attempt.run_record), error)
+    logger.error(log_lines.CANNOT_CONTINUE, *log_lines.identity(attempt.run_record), error)
     try:
         queued = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
         attempt.release(queued, _REQUEUE_AFTER)
@@ -316,7 +316,7 @@ def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
     try:
         attempt.release(released, _REQUEUE_INTERRUPTED_AFTER, retry_seconds=0)
     except BaseException as failure:
-        logger.warning(phrases.LEASE_NOT_RELEASED, *phrases.identity(released), failure)
+        logger.warning(log_lines.LEASE_NOT_RELEASED, *log_lines.identity(released), failure)
     return error
 
 

@@ -17,7 +17,7 @@ from celery.signals import task_failure, task_postrun, task_retry, task_success,
 
 from celery_ckpt.errors import LeaseError, StoreError
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
 from celery_ckpt.runtime.attempt.backend import keeps_result, store_outcome_if_missing
 from celery_ckpt.runtime.broker.publisher import publish
@@ -70,9 +70,9 @@ def settle(attempt: Attempt) -> None:
         if following is None and record.run_id == record.agent_id:
             attempt.context.lease_renewer.unschedule(record.agent_id, attempt.due_at)
     except LeaseError:
-        logger.warning(phrases.SETTLED_ELSEWHERE, *phrases.identity(record))
+        logger.warning(log_lines.SETTLED_ELSEWHERE, *log_lines.identity(record))
     except StoreError as error:
-        logger.error(phrases.NOT_SETTLED, *phrases.identity(record), error)
+        logger.error(log_lines.NOT_SETTLED, *log_lines.identity(record), error)
     else:
         publish_next(attempt.context, following)
 
@@ -90,8 +90,8 @@ def store_outcome_again(attempt: Attempt) -> None:
         if run is not None and (run.is_settled or run.status is RunStatus.CANCELLED):
             store_outcome_if_missing(context.app, run)
     except Exception as error:
-        identity = phrases.identity(run_record)
-        logger.warning(phrases.STATE_NOT_STORED, *identity, phrases.UNKNOWN, error)
+        identity = log_lines.identity(run_record)
+        logger.warning(log_lines.STATE_NOT_STORED, *identity, log_lines.UNKNOWN, error)
 
 
 def publish_next(context: AppContext, following: RunRecord | None) -> None:
@@ -103,7 +103,7 @@ def publish_next(context: AppContext, following: RunRecord | None) -> None:
         has_begun, tag = following.attempts > 0, following.delivery
         publish(context.app, following.envelope, has_begun=has_begun, instead_of=tag)
     except Exception as error:
-        logger.warning(phrases.NOT_PUBLISHED, *phrases.identity(following), error)
+        logger.warning(log_lines.NOT_PUBLISHED, *log_lines.identity(following), error)
 
 
 def connect() -> None:

@@ -30,7 +30,7 @@ from celery_ckpt.records import Lease, RunRecord, StartResult
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.run.tool_results import repaired
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.backend import store_outcome_if_stale, stored_outcome
 from celery_ckpt.runtime.attempt.settlement import settle
@@ -80,7 +80,7 @@ def start(task: Any) -> Attempt:
     except CheckpointTooLarge:
         raise  # the message was not sent by AgentTask.apply_async, and no store can hold it
     except (StoreError, ConfigurationError) as error:
-        logger.error(phrases.CANNOT_START, *phrases.identity_of_request(task), error)
+        logger.error(log_lines.CANNOT_START, *log_lines.identity_of_request(task), error)
         reason = "the store is unavailable, refuses the run, or cannot be read here"
         raise _put_off(task, LATER_SECONDS, reason) from error
 
@@ -90,7 +90,7 @@ def _put_off(task: Any, seconds: float, reason: str) -> Ignore | Reject:
     try:
         publish_later(task, seconds)
     except OperationalError as error:
-        logger.warning(phrases.NOT_PUT_OFF, *phrases.identity_of_request(task), error)
+        logger.warning(log_lines.NOT_PUT_OFF, *log_lines.identity_of_request(task), error)
         return Reject(reason, requeue=True)
     return Ignore(reason)
 
@@ -126,7 +126,7 @@ def _started(context: AppContext, task: Any) -> Attempt:
     begun = _begun(context, run)
     if begun.lease is None:
         raise _nothing_to_do(task, begun.run)
-    held = HeldLease(begun.lease, run.delivery, phrases.identity(begun.run))
+    held = HeldLease(begun.lease, run.delivery, log_lines.identity(begun.run))
     attempt = Attempt(context, task, begun.run, held, begun.due_at)
     context.lease_renewer.add(held)
     request.ckpt_attempt = attempt
@@ -238,7 +238,7 @@ def load_run(attempt: Attempt) -> AgentRun:
     run.conversation = repaired(run.conversation, attempt.task.pending_calls)
     if run.resumed:
         how_far = record.attempts, run.iteration, len(steps)
-        logger.info(phrases.RESUMED, *phrases.identity(record), *how_far)
+        logger.info(log_lines.RESUMED, *log_lines.identity(record), *how_far)
     return run
 
 

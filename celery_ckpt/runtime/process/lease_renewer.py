@@ -17,7 +17,7 @@ from celery import Celery
 
 from celery_ckpt.errors import CheckpointError, LeaseLost
 from celery_ckpt.records import Lease
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.store import CheckpointStore
 
@@ -34,7 +34,7 @@ class HeldLease:
     lease: Lease
     tag: str = ""
     #: Agent, task and run for log lines.
-    identity: phrases.Identity = (phrases.UNKNOWN,) * 3
+    identity: log_lines.Identity = (log_lines.UNKNOWN,) * 3
     #: Called once, in the renewer's thread, if the lease is lost.
     on_loss: Callable[[], object] | None = None
     #: True once another process has the lease.
@@ -117,7 +117,7 @@ class LeaseRenewer:
                 held.lose()
         except CheckpointError as error:  # of any kind, also missing rights: the others are renewed
             # Expiry alone does not fence: unless another process took the lease, the next one succeeds.
-            logger.warning(phrases.LEASE_NOT_RENEWED, *held.identity, error)
+            logger.warning(log_lines.LEASE_NOT_RENEWED, *held.identity, error)
 
     def _touch_messages(self) -> None:
         unacked, pause = Unacked(self._app.connection_for_write()), threading.Event()

@@ -17,7 +17,7 @@ from celery_ckpt.errors import CheckpointError, StoreUnavailable
 from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules, judge, old_runs
 from celery_ckpt.retention.report import PrunePlan, PruneReport, PruneResult
-from celery_ckpt.runtime import phrases, signals
+from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.settings import Settings
 
@@ -89,8 +89,8 @@ def _planned(context: AppContext, due: Sequence[tuple[str, int | None]]) -> Iter
     snapshots = context.store.snapshots([agent_id for agent_id, _ in due])
     for snapshot, (_, due_at) in zip(snapshots, due, strict=True):
         if snapshot.damage:
-            identity = phrases.identity_of_agent(snapshot.agent_id)
-            logger.error(phrases.AGENT_NOT_PRUNED, *identity, snapshot.damage)
+            identity = log_lines.identity_of_agent(snapshot.agent_id)
+            logger.error(log_lines.AGENT_NOT_PRUNED, *identity, snapshot.damage)
         yield judge(snapshot, rules, now, due_at, retry)
 
 
@@ -113,7 +113,7 @@ def _count_old_runs(context: AppContext, plan: PrunePlan) -> int:
     except StoreUnavailable:
         raise
     except CheckpointError as error:
-        logger.error(phrases.AGENT_NOT_PRUNED, *phrases.identity_of_agent(agent_id), error)
+        logger.error(log_lines.AGENT_NOT_PRUNED, *log_lines.identity_of_agent(agent_id), error)
         return 0
 
 

@@ -19,7 +19,7 @@ from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.run.current import run_if_any
 from celery_ckpt.run.redaction import Redaction
-from celery_ckpt.runtime import phrases, signals
+from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.current import working_for
@@ -60,8 +60,8 @@ class LocalHost:
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
         """Log that ``ckpt_cost`` failed."""
-        identity = map(phrases.shown, (run.agent_id, self._task.name, run.run_id))
-        logger.warning(phrases.COST_NOT_COMPUTED, *identity, f"{type(error).__name__}: {error}")
+        identity = map(log_lines.shown, (run.agent_id, self._task.name, run.run_id))
+        logger.warning(log_lines.COST_NOT_COMPUTED, *identity, f"{type(error).__name__}: {error}")
 
 
 def call_directly(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from celery.worker import state as worker_state
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
 from celery_ckpt.records import RunStatus
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import attempt_of
 from celery_ckpt.runtime.attempt.settlement import publish_next
 from celery_ckpt.runtime.broker.envelope import agent_id_of
@@ -86,8 +86,8 @@ def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) 
     except (RunNotFound, RunOver):
         return
     except StoreError as error:
-        identity = map(phrases.shown, (agent_id, task.name, run_id))
-        logger.error(phrases.ENDED_NOT_RECORDED, *identity, status, error)
+        identity = map(log_lines.shown, (agent_id, task.name, run_id))
+        logger.error(log_lines.ENDED_NOT_RECORDED, *identity, status, error)
 
 
 def connect() -> None:

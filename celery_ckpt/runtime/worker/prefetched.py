@@ -12,7 +12,7 @@ import time
 
 from celery import Celery
 
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.broker.envelope import AGENT_HEADER, DAMAGED, RECORDED_HEADER
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.process.lease_renewer import RENEWALS
@@ -61,4 +61,4 @@ class PrefetchedMessages:
         elif unacked.restore(tag):
             run_id = headers.get("id")
             names = headers.get(AGENT_HEADER) or run_id, task, run_id
-            logger.warning(phrases.PREFETCHED_LOST, *map(phrases.shown, names))
+            logger.warning(log_lines.PREFETCHED_LOST, *map(log_lines.shown, names))

@@ -27,7 +27,7 @@ from celery.worker import state as worker_state
 
 from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
 from celery_ckpt.records import AgentActivity, RunRecord, RunStatus, Schedule
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.broker.unacked import Unacked
@@ -117,7 +117,7 @@ class Watchdog:
         try:
             pause = self._requeue_if_lost(context, unacked, agent_id)
         except StoreError as error:
-            logger.warning(phrases.AGENT_NOT_CHECKED, *phrases.identity_of_agent(agent_id), error)
+            logger.warning(log_lines.AGENT_NOT_CHECKED, *log_lines.identity_of_agent(agent_id), error)
             return
         if pause is not None:
             context.store.schedule(agent_id, pause)
@@ -168,11 +168,11 @@ class Watchdog:
             if not run.envelope:
                 return
             publish(self._app, run.envelope, has_begun=run.attempts > 0)
-        identity = phrases.identity(run)
+        identity = log_lines.identity(run)
         if run.status is RunStatus.RUNNING:
-            logger.warning(phrases.WORKER_LOST, *identity, run.attempts)
+            logger.warning(log_lines.WORKER_LOST, *identity, run.attempts)
         else:
-            logger.warning(phrases.REQUEUED, *identity, run.attempts, run.status)
+            logger.warning(log_lines.REQUEUED, *identity, run.attempts, run.status)
 
     def _longer_pause(self, agent_id: str) -> float:
         if len(self._pauses) >= _REMEMBERED:

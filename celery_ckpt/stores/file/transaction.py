@@ -32,9 +32,9 @@ from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
 from celery_ckpt.stores.file.filesystem import read, replace, sync_directory
 from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.file.record_table import StepTable, Table
-from celery_ckpt.stores.log.marks import marks
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all
+from celery_ckpt.stores.log.summaries import marks
 from celery_ckpt.stores.rules.leases import LeaseState
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)

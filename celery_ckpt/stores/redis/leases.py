@@ -13,10 +13,10 @@ from typing import Any
 from celery_ckpt.errors import LeaseHeld, LeaseLost, RunNotFound, StoreDamaged
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
-from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys
 from celery_ckpt.stores.redis.run_line import run_line
+from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.rules.leases import checked_ttl, new_nonce
 

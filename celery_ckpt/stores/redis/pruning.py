@@ -23,11 +23,11 @@ from celery_ckpt.retention.report import (
     PruneResult,
     RunSummary,
 )
-from celery_ckpt.stores.log.marks import UNKNOWN, marks
+from celery_ckpt.stores.log.summaries import UNKNOWN, marks
 from celery_ckpt.stores.redis.checkpoints import DONE, LONG, TRIM, id_of, parsed_policy
-from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys, shown
+from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from celery_ckpt.errors import RunOver
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
 from celery_ckpt.records import AgentActivity, Lease, RunRecord, StartResult
 from celery_ckpt.stores.encoding import is_same
-from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
 from celery_ckpt.stores.redis.leases import Leases, granted, milliseconds, refuse
@@ -20,6 +19,7 @@ from celery_ckpt.stores.redis.run_line import (
     usage_word,
     word,
 )
+from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import run_prefix
 from celery_ckpt.stores.rules.leases import new_nonce

@@ -43,7 +43,6 @@ from celery_ckpt.stores.log.store import (
 from celery_ckpt.stores.redis.addresses import AnyClient, connect, without_password
 from celery_ckpt.stores.redis.checkpoints import Checkpoints, id_of
 from celery_ckpt.stores.redis.doctor import Doctor, risks_of
-from celery_ckpt.stores.redis.due_times import DueTimes
 from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
@@ -52,6 +51,7 @@ from celery_ckpt.stores.redis.pruning import Pruning
 from celery_ckpt.stores.redis.rewrite import Rewrite
 from celery_ckpt.stores.redis.run_line import run_line
 from celery_ckpt.stores.redis.runs import Runs
+from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import Steps
 from celery_ckpt.usage import Usage

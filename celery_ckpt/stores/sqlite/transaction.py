@@ -12,11 +12,11 @@ from celery_ckpt.names import locator, names_its_agent
 from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.encoding import decoded_run, decoded_step, encoded, run_end
-from celery_ckpt.stores.log.marks import marks
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import low_of, stamp
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, ranges_of_all
+from celery_ckpt.stores.log.summaries import marks
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.sqlite.database import Database
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from celery_ckpt import AgentRun, Message
 from celery_ckpt.errors import NotAMessage, StepResultNotJson
-from celery_ckpt.run.replies import usage_of
+from celery_ckpt.run.model_reply import usage_of
 from celery_ckpt.runtime.task.task import PERMANENT
 from celery_ckpt.usage import Usage
 from tests.support.run_host import Attempts

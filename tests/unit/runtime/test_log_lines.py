@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_ckpt.runtime import phrases
+from celery_ckpt.runtime import log_lines
 from celery_ckpt.testing import make_run
 from tests.support.ledger import Ledger
 from tests.support.tasks.scenarios import count, fair
@@ -50,12 +50,12 @@ def test_every_line_is_documented_with_its_fields(name: str) -> None:
     ],
 )
 def test_no_name_looks_like_another_field_or_line(name: str, shown: str) -> None:
-    assert phrases.shown(name) == shown
+    assert log_lines.shown(name) == shown
 
 
 def test_an_unknown_value_is_a_dash() -> None:
-    assert phrases.identity(make_run("agent", "run", task="")) == ("agent", "-", "run")
-    assert phrases.identity_of_agent("agent") == ("agent", "-", "-")
+    assert log_lines.identity(make_run("agent", "run", task="")) == ("agent", "-", "run")
+    assert log_lines.identity_of_agent("agent") == ("agent", "-", "-")
 
 
 def lines(worker: Worker, phrase: str) -> list[str]:
