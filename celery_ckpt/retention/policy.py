@@ -119,7 +119,7 @@ class Rules:
         after = snapshot.policy.forget_after or (
             self.forget_after if snapshot.is_named_by_task else None
         )
-        if after is None or not _has_ended(snapshot) or any(mark.pin for mark in snapshot.marks):
+        if after is None or not _has_ended(snapshot) or any(one.pin for one in snapshot.checkpoints):
             return None
         return _later(_end_of(snapshot), _span(after))
 
@@ -170,9 +170,9 @@ def judge(
     if forget_at is not None and forget_at <= now:
         return PrunePlan(snapshot, due_at, forget=True, retry=retry)
     policy, live = rules.policy_of(snapshot), is_live(snapshot)
-    remove = [mark.id for mark in policy.expired(snapshot.marks, now, live=live)]
+    remove = [one.id for one in policy.expired(snapshot.checkpoints, now, live=live)]
     removed = set(remove)
-    kept = [mark for mark in snapshot.marks if mark.id not in removed]
+    kept = [one for one in snapshot.checkpoints if one.id not in removed]
     runs_before, next_run = rules.judge_runs(snapshot, now)
     expiries = forget_at, policy.next_expiry(kept, live=live), next_run
     nearest = min((at for at in expiries if at is not None), default=None)
@@ -201,7 +201,7 @@ def _end_of(snapshot: AgentSnapshot) -> datetime:
     run = snapshot.last_run
     assert run is not None
     # A record need not say when its run ended.
-    return run.ended_at or max([run.created_at, *(mark.created_at for mark in snapshot.marks)])
+    return run.ended_at or max([run.created_at, *(one.created_at for one in snapshot.checkpoints)])
 
 
 def _later(due_at: datetime, after: timedelta) -> datetime:

@@ -119,7 +119,7 @@ class AgentSnapshot:
     #: Changes whenever the agent does; empty if there is no such agent.
     seen: str = ""
     #: Its checkpoints, newest first.
-    marks: list[CheckpointSummary] = field(default_factory=list)
+    checkpoints: list[CheckpointSummary] = field(default_factory=list)
     policy: AgentPolicy = field(default_factory=AgentPolicy)
     #: True if a run is open, or the lease is held.
     is_busy: bool = False

@@ -190,7 +190,7 @@ def test_a_pin_is_respected_although_its_checkpoint_is_damaged(store, server, sa
     store.pin(saved[1].id, "evidence")
     server.hset(AGENT, f"c:{saved[1].id}", "?" * size)
     sweep(store, Rules(keep=1))
-    [latest, pinned] = store.snapshots(["agent"])[0].marks
+    [latest, pinned] = store.snapshots(["agent"])[0].checkpoints
     assert (latest.id, pinned.id, pinned.pin) == (saved[-1].id, saved[1].id, "evidence")
 
 

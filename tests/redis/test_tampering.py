@@ -135,7 +135,7 @@ def test_a_damaged_agent_is_marked_as_damaged_and_does_not_affect_the_others(
     damaged, neighbour = store.snapshots(["agent", "neighbour"])
 
     assert damaged.damage
-    assert len(neighbour.marks) == 2
+    assert len(neighbour.checkpoints) == 2
     assert "agent" in [one.subject for one in store.findings() if one.kind == "damaged"]
 
 

@@ -98,7 +98,7 @@ def delete_(ctx: click.Context, agent_ids: tuple[str, ...], yes: bool, as_json: 
             if not snapshot.seen and not snapshot.damage:
                 agents.status(agent_id)  # raises AgentNotFound
             if not yes:
-                kept = counted(len(snapshot.marks), "checkpoint")
+                kept = counted(len(snapshot.checkpoints), "checkpoint")
                 found = "which is damaged" if snapshot.damage else f"with {kept}"
                 if not sys.stdin.isatty():
                     raise click.UsageError("Cannot ask for confirmation without a terminal: add --yes.")

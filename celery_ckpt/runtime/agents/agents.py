@@ -291,7 +291,7 @@ class Agents:
         if checkpoint is None:
             raise self._no_checkpoint(checkpoint_id)
         [snapshot] = store.snapshots([checkpoint.agent_id])
-        is_pinned = any(mark.pin for mark in snapshot.marks if mark.id == checkpoint_id)
+        is_pinned = any(one.pin for one in snapshot.checkpoints if one.id == checkpoint_id)
         return store.pin(checkpoint_id, None) and is_pinned
 
     def retain(
@@ -327,8 +327,8 @@ class Agents:
         policy, store, total, seen = RetentionPolicy(keep), self.store, 0, ""
         while True:
             [snapshot] = store.snapshots([checked_name(agent_id)])
-            gone = policy.expired(snapshot.marks, system_clock.now(), live=snapshot.is_busy)
-            [pruned] = store.apply([PrunePlan(snapshot, remove=[mark.id for mark in gone])])
+            gone = policy.expired(snapshot.checkpoints, system_clock.now(), live=snapshot.is_busy)
+            [pruned] = store.apply([PrunePlan(snapshot, remove=[one.id for one in gone])])
             emit_pruned(self._context, pruned)
             total += pruned.checkpoints
             # If fewer were removed than planned, the agent has changed since, or has more checkpoints

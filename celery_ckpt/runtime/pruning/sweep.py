@@ -98,8 +98,11 @@ def _dry_run(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
     """Yield what would be deleted."""
     for plan in _planned(context, [(agent_id, None) for agent_id in page]):
         snapshot, gone = plan.snapshot, set(plan.remove)
-        marks = [mark for mark in snapshot.marks if plan.forget or mark.id in gone]
-        size, ids = sum(mark.size for mark in marks), tuple(mark.id for mark in marks)
+        summaries = [one for one in snapshot.checkpoints if plan.forget or one.id in gone]
+        size, ids = (
+            sum(one.size for one in summaries),
+            tuple(one.id for one in summaries),
+        )
         runs = _count_old_runs(context, plan)
         yield PruneResult(snapshot.agent_id, len(ids), size, plan.forget, ids, runs)
 

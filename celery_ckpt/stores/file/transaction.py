@@ -34,7 +34,7 @@ from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.file.record_table import StepTable, Table
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all
-from celery_ckpt.stores.log.summaries import marks
+from celery_ckpt.stores.log.summaries import summaries
 from celery_ckpt.stores.rules.leases import LeaseState
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -183,7 +183,7 @@ class FileTransaction:
         return self.journal.seq
 
     def summaries(self) -> list[CheckpointSummary]:
-        return marks(self.agent_id, self.journal.lines(), self.policy)
+        return summaries(self.agent_id, self.journal.lines(), self.policy)
 
     def mark_listed(self) -> None:
         """Put the agent on the schedule of sweeps, unless it is certain to be there."""

@@ -2,7 +2,7 @@
 
 ``store.py`` has ``LogStore``: how checkpoints are saved, loaded and listed, on top of a few atomic
 primitives. ``draft.py`` decides what a save writes, ``ranges.py`` where messages are in the log,
-``record.py`` and ``marks.py`` read the line of a checkpoint, ``reader.py`` checks and rebuilds
+``record.py`` and ``summaries.py`` read the line of a checkpoint, ``reader.py`` checks and rebuilds
 checkpoints, ``rewrite.py`` writes a whole history again.
 
 The package imports the vocabulary of the library and no store.

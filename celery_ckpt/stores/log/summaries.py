@@ -22,7 +22,7 @@ _new = tuple.__new__
 _HAS_PIN = b'"%s"' % PIN.encode()
 
 
-def marks(
+def summaries(
     agent_id: str, lines: Collection[tuple[str, bytes]], policy: AgentPolicy
 ) -> list[CheckpointSummary]:
     """Return a summary of each line, newest first.
@@ -36,7 +36,7 @@ def marks(
         # A sweep reads all records of all agents: this loop is most of its work in Python.
         beginning = None if is_pinned else _BEGINNING(line)
         if beginning is None:
-            found.append(_mark(agent_id, name, line, policy))
+            found.append(_summary(agent_id, name, line, policy))
         else:
             seq, base, lowest, taken = beginning.groups()
             low = int(base if lowest == b"-" else lowest)
@@ -46,7 +46,7 @@ def marks(
     return found
 
 
-def _mark(agent_id: str, checkpoint_id: str, line: bytes, policy: AgentPolicy) -> CheckpointSummary:
+def _summary(agent_id: str, checkpoint_id: str, line: bytes, policy: AgentPolicy) -> CheckpointSummary:
     """Return the summary of a checkpoint that may be pinned, or that another version wrote."""
     given, seq, taken, low = None, 0, _NEVER_OLD, 0
     try:

@@ -1,7 +1,7 @@
 """The store on Redis and Valkey.
 
 ``store.py`` has ``RedisCheckpointStore``, which delegates to sibling parts: leases, steps, runs,
-checkpoints, due_times, pruning, rewrite, doctor. A part knows the server, the keys and the index.
+checkpoints, schedule, pruning, rewrite, doctor. A part knows the server, the keys and the index.
 ``lua/`` has one script a file; ``lua/shared.lua`` describes the hash of an agent.
 
 The package imports redis-py, ``stores.log`` and the vocabulary of the library, no other store.

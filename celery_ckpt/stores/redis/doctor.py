@@ -82,9 +82,9 @@ class Doctor:
                 yield from self._agent(snapshot)
 
     def _agent(self, snapshot: AgentSnapshot) -> Iterator[Finding]:
-        agent_id, ids = snapshot.agent_id, {mark.id for mark in snapshot.marks}
+        agent_id, ids = snapshot.agent_id, {one.id for one in snapshot.checkpoints}
         pins = [name for name in snapshot.policy.pins if name not in ids]
-        lows = [mark.low for mark in snapshot.marks]
+        lows = [one.low for one in snapshot.checkpoints]
         found = ["messages that no checkpoint refers to"] if lows and min(lows) > snapshot.first else []
         found += [f"pins of checkpoints that are gone: {', '.join(pins)}"] if pins else []
         if found and self._repair:

@@ -23,7 +23,7 @@ from celery_ckpt.retention.report import (
     PruneResult,
     RunSummary,
 )
-from celery_ckpt.stores.log.summaries import UNKNOWN, marks
+from celery_ckpt.stores.log.summaries import UNKNOWN, summaries
 from celery_ckpt.stores.redis.checkpoints import DONE, LONG, TRIM, id_of, parsed_policy
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys, shown
@@ -108,7 +108,7 @@ class Pruning:
         sizes = dict(zip(map(id_of, cut[::2]), cut[1::2], strict=True))
         try:
             policy = parsed_policy(self._server.where, agent_id, stored)
-            found = marks(agent_id, lines.items(), policy)
+            found = summaries(agent_id, lines.items(), policy)
             if sizes:
                 found = [one._replace(size=sizes.get(one.id, one.size)) for one in found]
             last, oldest_end = _last_run(run), _parsed_end(end)
@@ -159,7 +159,7 @@ class Pruning:
         if plan.forget:
             return Call.script("agent_delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1)
         removed = set(going)
-        staying = [one for one in snapshot.marks if one.id not in removed]
+        staying = [one for one in snapshot.checkpoints if one.id not in removed]
         return Call.script(
             "checkpoint_remove",
             self._keys.of(snapshot.agent_id, "agent", "log", "open"),
@@ -183,7 +183,7 @@ class Pruning:
         if plan.forget:
             if not reply:
                 return PruneResult(name), False
-            ids = tuple(one.id for one in plan.snapshot.marks)
+            ids = tuple(one.id for one in plan.snapshot.checkpoints)
             return PruneResult(name, len(ids), reply[0], forgotten=True, ids=ids), True
         count, trimmed, left = reply
         ids = tuple(_first_part(plan)) if count else ()
@@ -195,7 +195,7 @@ class Pruning:
         # An agent with more than LONG checkpoints to remove loses the rest at the next sweep.
         is_done = left == DONE and len(plan.remove) <= LONG
         removed = set(ids)
-        size = sum(one.size for one in plan.snapshot.marks if one.id in removed)
+        size = sum(one.size for one in plan.snapshot.checkpoints if one.id in removed)
         return PruneResult(name, count, size + trimmed, ids=ids), is_done
 
     def _delete_old_runs(self, plans: Sequence[PrunePlan]) -> dict[str, _OldRuns]:

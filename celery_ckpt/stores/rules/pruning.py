@@ -37,7 +37,7 @@ def snapshot(agent: AgentTransaction, now: datetime) -> AgentSnapshot:
         agent.agent_id,
         # Changes whenever the agent does.
         seen=f"{counts} {lease.token}:{lease.nonce} {policy.to_bytes().decode()}",
-        marks=agent.summaries(),
+        checkpoints=agent.summaries(),
         policy=policy,
         is_busy=bool(open_runs) or lease.is_held(now),
         is_named_by_task=agent.has_run(agent.agent_id),
@@ -51,15 +51,15 @@ def apply(agent: AgentTransaction, plan: PrunePlan, now: datetime) -> PruneResul
     agent_id, seen = plan.snapshot.agent_id, plan.snapshot
     current = seen if seen.damage else snapshot(agent, now)
     is_same, result = current.seen == seen.seen, PruneResult(agent_id)
-    loses_latest = bool(current.marks) and current.marks[0].id in plan.remove
+    loses_latest = bool(current.checkpoints) and current.checkpoints[0].id in plan.remove
     if current.policy != seen.policy or (not is_same and (plan.forget or loses_latest)):
         is_same = False
     elif plan.forget:
-        ids, size = tuple(mark.id for mark in current.marks), agent.size()
+        ids, size = tuple(one.id for one in current.checkpoints), agent.size()
         agent.delete()
         result = PruneResult(agent_id, len(ids), size, forgotten=True, ids=ids)
     elif current.seen and not current.damage:
-        existing, size, old = {mark.id for mark in current.marks}, agent.size(), list[str]()
+        existing, size, old = {one.id for one in current.checkpoints}, agent.size(), list[str]()
         ids = tuple(name for name in plan.remove if name in existing)
         agent.remove(list(ids))
         if plan.runs_before is not None:

@@ -16,7 +16,7 @@ from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import low_of, stamp
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, ranges_of_all
-from celery_ckpt.stores.log.summaries import marks
+from celery_ckpt.stores.log.summaries import summaries
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.sqlite.database import Database
 
@@ -184,7 +184,7 @@ class SqliteTransaction:
         return messages
 
     def summaries(self) -> list[CheckpointSummary]:
-        return marks(self.agent_id, self.lines(), self.policy)
+        return summaries(self.agent_id, self.lines(), self.policy)
 
     def mark_listed(self) -> None:
         """Put the agent on the schedule of sweeps. Until a sweep has finished, saves need not do so."""

@@ -108,11 +108,13 @@ class PruningContract(ContractFixtures):
         history = saved(store, "agent", 3)
         [snapshot, unknown] = store.snapshots(["agent", "unknown"])
 
-        assert [mark.id for mark in snapshot.marks] == [one.id for one in reversed(history)]
-        assert [mark.seq for mark in snapshot.marks] == [one.seq for one in store.history("agent")]
-        assert [mark.created_at for mark in snapshot.marks] == [one.created_at for one in history[::-1]]
+        assert [one.id for one in snapshot.checkpoints] == [one.id for one in reversed(history)]
+        assert [one.seq for one in snapshot.checkpoints] == [one.seq for one in store.history("agent")]
+        assert [one.created_at for one in snapshot.checkpoints] == [
+            one.created_at for one in history[::-1]
+        ]
         assert (snapshot.is_busy, snapshot.is_named_by_task, snapshot.last_run) == (False, False, None)
-        assert (unknown.seen, unknown.marks) == ("", [])
+        assert (unknown.seen, unknown.checkpoints) == ("", [])
 
     def test_a_snapshot_knows_the_runs(self, store: CheckpointStore) -> None:
         store.add_run(make_run("agent", "agent"))

@@ -18,7 +18,7 @@ from tests.support.workers.scenario import scenario
 
 PHRASES = {
     name: value
-    for name, value in vars(phrases).items()
+    for name, value in vars(log_lines).items()
     if name.isupper() and not name.startswith("_") and isinstance(value, str) and name != "UNKNOWN"
 }
 PAGE = Path(__file__).parents[3] / "docs/howto/monitor.md"

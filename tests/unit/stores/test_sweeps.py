@@ -30,11 +30,13 @@ def test_a_checkpoint_summary_has_the_facts_of_its_record_but_not_its_state(
         before = client.info("stats")["total_net_output_bytes"]
         [snapshot] = store.snapshots(["agent"])
         assert client.info("stats")["total_net_output_bytes"] - before < 20_000
-        facts = [(mark.id, mark.seq, mark.created_at, mark.pin) for mark in snapshot.marks]
+        facts = [(mark.id, mark.seq, mark.created_at, mark.pin) for mark in snapshot.checkpoints]
         history = store.history("agent")
         assert facts == [(info.id, info.seq, info.created_at, info.pin) for info in history]
-        lengths = [client.hstrlen("ckpt:{agent}:agent", f"c:{mark.id}") for mark in snapshot.marks]
-        assert [mark.size for mark in snapshot.marks] == lengths
+        lengths = [
+            client.hstrlen("ckpt:{agent}:agent", f"c:{mark.id}") for mark in snapshot.checkpoints
+        ]
+        assert [one.size for one in snapshot.checkpoints] == lengths
 
 
 def test_no_sweep_script_reads_everything_of_an_agent_with_large_states(redis_url: str) -> None:
