@@ -21,7 +21,7 @@ from celery_ckpt.testing.contract.fixtures import judged, settled, sweep
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 AGENT, RUNS = "ckpt:{agent}:agent", "ckpt:{agent}:runs"
-#: See run_forget.lua. A server reads more than it is asked for while it makes its table smaller.
+#: See run_delete.lua. A server reads more than it is asked for while it makes its table smaller.
 RUNS_AT_ONCE, BYTES_AT_ONCE, STEPS_AT_ONCE = 100 + 400, 100_000, 500
 
 
@@ -49,7 +49,7 @@ def parts(store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> list[
     def sent(*calls: Call) -> list[Any]:
         answered = send(*calls)
         replies.extend(
-            reply for call, reply in zip(calls, answered, strict=True) if call.name == "run_forget"
+            reply for call, reply in zip(calls, answered, strict=True) if call.name == "run_delete"
         )
         return answered
 

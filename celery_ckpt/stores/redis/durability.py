@@ -43,7 +43,7 @@ MAY_BE_LOST = frozenset(
         "lease_acquire",
         "step_drop",
         "schedule_claim",
-        "run_forget",
+        "run_delete",
         "schedule_move",
         "lease_release",
         "checkpoint_remove",

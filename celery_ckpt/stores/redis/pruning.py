@@ -40,7 +40,7 @@ _FIELD = FIELD.encode()
 _SNAPSHOTS, _REMOVALS = 20, 100
 #: An agent with more bytes is read in parts. To read that many takes a millisecond or two.
 _HEAVY = 500_000
-#: Where the deletion of old runs starts, see ``run_forget.lua``.
+#: Where the deletion of old runs starts, see ``run_delete.lua``.
 _START = (b"0", b"0", b"")
 
 
@@ -223,7 +223,7 @@ class Pruning:
             before = plan.runs_before.astimezone(UTC).replace(tzinfo=None).isoformat()
         keys = self._keys.of(snapshot.agent_id, "agent", "steps", "stepidx", "runs")
         policy = snapshot.policy.to_bytes()
-        return Call.script("run_forget", keys, snapshot.agent_id, policy, before, *place)
+        return Call.script("run_delete", keys, snapshot.agent_id, policy, before, *place)
 
 
 def _pages(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

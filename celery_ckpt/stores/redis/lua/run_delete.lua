@@ -1,4 +1,4 @@
---[[ run_forget: delete the records of runs that ended long ago, and their steps, a part at a time.
+--[[ run_delete: delete the records of runs that ended long ago, and their steps, a part at a time.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  steps (see step_record.lua)
   KEYS[4]  runs (see run_add.lua)
   ARGV[1]  agent_id: the run of that name is kept, and the run that was added last
