@@ -124,11 +124,15 @@ def test_a_soft_time_limit_during_tools_loses_no_completed_result(
     result = task.apply_async((1, 3), soft_time_limit=5)
     until(lambda: "Soft time limit" in worker.log(), 60, "the limit")
     wait_for_steps(celery_app, result, 1 + 2)
+    if task is with_tasks:
+        until(lambda: ledger.notes(result.id, "end"), 60, "the first attempt ends")
     ledger.let_go()
 
     assert result.get(timeout=60) == expected(1, 3)
     ended = [note["how"] for note in ledger.notes(result.id, "end")]
-    assert ended[0] in ("SoftTimeLimitExceeded", "CancelledError")
+    # The worker logs the limit before it sends the signal: a sync body may return before the signal.
+    may_end = ["CancelledError"] if task is with_tasks else ["SoftTimeLimitExceeded", "returned"]
+    assert ended[0] in may_end
     # A thread is waited for; a task is cancelled, and made again by each attempt that is out of time.
     again = set() if task is with_threads else {(result.id, "work 1.1")}
     assert set(ledger.repeated(result.id)) <= again
