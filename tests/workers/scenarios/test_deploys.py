@@ -96,8 +96,11 @@ def test_a_soft_shutdown_hands_over_an_agent_and_repeats_no_call(
     left.wait_exit(EXIT)
     ledger.let_go()
 
-    assert_right_end(result, 4, ledger, broker)
-    _assert_ended_by(ledger, result, {"HandOff"}, at_least=1)
+    # Python runs a signal handler in the greenlet that is active. If that is the body's own, Celery
+    # waits for the timeout inside the call, which then cannot return.
+    may_be_stopped = pool == "gevent"
+    assert_right_end(result, 4, ledger, broker, interruptions=int(may_be_stopped))
+    _assert_ended_by(ledger, result, {"HandOff", *(STOPPED if may_be_stopped else ())}, at_least=1)
 
 
 @pytest.mark.skipif(VERSION < (5, 7), reason="only Celery 5.7 and newer can spawn pool processes")
