@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.contenders import LIMIT, NAIVE, Contender, Place
 from benchmarks.work import Turn
 from celery_ckpt import Checkpoint, Conversation
-from celery_ckpt.codec import assemble
+from celery_ckpt.checkpoint import assemble
 from celery_ckpt.conversation import Spine
 from celery_ckpt.json_values import decode
 from celery_ckpt.messages import Message

@@ -6,8 +6,8 @@ import json
 from datetime import datetime
 from typing import Any
 
-from celery_ckpt.codec import refuse_newer
 from celery_ckpt.errors import CheckpointTooLarge, StoreError
+from celery_ckpt.format_version import refuse_newer
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.records import RunRecord, Step
 

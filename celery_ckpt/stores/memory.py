@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from weakref import WeakSet
 
-from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.clock import Clock, microseconds, system_clock
-from celery_ckpt.codec import is_same
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (

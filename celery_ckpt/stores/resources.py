@@ -6,7 +6,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.format_version import FORMAT_VERSION
 
 #: Found at import, because this imports modules. If a thread did so later, a process that is forked at
 #: the same time would wait forever for the import to end.

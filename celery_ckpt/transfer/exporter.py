@@ -9,8 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from celery_ckpt import codec
-from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.checkpoint import Checkpoint, header_of, shared_with_entry
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.messages import Message
@@ -106,14 +105,14 @@ def _dump(record: Step | RunRecord) -> dict[str, Any]:
 
 
 def _of_checkpoint(checkpoint: Checkpoint, places: _Places) -> Iterator[tuple[str, dict[str, Any]]]:
-    kept, rest = codec.shared_with_entry(checkpoint)
+    kept, rest = shared_with_entry(checkpoint)
     ranges, new = places.of(checkpoint.conversation)
     if rest:
         more, more_new = places.of_messages(rest)
         ranges, new = ranges + more, new + more_new
     for message in new:
         yield "message", {"message": message.json_object}
-    header = codec.header(checkpoint, kept)
+    header = header_of(checkpoint, kept)
     yield "checkpoint", {"id": checkpoint.id, "messages": str(ranges), "header": header}
 
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.codec import is_same
+from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointError, StoreUnavailable
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.store import CheckpointStore

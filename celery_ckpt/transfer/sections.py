@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.codec import assemble
+from celery_ckpt.checkpoint import Checkpoint, assemble
 from celery_ckpt.errors import NotAnExport, SchemaTooNew
 from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name

@@ -20,7 +20,7 @@ from redis import Redis
 import celery_ckpt
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message, open_store
 from celery_ckpt.checkpoint import Entry
-from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Schedule, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.redis.keys import SCHEDULE_SHARDS, SHARDS, Keys

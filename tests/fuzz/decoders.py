@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 from celery_ckpt import Checkpoint, CheckpointEvent, Conversation, Message
-from celery_ckpt.checkpoint import Entry
-from celery_ckpt.codec import is_same
+from celery_ckpt.checkpoint import Entry, is_same
 from celery_ckpt.errors import CheckpointError, NotACheckpoint, NotJson
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.retention.report import AgentPolicy

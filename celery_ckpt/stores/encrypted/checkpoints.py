@@ -20,8 +20,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from celery_ckpt import codec
-from celery_ckpt.checkpoint import Checkpoint, Entry
+from celery_ckpt.checkpoint import Checkpoint, Entry, header_of, shared_with_entry
 from celery_ckpt.clock import microseconds
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing, NotEncrypted
@@ -231,8 +230,8 @@ def _object(line: bytes) -> dict[str, Any]:
 
 def _hidden(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what is encrypted together with the states, as the header has it."""
-    kept, _ = codec.shared_with_entry(checkpoint)
-    header = codec.header(checkpoint, kept)
+    kept, _ = shared_with_entry(checkpoint)
+    header = header_of(checkpoint, kept)
     hidden = {name: header[name] for name in _HIDDEN if name in header}
     of_entry = header.get("entry", {})
     entry = {name: value for name, value in of_entry.items() if name in _HIDDEN_OF_ENTRY}
@@ -243,7 +242,7 @@ def _binding(encrypted: Checkpoint) -> bytes:
     """Return the place of the state: everything else in the encrypted checkpoint."""
     own = encrypted.__dict__
     conversation, entry = own["conversation"], own["entry"]
-    kept, rest = codec.shared_with_entry(encrypted)
+    kept, rest = shared_with_entry(encrypted)
     of_entry = entry and [kept, _digest(Conversation(messages=rest)), entry.conversation.max_tokens]
     return binding(
         "checkpoint",

@@ -10,8 +10,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable
 
-from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.codec import is_same
+from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.errors import (
     AgentNotFound,
     AlreadyExists,

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from celery_ckpt.codec import FORMAT_VERSION, refuse_newer
 from celery_ckpt.errors import StoreDamaged
+from celery_ckpt.format_version import FORMAT_VERSION, refuse_newer
 from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name, names_its_agent
 from celery_ckpt.records import Schedule

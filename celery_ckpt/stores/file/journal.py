@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.stores.file.filesystem import FILE_MODE, append, read, replace, write_all
 from celery_ckpt.stores.file.journal_entries import Save, Scan
 from celery_ckpt.stores.log.ranges import Ranges

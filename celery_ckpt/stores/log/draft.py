@@ -19,8 +19,7 @@ from enum import Enum
 from itertools import count
 from typing import NamedTuple
 
-from celery_ckpt import codec
-from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.checkpoint import Checkpoint, header_of, shared_with_entry
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointTooLarge
 from celery_ckpt.json_values import encode
@@ -74,13 +73,13 @@ class Parts:
         fields = checkpoint.__dict__
         self.conversation: Conversation = fields["conversation"]
         self.entered: Conversation | None = None
-        self.kept, self.rest = codec.shared_with_entry(checkpoint)
+        self.kept, self.rest = shared_with_entry(checkpoint)
         spine, count = self.conversation.extent
         self.spine = spine
         if self.rest:
             self.entered = fields["entry"].conversation
             spine, count = Spine([*self.conversation, *self.rest]), count + len(self.rest)
-        self.header = encode(codec.header(checkpoint, self.kept))
+        self.header = encode(header_of(checkpoint, self.kept))
         sha256, size = spine.digest(count, self.header)
         self.digest, self.size = sha256[:DIGEST_LENGTH], size + len(self.header)
 
@@ -186,7 +185,7 @@ class Memory:
         spine, own = fields["conversation"].extent
         key = (self, checkpoint.agent_id)
         if located.count > own:
-            kept, rest = codec.shared_with_entry(checkpoint)
+            kept, rest = shared_with_entry(checkpoint)
             entered = located.cut(0, kept) + located.cut(own, own + len(rest))
             fields["entry"].conversation.spine.caches[key] = Place(checkpoint.id, mark, end, entered)
             located = located.cut(0, own)

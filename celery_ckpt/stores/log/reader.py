@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.codec import assemble
+from celery_ckpt.checkpoint import Checkpoint, assemble
 from celery_ckpt.conversation import Spine
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.json_values import decode

@@ -1,7 +1,7 @@
 """The line that a log store keeps for a checkpoint.
 
     1 17 34 0 0:34,+0:2 9f86d081884c7d659a2feaa0 {"created_at":...,"messages":36,"iteration":17}
-    |  |  | |     |        |      the header (see codec.py)
+    |  |  | |     |        |      the header (see checkpoint.py)
     |  |  | |     |        digest of the header and of all messages
     |  |  | |     where the messages are (see ranges.py)
     |  |  | the smallest offset among them: what the log must keep ("-": the base)
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_ckpt.clock import from_microseconds
-from celery_ckpt.codec import refuse_newer
 from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.format_version import refuse_newer
 from celery_ckpt.json_values import decode
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.retention.report import PIN, AgentPolicy

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.codec import FORMAT_VERSION
+from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.stores.log.draft import Basis, Memory, Parts
 from celery_ckpt.stores.log.record import Record, stamp
 

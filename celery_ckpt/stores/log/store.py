@@ -12,8 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.codec import is_same
+from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
 from celery_ckpt.names import checked_name, locator
 from celery_ckpt.records import CheckpointInfo, Lease, RunRecord

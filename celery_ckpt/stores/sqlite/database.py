@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import (
     CheckpointError,
     SchemaTooNew,
@@ -25,6 +24,7 @@ from celery_ckpt.errors import (
     StoreUnavailable,
     is_disk_full,
 )
+from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.stores.resources import queries, schema
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.codec import FORMAT_VERSION
 from celery_ckpt.errors import AlreadyExists, ConfigurationError
+from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
 from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
