@@ -16,9 +16,11 @@ Fields with their default value are omitted. Everything is data; nothing is impo
 
 from __future__ import annotations
 
+import base64
 import json
+import secrets
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
@@ -28,26 +30,30 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetPydanticSchema,
     PlainSerializer,
     PlainValidator,
     ValidationError,
     ValidationInfo,
 )
+from pydantic_core import core_schema
 
-from celery_ckpt.clock import Clock, from_microseconds, microseconds, system_clock
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.errors import NotACheckpoint, NotJson
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.format_version import FORMAT_VERSION, refuse_newer
-from celery_ckpt.json_values import decode, encode, plain
+from celery_ckpt.json_values import decode, encode, from_microseconds, microseconds, plain
 from celery_ckpt.messages import Message
-from celery_ckpt.names import checked_name, new_checkpoint_id
+from celery_ckpt.names import MAX_NAME_LENGTH, locator
 from celery_ckpt.usage import Usage
 
 
-def named(what: str) -> BeforeValidator:
-    """Return a validator for a name. It runs before pydantic's, which accepts bytes as text."""
-    return BeforeValidator(lambda name: checked_name(name, what))
+def named(what: str) -> GetPydanticSchema:
+    """Return a validator for a name. It accepts what ``checked_name`` accepts, and runs in pydantic."""
+    text = core_schema.str_schema(strict=True, min_length=1, max_length=MAX_NAME_LENGTH)
+    wanted = f"{what} must be text of 1 to {MAX_NAME_LENGTH} characters, without lone surrogates"
+    checked = core_schema.custom_error_schema(text, "name", custom_error_message=wanted)
+    return GetPydanticSchema(lambda *_: checked)
 
 
 def kept_exactly(what: str) -> BeforeValidator:
@@ -159,19 +165,25 @@ class Checkpoint(Value):
         conversation: Conversation,
         iteration: int,
         *,
-        clock: Clock = system_clock,
+        created_at: datetime | None = None,
         **fields: Any,
     ) -> Self:
-        """Return a checkpoint of a conversation, with a new id and the current time.
+        """Return a checkpoint of a conversation, with a new id; by default of the current time.
+
+        The id is the agent's locator, then the time and random bits. Ids of an agent sort by time.
 
         Raises:
+            InvalidName: the agent's name cannot be stored.
             NotJson: JSON cannot represent a part of its state or metadata exactly.
         """
-        now = clock.now()
-        new_id = new_checkpoint_id(checked_name(agent_id), now)
+        now = created_at or datetime.now(UTC)
+        milliseconds, rest = divmod(microseconds(now), 1000)
+        time = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
+        # In the extended-hex alphabet of base 32, characters sort like the values that they encode.
+        unique = base64.b32hexencode(time + secrets.token_bytes(7)).decode().lower()
         try:
             return cls(
-                id=new_id,
+                id=f"{locator(agent_id)}-{unique}",
                 agent_id=agent_id,
                 conversation=conversation,
                 iteration=iteration,

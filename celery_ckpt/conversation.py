@@ -117,9 +117,10 @@ class Conversation:
         self.max_tokens = max_tokens
         #: How often ``append`` and ``replace`` have changed it. Recorded calls use ``take``.
         self.edits = 0
-        #: For writers. Readers need no lock: ``_own`` is replaced as a whole.
+        #: For writers. Readers need no lock: ``extent`` is replaced as a whole.
         self._lock = threading.Lock()
-        self._own = _whole(messages)
+        #: The spine, and how many of its messages belong to this conversation.
+        self.extent = _whole(messages)
 
     @classmethod
     def over(
@@ -134,7 +135,7 @@ class Conversation:
         conversation.max_tokens, conversation.edits = max_tokens, 0
         conversation.redact = redact
         conversation._lock = threading.Lock()
-        conversation._own = spine, length
+        conversation.extent = spine, length
         return conversation
 
     def with_system_prompt(self, text: str) -> Conversation:
@@ -156,16 +157,16 @@ class Conversation:
     def take(self, message: Message) -> None:
         """Add a message without redacting it: it was redacted when it was recorded."""
         with self._lock:
-            spine, length = self._own
+            spine, length = self.extent
             if not spine.try_append(message, length):
                 spine = Spine([*spine.messages[:length], message])
-            self._own = spine, length + 1
+            self.extent = spine, length + 1
 
     def replace(self, messages: Iterable[Message | dict[str, Any]]) -> None:
         """Replace all messages, as a compaction does."""
         replaced = _whole(messages if self.redact is None else self._redacted(messages))
         with self._lock:
-            self._own = replaced
+            self.extent = replaced
             self.edits += 1
 
     def _redacted(self, messages: Iterable[Message | dict[str, Any]]) -> Iterator[Message]:
@@ -174,34 +175,29 @@ class Conversation:
 
     def copy(self) -> Conversation:
         """Return an independent conversation with the same messages, without copying them."""
-        return Conversation.over(*self._own, self.max_tokens, self.redact)
+        return Conversation.over(*self.extent, self.max_tokens, self.redact)
 
     @property
     def messages(self) -> list[Message]:
         """Return the messages in a new list."""
-        spine, length = self._own
+        spine, length = self.extent
         return spine.messages[:length]
-
-    @property
-    def extent(self) -> tuple[Spine, int]:
-        """Return the spine, and how many of its messages belong to this conversation."""
-        return self._own
 
     @property
     def spine(self) -> Spine:
         """Return the shared list. Stores remember with it what they have persisted."""
-        return self._own[0]
+        return self.extent[0]
 
     @property
     def digest(self) -> str:
         """Return the SHA-256, in hex, of the messages, one JSON line each. It is a running digest."""
-        spine, length = self._own
+        spine, length = self.extent
         return spine.digest(length)[0]
 
     @property
     def size(self) -> int:
         """Return the size of the messages in bytes, one JSON line each."""
-        spine, length = self._own
+        spine, length = self.extent
         return spine.digest(length)[1]
 
     def estimated_tokens(self) -> int:
@@ -218,7 +214,7 @@ class Conversation:
         return list(pending.values())
 
     def __len__(self) -> int:
-        return self._own[1]
+        return self.extent[1]
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -226,7 +222,7 @@ class Conversation:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Conversation):
             return NotImplemented
-        (spine, length), (other_spine, other_length) = self._own, other._own
+        (spine, length), (other_spine, other_length) = self.extent, other.extent
         if (self.max_tokens, length) != (other.max_tokens, other_length):
             return False
         return spine is other_spine or spine.messages[:length] == other_spine.messages[:length]
@@ -262,7 +258,7 @@ def _whole(messages: Iterable[Message | dict[str, Any]]) -> tuple[Spine, int]:
 
 def _snapshot(value: Any) -> Conversation:
     if isinstance(value, Conversation):
-        return Conversation.over(*value._own, value.max_tokens, value.redact)
+        return Conversation.over(*value.extent, value.max_tokens, value.redact)
     if isinstance(value, Mapping) and value.keys() <= {"max_tokens", "messages"}:
         return Conversation(**value)
     raise ValueError("expected a Conversation, or an object with max_tokens and messages")

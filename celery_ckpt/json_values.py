@@ -2,12 +2,14 @@
 
 ``plain`` copies a value out of the caller's hands and refuses, naming the path, whatever JSON would
 change on the way: a NaN, bytes, a tuple, a key that is not text, a lone surrogate. ``encode`` and
-``decode`` are exact inverses for everything that ``plain`` returns.
+``decode`` are exact inverses for everything that ``plain`` returns. A time is written as an integer.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
@@ -18,6 +20,8 @@ from celery_ckpt.errors import NotJson
 MAX_DEPTH: Final = 150
 #: Python refuses to read integers of more than 4,300 digits from text.
 _MAX_INTEGER_BITS: Final = 14_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def plain(value: Any, path: str, *, depth: int = 0) -> Any:
@@ -44,14 +48,26 @@ def plain(value: Any, path: str, *, depth: int = 0) -> Any:
     return _scalar(value, path)
 
 
-def encode(value: Any) -> bytes:
-    """Write a plain value as compact JSON: one line, UTF-8, keys in their own order."""
-    return to_json(value)
+#: Writes a plain value as compact JSON: one line, UTF-8, keys in their own order.
+encode: Callable[[Any], bytes] = to_json
 
 
 def decode(data: bytes | str) -> Any:
     """Read what ``encode`` wrote. Raises ``ValueError`` for anything that is not JSON."""
     return from_json(data, allow_inf_nan=False)
+
+
+def microseconds(time: datetime) -> int:
+    """Return a time as it is stored: microseconds since 1970."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def from_microseconds(microseconds: int) -> datetime:
+    """Return the time this long after 1970. Raises ``ValueError`` if it is not a date."""
+    try:
+        return _EPOCH + microseconds * _MICROSECOND
+    except OverflowError:
+        raise ValueError(f"{microseconds} microseconds after 1970 is not a date") from None
 
 
 def _scalar(value: Any, path: str) -> Any:

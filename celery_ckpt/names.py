@@ -1,4 +1,4 @@
-"""Which names can be stored, and how the id of a checkpoint is made.
+"""Which names can be stored, and the locators that represent them.
 
 An agent's name may be any text. File names, ids and indexes use its *locator* instead: 80 bits of its
 SHA-256, in lower-case base 32. The id of a checkpoint begins with the locator of its agent, so a
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import secrets
-from datetime import datetime
 from functools import lru_cache
 
 from celery_ckpt.errors import InvalidName
@@ -46,22 +44,17 @@ def _base32(data: bytes) -> str:
 
 @lru_cache(maxsize=1024)
 def locator(agent_id: str) -> str:
-    """Return the 16 characters that represent an agent in ids, file names and indexes."""
-    return _base32(hashlib.sha256(agent_id.encode()).digest()[:_LOCATOR_BYTES])
+    """Return the 16 characters that represent an agent in ids, file names and indexes.
+
+    Raises:
+        InvalidName: see ``checked_name``.
+    """
+    return _base32(hashlib.sha256(checked_name(agent_id).encode()).digest()[:_LOCATOR_BYTES])
 
 
 def file_name(name: str) -> str:
     """Return a safe file name for any name. It begins with the locator."""
     return _base32(hashlib.sha256(name.encode()).digest()[:20])
-
-
-def new_checkpoint_id(agent_id: str, now: datetime) -> str:
-    """Return a new id: the agent's locator, the time in microseconds (for sorting), random bits."""
-    milliseconds, rest = divmod(round(now.timestamp() * 1_000_000), 1000)
-    time = milliseconds.to_bytes(6, "big") + rest.to_bytes(2, "big")
-    # In the extended-hex alphabet of base 32, characters sort like the values that they encode.
-    own = base64.b32hexencode(time + secrets.token_bytes(7)).decode().lower()
-    return f"{locator(agent_id)}-{own}"
 
 
 def locator_in(checkpoint_id: str) -> str:

@@ -15,8 +15,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from celery_ckpt.checkpoint import Value
-from celery_ckpt.clock import from_microseconds
-from celery_ckpt.json_values import decode, encode
+from celery_ckpt.json_values import decode, encode, from_microseconds
 from celery_ckpt.records import RunRecord, RunStatus
 
 #: The metadata key that pins a checkpoint when it is taken.

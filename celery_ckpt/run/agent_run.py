@@ -16,7 +16,6 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 from pydantic import BaseModel
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message, ToolCall
@@ -74,7 +73,6 @@ class AgentRun:
         latest: Checkpoint | None,
         steps: list[Step],
         task: Any = None,
-        clock: Clock = system_clock,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         redaction: Redaction = KEEP_ALL,
         cost: Cost | None = None,
@@ -96,7 +94,7 @@ class AgentRun:
         self.state: dict[str, Any] = begin.state
         #: Part of every checkpoint of the run; restored like the state.
         self.metadata: dict[str, str] = begin.metadata
-        self._host, self._bridge, self._clock = host, bridge, clock
+        self._host, self._bridge = host, bridge
         self._at = Position(begin, book.has_manual_iterations)
         self._calls = Calls(self, host, bridge, self._at, book, redaction, cost, begin.counted)
         if not bridge.is_async:
@@ -375,7 +373,6 @@ class AgentRun:
         return Checkpoint.new(
             self.agent_id,
             self._conversation,
-            clock=self._clock,
             run_id=self.run_id,
             state=state,
             metadata=given,

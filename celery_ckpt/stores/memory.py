@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from weakref import WeakSet
 
 from celery_ckpt.checkpoint import Checkpoint, is_same
-from celery_ckpt.clock import Clock, microseconds, system_clock
+from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentContents,

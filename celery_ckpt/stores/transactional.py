@@ -13,8 +13,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.clock import Clock
 from celery_ckpt.errors import AlreadyExists, CheckpointError, StoreUnavailable
+from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import AgentActivity, Change, Lease, RunRecord, Schedule, StartResult, Step
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult

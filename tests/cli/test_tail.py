@@ -34,7 +34,7 @@ def test_tail_prints_the_time_of_the_event_not_of_the_check(
 ) -> None:
     run = make_run("old", "r", created_at=minutes(1), ended_at=minutes(3), **ENDED)
     commands.store.add_run(run)
-    checkpoint = make_checkpoint("old", clock=FakeClock(minutes(2)), run_id="r")
+    checkpoint = make_checkpoint("old", created_at=FakeClock(minutes(2)).now(), run_id="r")
     commands.store.save(checkpoint)
 
     [saved, ended] = commands("tail", "old", "-n", "0").stdout.splitlines()
@@ -93,7 +93,7 @@ def test_runs_that_ended_before_a_checkpoint_are_printed_before_it() -> None:
     store = MemoryCheckpointStore()
     store.add_run(make_run("named", "first", created_at=NOON, ended_at=minutes(1), **ENDED))
     store.add_run(make_run("named", "second", created_at=NOON, ended_at=minutes(9), **ENDED))
-    store.save(make_checkpoint("named", clock=FakeClock(minutes(8)), run_id="second"))
+    store.save(make_checkpoint("named", created_at=FakeClock(minutes(8)).now(), run_id="second"))
 
     output = Follower(store, "named", 0).look()
 
@@ -103,6 +103,6 @@ def test_runs_that_ended_before_a_checkpoint_are_printed_before_it() -> None:
 def test_a_run_that_ended_is_printed_after_its_last_checkpoint() -> None:
     store = MemoryCheckpointStore()
     store.add_run(make_run("agent", "r", created_at=NOON, ended_at=minutes(1), **ENDED))
-    store.save(make_checkpoint("agent", clock=FakeClock(minutes(2)), run_id="r"))
+    store.save(make_checkpoint("agent", created_at=FakeClock(minutes(2)).now(), run_id="r"))
 
     assert [one.kind for one in Follower(store, "agent", 0).look()] == ["checkpoint", "run"]

@@ -29,8 +29,9 @@ def _checkpoint() -> Checkpoint:
     before = Entry(conversation=conversation.copy(), state={"turn": 0})
     conversation.append({"role": "assistant", "content": [{"type": "text", "text": "hi"}]})
     return Checkpoint.new(
-        "agent", conversation, 3, clock=FakeClock(), run_id="run", event=CheckpointEvent.ITERATION,
-        state={"sum": [1, 2.5, None]}, metadata={"a": "b"}, entry=before,
+        "agent", conversation, 3, created_at=FakeClock().now(), run_id="run",
+        event=CheckpointEvent.ITERATION, state={"sum": [1, 2.5, None]}, metadata={"a": "b"},
+        entry=before,
     )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def check_conversation(chance: Random) -> None:
         assert all(str(piece) for piece in pieces(message))
     for policy in ("leave", "answer", "take_back"):
         repaired(conversation.copy(), policy)
-    checkpoint = Checkpoint.new("agent", conversation, 1, clock=FakeClock())
+    checkpoint = Checkpoint.new("agent", conversation, 1, created_at=FakeClock().now())
     assert is_same(Checkpoint.from_bytes(checkpoint.to_bytes()), checkpoint)
     difference(CHECKPOINT, checkpoint)
 

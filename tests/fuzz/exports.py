@@ -29,7 +29,7 @@ def fill(store: CheckpointStore, agent_id: str, says: str = "hello", **more: Any
         conversation.append(Message.tool("result", f"c{iteration}"))
         facts = {"event": CheckpointEvent.ITERATION, "run_id": run.run_id, "state": {"n": iteration}}
         checkpoint = make_checkpoint(
-            agent_id, conversation, iteration, clock=FakeClock(), **facts, **more
+            agent_id, conversation, iteration, created_at=FakeClock().now(), **facts, **more
         )
         store.save(checkpoint.model_copy(update={"id": id_of(agent_id, iteration)}))
     store.record_step(make_step(agent_id, run.run_id, "3:call:c3", iteration=3))

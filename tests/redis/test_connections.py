@@ -78,7 +78,7 @@ def test_a_thread_keeps_waiting_while_other_threads_return_connections(
 
     def get(self: LifoQueue[object], block: bool, timeout: float) -> object:
         # Another thread returned one in time, and a third one was quicker to take it.
-        queue.returned += (left := next(waits)) > 0
+        queue.taken += (left := next(waits)) > 0
         if left:
             raise Empty
         return "connection"

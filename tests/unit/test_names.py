@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
+from celery_ckpt import Checkpoint, Conversation
+from celery_ckpt.checkpoint import named
 from celery_ckpt.errors import InvalidName
-from celery_ckpt.names import (
-    MAX_NAME_LENGTH,
-    checked_name,
-    locator,
-    names_its_agent,
-    new_checkpoint_id,
-)
+from celery_ckpt.names import MAX_NAME_LENGTH, checked_name, locator, names_its_agent
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FIELD = TypeAdapter[str](Annotated[str, named("A run_id")])
+NAMES = st.text(min_size=1, max_size=MAX_NAME_LENGTH)
+
+
+def new_checkpoint_id(agent_id: str, created_at: datetime) -> str:
+    return Checkpoint.new(agent_id, Conversation(), 0, created_at=created_at).id
+
+
+class Label(str):
+    __slots__ = ()
 
 
 @pytest.mark.parametrize("name", ["a", "../../etc", "{tag}%", "a b\n\x00", "😀", "x" * MAX_NAME_LENGTH])
@@ -49,7 +56,25 @@ def test_a_name_that_cannot_be_stored_is_a_value_error_that_says_why(name: Any, 
     assert refused.value.limit == MAX_NAME_LENGTH
 
 
-@given(st.text(min_size=1))
+@given(
+    st.one_of(
+        st.text(st.characters(), max_size=3),
+        st.integers(510, 514).map("x".__mul__),
+        st.integers(510, 514).map("😀".__mul__),
+        st.sampled_from([None, b"a", 3, True, bytearray(b"a"), ["a"], Label("a"), Label("")]),
+    )
+)
+def test_a_field_of_a_record_accepts_exactly_the_names(name: Any) -> None:
+    try:
+        wanted = checked_name(name, "A run_id")
+    except InvalidName:
+        with pytest.raises(ValidationError, match="A run_id must be text of 1 to 512 characters"):
+            FIELD.validate_python(name)
+    else:
+        assert FIELD.validate_python(name) == wanted
+
+
+@given(NAMES)
 def test_a_locator_is_safe_in_any_file_name_or_key(agent_id: str) -> None:
     assert re.fullmatch("[a-z2-7]{16}", locator(agent_id))
 
@@ -58,7 +83,7 @@ def test_a_locator_never_changes() -> None:
     assert locator("agent-1") == locator("agent-1") == "n7z3hpiryrgkyyqm"
 
 
-@given(st.text(min_size=1), st.text(min_size=1))
+@given(NAMES, NAMES)
 def test_an_id_identifies_its_agent_and_no_other(agent_id: str, other: str) -> None:
     checkpoint_id = new_checkpoint_id(agent_id, NOW)
     assert names_its_agent(checkpoint_id, agent_id)

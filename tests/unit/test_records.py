@@ -76,10 +76,10 @@ def test_a_step_result_can_be_any_json_value(value: Any) -> None:
     ("record", "fields", "message"),
     [
         ("lease", {"token": 0}, "token"),
-        ("lease", {"agent_id": ""}, "An agent_id has 0 characters"),
+        ("lease", {"agent_id": ""}, "An agent_id must be text of 1 to 512 characters"),
         ("lease", {"expires_at": datetime(2026, 1, 1)}, "timezone"),
-        ("step", {"key": ""}, "A step's key has 0 characters"),
-        ("step", {"run_id": b"r"}, "A run_id is a bytes"),
+        ("step", {"key": ""}, "A step's key must be text of 1 to 512 characters"),
+        ("step", {"run_id": b"r"}, "A run_id must be text"),
         ("step", {"iteration": -1}, "iteration"),
         ("step", {"value": {"x": (1,)}}, r"value\.x is of type tuple"),
         ("run", {"envelope": {"x": b""}}, r"envelope\.x is of type bytes"),
@@ -88,7 +88,7 @@ def test_a_step_result_can_be_any_json_value(value: Any) -> None:
         ("run", {"result": float("inf")}, "result is inf"),
         ("run", {"status": "lost"}, "status"),
         ("run", {"attempts": -1}, "attempts"),
-        ("info", {"id": "x" * 513}, "A checkpoint id has 513 characters"),
+        ("info", {"id": "x" * 513}, "A checkpoint id must be text of 1 to 512 characters"),
     ],
 )
 def test_an_invalid_field_is_an_error_that_names_it(

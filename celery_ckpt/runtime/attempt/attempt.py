@@ -109,6 +109,8 @@ class Attempt:
                 return None
             try:
                 self._save(run, run.snapshot(event))
+            except LeaseError as error:
+                raise self._fenced() from error
             except StoreUnavailable as error:
                 who = log_lines.identity(self.run_record)
                 logger.error(log_lines.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
@@ -136,7 +138,7 @@ class Attempt:
             self.save(run, now)
 
     def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
-        self.fenced(lambda: self.context.store.save(checkpoint, self.held.lease))
+        self.context.store.save(checkpoint, self.held.lease)
         self._saved = self._latest = checkpoint
         self.emit_signal(signals.checkpoint_saved, run, checkpoint=checkpoint)
         if checkpoint.iteration - self._dropped_to >= _DROP_STEPS_EVERY:
@@ -229,8 +231,11 @@ class Attempt:
         try:
             return action()
         except LeaseError as error:
-            self.held.lose()
-            raise Fenced from error
+            raise self._fenced() from error
+
+    def _fenced(self) -> Fenced:
+        self.held.lose()
+        return Fenced()
 
 
 def attempt_of(task: Any) -> Attempt | None:

@@ -21,10 +21,9 @@ import threading
 from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint, Entry, header_of, shared_with_entry
-from celery_ckpt.clock import microseconds
 from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing, NotEncrypted
-from celery_ckpt.json_values import decode, encode
+from celery_ckpt.json_values import decode, encode, microseconds
 from celery_ckpt.messages import Message
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.retention.report import PIN

@@ -21,9 +21,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.clock import Clock
 from celery_ckpt.errors import StoreDamaged
-from celery_ckpt.json_values import decode, encode
+from celery_ckpt.json_values import decode, encode, microseconds
 from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
 from celery_ckpt.retention.policy import old_runs
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary

@@ -23,6 +23,7 @@ from celery_ckpt.checkpoint import Checkpoint, header_of, shared_with_entry
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointTooLarge
 from celery_ckpt.json_values import encode
+from celery_ckpt.messages import Message
 from celery_ckpt.stores.log.ranges import Ranges, freshen
 from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
 
@@ -73,7 +74,10 @@ class Parts:
         fields = checkpoint.__dict__
         self.conversation: Conversation = fields["conversation"]
         self.entered: Conversation | None = None
-        self.kept, self.rest = shared_with_entry(checkpoint)
+        self.kept = 0
+        self.rest: list[Message] = []
+        if fields["entry"] is not None:
+            self.kept, self.rest = shared_with_entry(checkpoint)
         spine, count = self.conversation.extent
         self.spine = spine
         if self.rest:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from celery_ckpt.clock import from_microseconds
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.format_version import refuse_newer
-from celery_ckpt.json_values import decode
+from celery_ckpt.json_values import decode, from_microseconds
 from celery_ckpt.records import CheckpointInfo
 from celery_ckpt.retention.report import PIN, AgentPolicy
 from celery_ckpt.stores.log.ranges import Ranges, Span

@@ -7,9 +7,8 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from operator import attrgetter
 
-from celery_ckpt.clock import from_microseconds, microseconds
 from celery_ckpt.format_version import FORMAT_VERSION, refuse_newer
-from celery_ckpt.json_values import decode
+from celery_ckpt.json_values import decode, from_microseconds, microseconds
 from celery_ckpt.retention.report import PIN, AgentPolicy, CheckpointSummary
 
 #: The time of a record that cannot be read: it is never old, but the first to be removed by number.

@@ -82,21 +82,22 @@ class _Connections(LifoQueue):  # type: ignore[type-arg]
     just many threads.
     """
 
-    returned = 0
-
-    def put_nowait(self, item: Any) -> None:
-        self.returned += 1
-        super().put_nowait(item)
+    #: How often a thread got one. It grows while a thread waits: others return theirs, and yet
+    #: others are faster to get them.
+    taken = 0
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         while True:
-            returned = self.returned
+            taken = self.taken
             try:
-                return super().get(block, timeout)
+                connection = super().get(block, timeout)
             except Empty:
                 if not block:
                     raise
-            if self.returned == returned:
+            else:
+                self.taken += 1
+                return connection
+            if self.taken == taken:
                 raise MaxConnectionsError(
                     f"all {self.maxsize} connections of this process are in use, and none was returned "
                     f"for {timeout} s (a larger max_connections in the URL allows more)"

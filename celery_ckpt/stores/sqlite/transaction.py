@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from celery_ckpt.clock import Clock, microseconds
+from celery_ckpt.clock import Clock
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.format_version import FORMAT_VERSION
+from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import locator, names_its_agent
 from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_ckpt.clock import microseconds
+from celery_ckpt.json_values import microseconds
 from celery_ckpt.records import RunStatus
 from celery_ckpt.retention.policy import Rules, judge
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, CheckpointSummary, RunSummary

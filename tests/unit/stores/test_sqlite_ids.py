@@ -11,7 +11,6 @@ import pytest
 
 from celery_ckpt import Checkpoint, SqliteCheckpointStore
 from celery_ckpt.errors import AlreadyExists
-from celery_ckpt.names import new_checkpoint_id
 from celery_ckpt.records import AgentContents
 from celery_ckpt.testing import make_checkpoint, make_conversation
 
@@ -35,7 +34,8 @@ def named(checkpoint_id: str, agent_id: str = "agent") -> Checkpoint:
 
 
 def made_at(seconds: float, agent_id: str = "agent") -> Checkpoint:
-    return named(new_checkpoint_id(agent_id, NOON + timedelta(seconds=seconds)), agent_id)
+    then = NOON + timedelta(seconds=seconds)
+    return named(make_checkpoint(agent_id, created_at=then).id, agent_id)
 
 
 def save_all(store: SqliteCheckpointStore, *checkpoints: Checkpoint) -> None:
