@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_ckpt import __version__
-from celery_ckpt.demo.stop import Stopped
+from celery_ckpt.demo import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,9 +39,8 @@ def demo(picture: Path | None) -> None:
     # Imported late: --help does not need them, and they take a second.
     from rich.console import Console
 
-    from celery_ckpt.demo.bill import print_bill
     from celery_ckpt.demo.processes import server_binary
-    from celery_ckpt.demo.screen import write_svg
+    from celery_ckpt.demo.screen import print_bill, write_svg
 
     if picture and not picture.parent.is_dir():
         raise click.BadParameter(f"there is no directory {picture.parent}", param_hint="--picture")

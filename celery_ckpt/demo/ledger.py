@@ -1,8 +1,9 @@
-"""What each side did and what it cost: one file per side, which no kill can damage.
+"""What each side did and what it cost: the notes of its processes, and the story that they make.
 
-A worker writes a note as one line with one ``write`` to a file opened for appending, so that a note is
-there completely or not at all. The ledger is not kept in the store, so that the bill does not depend on
-what the demo is about. Times are ``time.monotonic()``, which all processes of a machine share.
+The notes of a side are in one file, which no kill can damage: a worker writes a note as one line with
+one ``write`` to a file opened for appending, so that a note is there completely or not at all. The
+ledger is not kept in the store, so that the bill does not depend on what the demo is about. Times are
+``time.monotonic()``, which all processes of a machine share.
 
 Beside it lies the cue, by which the show makes the model pause in a chosen iteration: a worker is
 killed in the middle of the model's reply on any machine, however fast.
@@ -13,7 +14,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +114,14 @@ def record_agents(app: Celery) -> None:
     """Note when agents start, resume, are saved, are handed off and end."""
 
     def resumed(run: AgentRun, **_: Any) -> None:
-        saved, replays = _to_replay(app.conf.ckpt_store_url, run)
-        ledger().note("resume", saved=saved, replays=replays)
+        with open_store(app.conf.ckpt_store_url) as store:
+            latest = store.load_latest(run.agent_id)
+            steps = store.steps(run.agent_id, run.run_id)
+        assert latest is not None
+        # The steps after the checkpoint are replayed.
+        first = latest.iteration + (latest.entry is None)
+        replays = [step.iteration for step in steps if step.iteration >= first]
+        ledger().note("resume", saved=latest.iteration, replays=replays)
 
     def saved(run: AgentRun, checkpoint: Checkpoint, **_: Any) -> None:
         ledger().note("checkpoint", iteration=checkpoint.iteration)
@@ -134,11 +143,172 @@ def _record_ends() -> None:
     task_failure.connect(failed, weak=False)
 
 
-def _to_replay(store_url: str, run: AgentRun) -> tuple[int, list[int]]:
-    """Return the iteration of the latest checkpoint, and the iterations of the steps after it."""
-    with open_store(store_url) as store:
-        latest = store.load_latest(run.agent_id)
-        steps = store.steps(run.agent_id, run.run_id)
-    assert latest is not None
-    first = latest.iteration + (latest.entry is None)
-    return latest.iteration, [step.iteration for step in steps if step.iteration >= first]
+# -- the story ---------------------------------------------------------------------------------------
+
+
+class Payment(StrEnum):
+    """How an attempt got the reply of the model in an iteration."""
+
+    PAID = "paid"
+    PAID_AGAIN = "paid again"
+    REPLAYED = "replayed"
+
+
+class End(StrEnum):
+    """How an attempt ended."""
+
+    KILLED = "killed"
+    HANDED_OFF = "handed off"
+    STOPPED = "stopped"
+    ANSWERED = "answered"
+
+
+@dataclass
+class Attempt:
+    """One execution of the run by one worker."""
+
+    #: The number of the worker, and the number that is shown: workers are counted as they begin.
+    worker: int
+    shown: int
+    iterations: dict[int, Payment] = field(default_factory=dict)
+    end: End | None = None
+
+    @property
+    def at(self) -> int:
+        """The iteration that the attempt is in, or was in when it ended."""
+        return max(self.iterations, default=0)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something to show. The screen omits what is not a turning point."""
+
+    seconds: float
+    text: str
+    is_turning_point: bool = True
+
+
+class Story:
+    """Everything that has happened on one side so far."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.events: list[Event] = []
+        #: Calls of the model, by iteration.
+        self.calls: Counter[int] = Counter()
+        self.tools = self.replayed = self.checkpoints = 0
+        self.dollars = 0.0
+        #: The iterations in which a checkpoint was taken.
+        self.saved: set[int] = set()
+        #: What the model has streamed of its current reply.
+        self.text = ""
+        #: Why there is no answer.
+        self.failure = ""
+        self._numbers: dict[int, int] = {}
+        self._begin: float | None = None
+        self._end: float | None = None
+
+    # -- what is known ---------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> Attempt:
+        """The latest attempt."""
+        return self.attempts[-1]
+
+    @property
+    def is_over(self) -> bool:
+        """True once there is an answer."""
+        return self._end is not None
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds until now, or until the answer."""
+        return 0.0 if self._begin is None else (self._end or now) - self._begin
+
+    def is_streaming(self, iteration: int, words: int) -> bool:
+        """True if the model has streamed this many words in this iteration, or a later one."""
+        is_working = bool(self.attempts) and self.now.end is None
+        return is_working and self.now.at >= iteration and len(self.text.split()) >= words
+
+    @property
+    def model_calls(self) -> int:
+        """The number of paid model calls."""
+        return self.calls.total()
+
+    @property
+    def repeated_calls(self) -> int:
+        """The number of model calls that had been paid before."""
+        return self.model_calls - len(self.calls)
+
+    # -- new notes -------------------------------------------------------------------------------------
+
+    def add(self, note: Note) -> None:
+        """Add a note."""
+        facts = note.facts
+        match note.what:
+            case "sent":
+                self._begin = note.at
+            case "begin":
+                begins = "starts" if not self.attempts else "starts from scratch"
+                self._add_attempt(Attempt(note.worker, self._number(note)))
+                self._add_event(note, f"worker {self._number(note)} {begins}")
+            case "resume":
+                self._resumes(note, facts["saved"], facts["replays"])
+            case "call":
+                self._calls(note, facts["iteration"], facts["dollars"])
+            case "word":
+                self.text = f"{self.text} {facts['text']}".lstrip()
+                self.dollars += facts["dollars"]
+            case "tool":
+                self.tools += 1
+            case "checkpoint":
+                self.checkpoints += 1
+                if facts["iteration"] not in self.saved:
+                    text = f"checkpoint {facts['iteration']} saved"
+                    self._add_event(note, text, is_turning_point=False)
+                self.saved.add(facts["iteration"])
+            case "killed":
+                self._ends(End.KILLED)
+                self._add_event(note, f"SIGKILL to worker {self._number(note)}")
+            case "stopped":
+                self._add_event(note, f"SIGTERM to worker {self._number(note)}: a deploy")
+            case "hand-off":
+                self._ends(End.HANDED_OFF)
+                self._add_event(note, f"worker {self._number(note)} hands the run off")
+            case "answer":
+                self._end, self.now.end, self.text = note.at, End.ANSWERED, ""
+                self._add_event(note, "answered")
+            case "failure":
+                self.failure = facts["reason"]
+
+    def _resumes(self, note: Note, saved: int, replays: list[int]) -> None:
+        replayed = dict.fromkeys(replays, Payment.REPLAYED)
+        self._add_attempt(Attempt(note.worker, self._number(note), replayed))
+        self.replayed += len(replays)
+        steps = f"{len(replays)} step{'s' * (len(replays) != 1)}"
+        self._add_event(note, f"worker {self._number(note)} loads checkpoint {saved}, replays {steps}")
+
+    def _calls(self, note: Note, iteration: int, dollars: float) -> None:
+        self.calls[iteration] += 1
+        self.dollars += dollars
+        self.text = ""
+        is_again = self.calls[iteration] > 1
+        self.now.iterations[iteration] = Payment.PAID_AGAIN if is_again else Payment.PAID
+        again = ", paid again" if is_again else ""
+        self._add_event(
+            note, f"iteration {iteration}: the model is called{again}", is_turning_point=False
+        )
+
+    def _ends(self, how: End) -> None:
+        if self.now.end is None:
+            self.now.end, self.text = how, ""
+
+    def _number(self, note: Note) -> int:
+        return self._numbers.setdefault(note.worker, len(self._numbers) + 1)
+
+    def _add_attempt(self, attempt: Attempt) -> None:
+        if self.attempts:
+            self._ends(End.STOPPED)
+        self.attempts.append(attempt)
+
+    def _add_event(self, note: Note, text: str, *, is_turning_point: bool = True) -> None:
+        self.events.append(Event(self.seconds(note.at), text, is_turning_point))

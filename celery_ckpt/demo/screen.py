@@ -1,4 +1,4 @@
-"""What a person sees: both sides next to each other, or lines of plain text, or a picture in a file.
+"""What a person sees: both sides, side by side or as lines; then the bill; and a picture in a file.
 
 The screen needs 80 columns. Where there is no such terminal, as in a pipe, the show is printed as
 lines.
@@ -10,20 +10,27 @@ import io
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from celery_ckpt.demo.bill import bill
-from celery_ckpt.demo.research import ITERATIONS
+from celery_ckpt.demo.ledger import Attempt, End, Event, Payment, Story
+from celery_ckpt.demo.research import (
+    DOLLARS_IN,
+    DOLLARS_OUT,
+    ITERATIONS,
+    LEASE,
+    SOFT_SHUTDOWN,
+    VISIBILITY,
+)
 from celery_ckpt.demo.stage import DURABLE, KILLED_IN, STOPPED_IN, Side
-from celery_ckpt.demo.story import Attempt, End, Event, Payment, Story
 
 INTRODUCTION = (
     f"The same research agent twice: {ITERATIONS} model calls if nothing goes wrong. Both lose a\n"
@@ -55,8 +62,6 @@ _LEGEND = {
     "handed off": _ENDS[End.HANDED_OFF],
     "answered": _ENDS[End.ANSWERED],
 }
-#: Rich adds fonts that a browser would download.
-_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class Screen:
@@ -167,6 +172,60 @@ class Lines:
         for seconds, title, text in sorted(new):
             line = f"{seconds:5.1f} s  {title:<17}  {text}"
             self._console.print(line, highlight=False, soft_wrap=True)
+
+
+# -- the bill ----------------------------------------------------------------------------------------
+
+_NOTES = (
+    "Both sides pay again for a call that was in flight when its worker was killed.\n"
+    f"Pretend prices: ${DOLLARS_IN:.0f} per million input tokens, ${DOLLARS_OUT:.0f} per million "
+    "output tokens."
+)
+_SETTINGS = (
+    "Settings, chosen to keep this short and to give the plain task a fair chance:\n"
+    f"  celery_ckpt        lease {LEASE} s (default: 30 s)\n"
+    "  plain Celery task  acks_late and reject_on_worker_lost (default: off);\n"
+    f"                     visibility timeout {VISIBILITY} s, just longer than the task,\n"
+    "                     or it would run twice at once (default: 1 hour);\n"
+    f"                     soft shutdown {SOFT_SHUTDOWN} s (default: none)"
+)
+_WHERE = "Compare the two agents: celery_ckpt/demo/durable.py and celery_ckpt/demo/plain.py"
+
+_ROWS: dict[str, Callable[[Story], str]] = {
+    "model calls paid": lambda story: str(story.model_calls),
+    "... of these, paid before": lambda story: str(story.repeated_calls),
+    "tool calls made": lambda story: str(story.tools),
+    "steps replayed, free": lambda story: str(story.replayed),
+    "pretend price": lambda story: f"${story.dollars:.2f}",
+    "seconds to the answer": lambda story: f"{story.seconds(time.monotonic()):.1f}",
+}
+_HEAVY = ("pretend price", "seconds to the answer")
+
+
+def bill(sides: list[Side], *, is_plain: bool = False) -> RenderableType:
+    """Return the table of calls, prices and seconds."""
+    table = Table(box=None if is_plain else box.ROUNDED, title=None, border_style="dim")
+    table.add_column("the bill")
+    for side in sides:
+        table.add_column(side.kind.title, justify="right")
+    for name, read in _ROWS.items():
+        style = "bold" if name in _HEAVY else ""
+        table.add_row(name, *(read(side.story) for side in sides), style=style)
+    return Group(table, Text(_NOTES, "dim"))
+
+
+def print_bill(console: Console, sides: list[Side]) -> None:
+    """Print the bill, the settings of both sides, and where to find the agents."""
+    console.print()
+    console.print(bill(sides, is_plain=not console.is_terminal))
+    console.print()
+    console.print(Text(f"{_SETTINGS}\n\n{_WHERE}", "dim"), soft_wrap=True)
+
+
+# -- the picture -------------------------------------------------------------------------------------
+
+#: Rich adds fonts that a browser would download.
+_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def write_svg(path: Path, sides: list[Side]) -> None:

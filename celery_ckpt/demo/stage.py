@@ -19,12 +19,10 @@ from types import FrameType
 from celery import Celery
 from click import ClickException
 
-from celery_ckpt.demo import ledger
-from celery_ckpt.demo.ledger import WORDS, Cue, Ledger
+from celery_ckpt.demo import Stopped, ledger
+from celery_ckpt.demo.ledger import WORDS, Cue, Ledger, Story
 from celery_ckpt.demo.processes import URL, Server, Worker
 from celery_ckpt.demo.research import QUESTION
-from celery_ckpt.demo.stop import Stopped
-from celery_ckpt.demo.story import Story
 
 #: Twice what two busy cores need.
 DEADLINE_SECONDS = 90.0
@@ -145,9 +143,15 @@ def show(look: Callable[[list[Side]], None], check: Callable[[], None]) -> list[
             _check(server)
             if server.is_ready():
                 break
-        sides = _both_sides(server.url, folder)
-        for side in sides:
-            running.callback(side.close)
+        sides: list[Side] = []
+
+        def are_ready() -> bool:
+            return all(side.is_ready() for side in sides)
+
+        # Neither side begins before both are ready.
+        for kind in (DURABLE, PLAIN):
+            sides.append(Side(kind, server.url, folder, are_ready))
+            running.callback(sides[-1].close)
         for _ in _ticks(check):
             _check(server)
             for side in sides:
@@ -156,17 +160,6 @@ def show(look: Callable[[list[Side]], None], check: Callable[[], None]) -> list[
             if all(side.story.is_over for side in sides):
                 return sides
     raise ClickException(f"The demo did not finish within {DEADLINE_SECONDS:.0f} seconds.")
-
-
-def _both_sides(server_url: str, folder: Path) -> list[Side]:
-    """Return the two sides. Neither begins before both are ready."""
-    sides: list[Side] = []
-
-    def are_ready() -> bool:
-        return all(side.is_ready() for side in sides)
-
-    sides += [Side(kind, server_url, folder, are_ready) for kind in (DURABLE, PLAIN)]
-    return sides
 
 
 @contextmanager

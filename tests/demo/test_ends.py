@@ -22,14 +22,14 @@ demo()
 #: The module, and Ctrl-C while the bill is printed.
 PRESSED_AMID_THE_BILL = """
 import runpy, signal
-from celery_ckpt.demo import bill, command
+from celery_ckpt.demo import command, screen
 
 def printed(console, sides):
     print("paid")
     signal.raise_signal(signal.SIGINT)
 
 command._shown = lambda console: []
-bill.print_bill = printed
+screen.print_bill = printed
 runpy.run_module("celery_ckpt.demo", run_name="__main__")
 """
 #: The console script, and Ctrl-C while a module is being imported for it.

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from celery_ckpt.demo.bill import bill
-from celery_ckpt.demo.ledger import Note
-from celery_ckpt.demo.screen import drawn
+from celery_ckpt.demo.ledger import End, Note, Payment, Story
+from celery_ckpt.demo.screen import bill, drawn
 from celery_ckpt.demo.stage import DURABLE, PLAIN
-from celery_ckpt.demo.story import End, Payment, Story
 
 
 def story(*notes: tuple[Any, ...]) -> Story:
