@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from celery_ckpt.checkpoint import Checkpoint, header_of, shared_with_entry
+from celery_ckpt.checkpoint import header_of, shared_with_entry
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.messages import Message
@@ -58,20 +58,17 @@ class _Export:
         # Checkpoints last: an outdated step does no harm, a missing one costs a call.
         self.runs = store.runs(agent_id)
         self.steps = [step for run in self.runs for step in store.steps(agent_id, run.run_id)]
-        self.checkpoints = self._checkpoints(store, skip_damaged)
-        policy = store.policy(agent_id)
-        self.policy = policy.without(
-            policy.pins.keys() - {checkpoint.id for checkpoint in self.checkpoints}
-        )
-
-    def _checkpoints(self, store: CheckpointStore, skip_damaged: bool) -> list[Checkpoint]:
         try:
-            newest_first = store.list(self.agent_id)
+            newest_first = store.list(agent_id)
         except CheckpointDamaged as damage:
             if not skip_damaged:
                 raise
             newest_first, self.damage = list(damage.readable), damage
-        return newest_first[::-1]
+        self.checkpoints = newest_first[::-1]
+        policy = store.policy(agent_id)
+        self.policy = policy.without(
+            policy.pins.keys() - {checkpoint.id for checkpoint in self.checkpoints}
+        )
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.checkpoints)
@@ -81,7 +78,15 @@ class _Export:
         places = _Places()
         yield "agent", {"agent_id": self.agent_id}
         for checkpoint in self.checkpoints:
-            yield from _of_checkpoint(checkpoint, places)
+            kept, rest = shared_with_entry(checkpoint)
+            ranges, new = places.of(checkpoint.conversation)
+            if rest:
+                more, more_new = places.of_messages(rest)
+                ranges, new = ranges + more, new + more_new
+            for message in new:
+                yield "message", {"message": message.json_object}
+            header = header_of(checkpoint, kept)
+            yield "checkpoint", {"id": checkpoint.id, "messages": str(ranges), "header": header}
         if self.policy != AgentPolicy():
             yield "notes", self.policy.model_dump(mode="json", exclude_defaults=True)
         for step in self.steps:
@@ -102,18 +107,6 @@ class _Export:
 
 def _dump(record: Step | RunRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", exclude={"agent_id"})
-
-
-def _of_checkpoint(checkpoint: Checkpoint, places: _Places) -> Iterator[tuple[str, dict[str, Any]]]:
-    kept, rest = shared_with_entry(checkpoint)
-    ranges, new = places.of(checkpoint.conversation)
-    if rest:
-        more, more_new = places.of_messages(rest)
-        ranges, new = ranges + more, new + more_new
-    for message in new:
-        yield "message", {"message": message.json_object}
-    header = header_of(checkpoint, kept)
-    yield "checkpoint", {"id": checkpoint.id, "messages": str(ranges), "header": header}
 
 
 class _Places:

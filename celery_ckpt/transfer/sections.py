@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,12 +58,21 @@ def sections(lines: Iterable[bytes]) -> Iterator[Section]:
         SchemaTooNew: a newer version of this library wrote the export.
     """
     source = checked_lines(lines)
-    _check_first(next(source, (1, "", {})))
-    number = 1
+    number, kind, fields = next(source, (1, "", {}))
+    version = fields.get("format")
+    if kind != "export" or not isinstance(version, int):
+        raise NotAnExport(line=number, reason="this is not an export", what="it")
+    if version > FORMAT_VERSION:
+        raise SchemaTooNew(what="This export", version=version, supported=FORMAT_VERSION)
     for count, (number, kind, fields) in enumerate(source):
         with _named(number, "its agent"):
             if kind == "finished":
-                return _check_last(number, count, fields["agents"], source)
+                if fields["agents"] != count:
+                    raise ValueError(f"it announces {fields['agents']} agents, but there are {count}")
+                if next(source, None) is not None:
+                    reason = "the export ended on the line before"
+                    raise NotAnExport(line=number + 1, reason=reason, what="what follows")
+                return
             if kind != "agent":
                 raise ValueError(f"a line of kind {kind!r} does not belong here")
             section = Section(checked_name(fields["agent_id"]))
@@ -72,60 +81,42 @@ def sections(lines: Iterable[bytes]) -> Iterator[Section]:
     raise NotAnExport(line=number + 1, reason="the file ends too early", what="what follows")
 
 
-def _check_first(line: Line) -> None:
-    number, kind, fields = line
-    version = fields.get("format")
-    if kind != "export" or not isinstance(version, int):
-        raise NotAnExport(line=number, reason="this is not an export", what="it")
-    if version > FORMAT_VERSION:
-        raise SchemaTooNew(what="This export", version=version, supported=FORMAT_VERSION)
-
-
-def _check_last(number: int, count: int, said: Any, source: Iterator[Line]) -> None:
-    if said != count:
-        raise ValueError(f"it announces {said} agents, but there are {count}")
-    if next(source, None) is not None:
-        raise NotAnExport(
-            line=number + 1, reason="the export ended on the line before", what="what follows"
-        )
-
-
 def _fill(section: Section, source: Iterator[Line], number: int) -> None:
     for number, kind, fields in source:
         with _named(number, section.agent_id):
             if kind == "end":
                 return _check_end(section, fields)
-            if kind not in _TAKE:
-                raise ValueError(f"a line of kind {kind!r} does not belong here")
-            _TAKE[kind](section, (number, kind, fields))
+            _take(section, (number, kind, fields))
     raise NotAnExport(line=number + 1, reason="the file ends too early", what=_agent(section.agent_id))
 
 
-def _take_message(section: Section, line: Line) -> None:
-    if not isinstance(line[2]["message"], dict):
-        raise ValueError("its message is not an object")
-    section.messages_and_checkpoints.append(line)
-
-
-def _take_checkpoint(section: Section, line: Line) -> None:
-    checkpoint_id = checked_name(line[2]["id"], "A checkpoint id")
-    if checkpoint_id in section.ids:
-        raise ValueError(f"checkpoint {checkpoint_id} appears twice")
-    section.ids[checkpoint_id] = None
-    section.messages_and_checkpoints.append(line)
-
-
-def _take_policy(section: Section, line: Line) -> None:
-    section.policy = AgentPolicy(**line[2])
-    if not section.policy.pins.keys() <= section.ids.keys():
-        raise ValueError("it pins a checkpoint that is missing")
-
-
-def _take_run(section: Section, line: Line) -> None:
-    run = RunRecord(agent_id=section.agent_id, **line[2])
-    if run.has_envelope:
-        _check_message(run)
-    section.runs.append(run)
+def _take(section: Section, line: Line) -> None:
+    """Add a line to a section, and check it."""
+    _, kind, fields = line
+    match kind:
+        case "message":
+            if not isinstance(fields["message"], dict):
+                raise ValueError("its message is not an object")
+            section.messages_and_checkpoints.append(line)
+        case "checkpoint":
+            checkpoint_id = checked_name(fields["id"], "A checkpoint id")
+            if checkpoint_id in section.ids:
+                raise ValueError(f"checkpoint {checkpoint_id} appears twice")
+            section.ids[checkpoint_id] = None
+            section.messages_and_checkpoints.append(line)
+        case "notes":
+            section.policy = AgentPolicy(**fields)
+            if not section.policy.pins.keys() <= section.ids.keys():
+                raise ValueError("it pins a checkpoint that is missing")
+        case "step":
+            section.steps.append(Step(agent_id=section.agent_id, **fields))
+        case "run":
+            run = RunRecord(agent_id=section.agent_id, **fields)
+            if run.has_envelope:
+                _check_message(run)
+            section.runs.append(run)
+        case _:
+            raise ValueError(f"a line of kind {kind!r} does not belong here")
 
 
 def _check_message(run: RunRecord) -> None:
@@ -143,15 +134,6 @@ def _check_message(run: RunRecord) -> None:
                 f"the record of run {run.run_id!r} has {what} {own[name]!r}, but its message has "
                 f"{what} {found!r}"
             )
-
-
-_TAKE: dict[str, Callable[[Section, Line], None]] = {
-    "message": _take_message,
-    "checkpoint": _take_checkpoint,
-    "notes": _take_policy,
-    "step": lambda section, line: section.steps.append(Step(agent_id=section.agent_id, **line[2])),
-    "run": _take_run,
-}
 
 
 def _check_end(section: Section, said: dict[str, Any]) -> None:
