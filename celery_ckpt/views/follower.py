@@ -69,7 +69,11 @@ class Follower:
         error = f": {run.error}" if run.error else ""
         what = f"run {run.run_id} {run.status.value}, attempt {run.attempts}{error}"
         facts = {"run_id": run.run_id, "status": run.status.value, "attempts": run.attempts}
-        at = _time_of(run) or self._seen_at
+        at = self._seen_at
+        if run.status.is_final:
+            at = run.ended_at or at
+        elif run.status is RunStatus.QUEUED and not run.attempts:
+            at = run.created_at
         return [Happening("run", at, what, facts={**facts, "error": run.error})]
 
     def _look_at_steps(self, run: RunRecord) -> list[Happening]:
@@ -119,14 +123,6 @@ class Follower:
         if start == len(messages):
             return []
         return [Happening("messages", saved_at, messages=messages[start:], first=start + 1)]
-
-
-def _time_of(run: RunRecord) -> datetime | None:
-    """Return when the run got its status, if its record says so."""
-    if run.status.is_final:
-        return run.ended_at
-    is_new = run.status is RunStatus.QUEUED and not run.attempts
-    return run.created_at if is_new else None
 
 
 def _is_before(run: Happening, checkpoint: list[Happening]) -> bool:
