@@ -100,25 +100,22 @@ class Bench:
 
     def run(self, after_round: Callable[[], object] = lambda: None) -> list[Timing]:
         """Measure each operation once per round, and call ``after_round`` after each round."""
+        store, conversation, value = self._store, Conversation(), "x" * self._size
         try:
-            conversation = Conversation()
             for number in range(1, self._rounds + 1):
-                self._round(number, conversation)
+                lease = self._timed("acquire", store.acquire, self.agent_id, "bench", _LEASE_SECONDS)
+                step = Step(agent_id=self.agent_id, run_id="bench", key=str(number), value=value)
+                self._timed("record_step", store.record_step, step, lease)
+                conversation.append(Message.assistant(token_hex(self._size // 2)))
+                checkpoint = Checkpoint.new(self.agent_id, conversation, number)
+                self._timed("save", store.save, checkpoint, lease)
+                self._timed("load_latest", store.load_latest, self.agent_id)
+                self._timed("release", store.release, lease)
                 after_round()
         finally:
             with suppress(StoreError):  # the first error says what is wrong
-                self._store.delete(self.agent_id)
+                store.delete(self.agent_id)
         return list(self._timings.values())
-
-    def _round(self, number: int, conversation: Conversation) -> None:
-        lease = self._timed("acquire", self._store.acquire, self.agent_id, "bench", _LEASE_SECONDS)
-        step = Step(agent_id=self.agent_id, run_id="bench", key=str(number), value="x" * self._size)
-        self._timed("record_step", self._store.record_step, step, lease)
-        conversation.append(Message.assistant(token_hex(self._size // 2)))
-        checkpoint = Checkpoint.new(self.agent_id, conversation, number)
-        self._timed("save", self._store.save, checkpoint, lease)
-        self._timed("load_latest", self._store.load_latest, self.agent_id)
-        self._timed("release", self._store.release, lease)
 
     def _timed(self, name: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         begin = time.perf_counter()

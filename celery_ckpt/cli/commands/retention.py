@@ -18,8 +18,7 @@ from celery_ckpt.cli.output.progress import bar
 from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.cli.output.tables import Column
 from celery_ckpt.cli.output.text import bytes_of, counted, one_line
-from celery_ckpt.records import Finding
-from celery_ckpt.retention.report import PruneReport, PruneResult
+from celery_ckpt.retention.report import PruneResult
 
 _PRUNED = (
     Column("agent", whole=True),
@@ -124,17 +123,13 @@ def _prune_all(ctx: click.Context, screen: Screen, dry_run: bool) -> None:
     with screen.paged():
         if rows:
             screen.table(_PRUNED, rows)
-        screen.line(_summary(report))
-
-
-def _summary(report: PruneReport) -> str:
-    deleted = "Would delete" if report.dry_run else "Deleted"
-    checkpoints, runs = counted(report.checkpoints, "checkpoint"), counted(report.runs, "old run")
-    affected, size = counted(report.pruned, "agent"), bytes_of(report.bytes)
-    return (
-        f"{deleted} {checkpoints}, {runs} and {counted(report.forgotten, 'whole agent')} "
-        f"({affected} affected, {size}). Checked {counted(report.agents, 'agent')}."
-    )
+        deleted = "Would delete" if dry_run else "Deleted"
+        checkpoints, runs = counted(report.checkpoints, "checkpoint"), counted(report.runs, "old run")
+        affected, size = counted(report.pruned, "agent"), bytes_of(report.bytes)
+        screen.line(
+            f"{deleted} {checkpoints}, {runs} and {counted(report.forgotten, 'whole agent')} "
+            f"({affected} affected, {size}). Checked {counted(report.agents, 'agent')}."
+        )
 
 
 @click.command("doctor")
@@ -155,20 +150,16 @@ def doctor_(ctx: click.Context, repair: bool, as_json: bool) -> None:
     if as_json:
         screen.json([asdict(finding) for finding in found])
     else:
-        _show_findings(screen, found)
+        for finding in found:
+            kind = "ok" if finding.repaired else finding.kind
+            what = f"{one_line(finding.subject)}: {one_line(finding.what)}"
+            screen.labelled(finding.kind, what, kind=kind)
+            next_step = "Repaired." if finding.repaired else one_line(finding.remedy)
+            screen.labelled("", next_step, kind="other")
+        repairable = sum(finding.can_repair and not finding.repaired for finding in found)
+        if repairable:
+            problems = counted(repairable, "problem")
+            screen.line(f"{problems} can be repaired: celery ckpt doctor --repair")
+        elif not found:
+            screen.line("No problems found.", "green")
     ctx.exit(Code.DONE if all(finding.repaired for finding in found) else Code.NO)
-
-
-def _show_findings(screen: Screen, found: list[Finding]) -> None:
-    for finding in found:
-        kind = "ok" if finding.repaired else finding.kind
-        screen.labelled(
-            finding.kind, f"{one_line(finding.subject)}: {one_line(finding.what)}", kind=kind
-        )
-        next_step = "Repaired." if finding.repaired else one_line(finding.remedy)
-        screen.labelled("", next_step, kind="other")
-    repairable = sum(finding.can_repair and not finding.repaired for finding in found)
-    if repairable:
-        screen.line(f"{counted(repairable, 'problem')} can be repaired: celery ckpt doctor --repair")
-    elif not found:
-        screen.line("No problems found.", "green")

@@ -11,7 +11,6 @@ import click
 
 from celery_ckpt.cli.errors import Code
 from celery_ckpt.cli.options import agent_argument, agents_of, json_option, screen_of
-from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.cli.output.text import one_line
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.views.follower import Follower, Happening
@@ -42,7 +41,14 @@ def tail_(
     follower = Follower(agents.store, agent_id, last)
     while True:
         for happening in _look(follower, every):
-            _print(screen, happening)
+            if as_json:
+                screen.json(_as_object(happening))
+            elif happening.messages:
+                screen.messages(happening.messages, first=happening.first)
+            else:
+                label, what = _local_time(happening.at), one_line(happening.what)
+                kind = happening.facts.get("status", happening.kind)
+                screen.labelled(label, what, kind=kind, width=17)
         sys.stdout.flush()
         if not (forever or follower.is_open):
             break
@@ -61,16 +67,6 @@ def _look(follower: Follower, every: float) -> list[Happening]:
                 raise
             click.echo(f"{one_line(str(error))} Retrying.", err=True)
             time.sleep(every)
-
-
-def _print(screen: Screen, happening: Happening) -> None:
-    if screen.as_json:
-        screen.json(_as_object(happening))
-    elif happening.messages:
-        screen.messages(happening.messages, first=happening.first)
-    else:
-        kind = happening.facts.get("status", happening.kind)
-        screen.labelled(_local_time(happening.at), one_line(happening.what), kind=kind, width=17)
 
 
 def _local_time(at: datetime | None) -> str:

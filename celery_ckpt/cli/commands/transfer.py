@@ -108,7 +108,14 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
             elif imported.error is None:
                 screen.line(_sentence(imported))
             if imported.error is not None:
-                tally.failed(_reason(imported), code_of(imported.error))
+                reason = str(imported.error)
+                if imported.in_part:
+                    count = counted(imported.checkpoints, "checkpoint")
+                    name = f"Agent {imported.agent_id!r}"
+                    reason = (
+                        f"{name} was imported only in part ({count}): {reason} Then import it again."
+                    )
+                tally.failed(reason, code_of(imported.error))
     tally.end()
 
 
@@ -132,11 +139,3 @@ def _sentence(imported: Imported) -> str:
     opened = f" ({imported.open_runs} open, see celery ckpt resume)" if imported.open_runs else ""
     written = f"{counted(imported.checkpoints, 'checkpoint')}, {counted(imported.runs, 'run')}"
     return f"{name}: {written}{opened}"
-
-
-def _reason(imported: Imported) -> str:
-    if not imported.in_part:
-        return str(imported.error)
-    count = counted(imported.checkpoints, "checkpoint")
-    name = f"Agent {imported.agent_id!r}"
-    return f"{name} was imported only in part ({count}): {imported.error} Then import it again."
