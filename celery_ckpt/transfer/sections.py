@@ -87,7 +87,8 @@ def _fill(section: Section, source: Iterator[Line], number: int) -> None:
             if kind == "end":
                 return _check_end(section, fields)
             _take(section, (number, kind, fields))
-    raise NotAnExport(line=number + 1, reason="the file ends too early", what=_agent(section.agent_id))
+    what = f"agent {section.agent_id!r}"
+    raise NotAnExport(line=number + 1, reason="the file ends too early", what=what)
 
 
 def _take(section: Section, line: Line) -> None:
@@ -153,10 +154,6 @@ def _check_end(section: Section, said: dict[str, Any]) -> None:
         raise ValueError("a step belongs to a run that is missing")
 
 
-def _agent(agent_id: str) -> str:
-    return f"agent {agent_id!r}"
-
-
 @contextmanager
 def _named(number: int, agent_id: str) -> Iterator[None]:
     """Turn errors of the block into ``NotAnExport``, which names the line."""
@@ -165,7 +162,7 @@ def _named(number: int, agent_id: str) -> Iterator[None]:
     except NotAnExport:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = agent_id if agent_id == "its agent" else _agent(agent_id)
+        what = agent_id if agent_id == "its agent" else f"agent {agent_id!r}"
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
         reason = f"{kind}{str(error)[:400]}".rstrip(".")
         raise NotAnExport(line=number, reason=reason, what=what) from error
