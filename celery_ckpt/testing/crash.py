@@ -78,16 +78,15 @@ class _Judge:
         Raises ``AssertionError`` if the run differs from the uninterrupted one.
         """
         run.finish()
-        faults = [*_differences(self._end, self._same(run.end())), *self._repeated(run)]
-        if faults:
-            raise AssertionError(f"{run.interruption or 'run again'}, {'; '.join(faults)}")
-        return run.interruption is not None
-
-    def _repeated(self, run: SimulatedRun) -> Iterator[str]:
+        faults = list(_differences(self._end, self._same(run.end())))
         for (iteration, name), times in run.store.recorded.items():
             # Resumed runs may make calls that the uninterrupted run does not make.
             if times > self._recorded[iteration, name] > 0:
-                yield f"the recorded call {name!r} ({iteration_name(iteration)}) was made again"
+                call = f"the recorded call {name!r} ({iteration_name(iteration)})"
+                faults.append(f"{call} was made again")
+        if faults:
+            raise AssertionError(f"{run.interruption or 'run again'}, {'; '.join(faults)}")
+        return run.interruption is not None
 
 
 def _differences(expected: Any, found: Any) -> Iterator[str]:

@@ -87,9 +87,9 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
-        return self._written(name, method) if name in WRITES else method
+        if name not in WRITES:
+            return method
 
-    def _written(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def write(*args: Any, **kwargs: Any) -> Any:
             number = self._begin(described(name, args, kwargs))
             self._happen(number, "before")

@@ -218,9 +218,18 @@ class SimulatedRun:
         return self.result
 
     def _attempt(self) -> None:
-        store, before = _MortalStore(self), self._progress
+        store: Any = _MortalStore(self)
+        before = self._progress
+        # Each delivery has its own copy of the arguments.
+        task, args, kwargs = self._call[0], *copy.deepcopy(self._call[1:])
+        body: Callable[..., Any] = getattr(task, "_orig_run", task.run)
         try:
-            self.result = self._attempted(store)
+            context = AppContext(task.app, store=store)
+            run = RunRecord(agent_id=_AGENT, run_id=_RUN, created_at=system_clock.now())
+            begun = store.start_run(run, context.owner, _TTL, over=self.store.holder(_AGENT))
+            held = HeldLease(begun.lease)
+            attempt = _Attempt(self, store, context, task, begun.run, held, begun.due_at)
+            self.result = work(attempt, lambda: body(*args, **kwargs))
         except _HandedOff:
             self._idle = self._idle + 1 if self._progress == before else 0
             if self._idle == _MOST_IDLE_ATTEMPTS:
@@ -235,16 +244,6 @@ class SimulatedRun:
     def _progress(self) -> tuple[int, int]:
         latest = self.store.load_latest(_AGENT)
         return latest.iteration if latest else 0, self.store.recorded.total()
-
-    def _attempted(self, store: Any) -> Any:
-        # Each delivery has its own copy of the arguments.
-        task, args, kwargs = self._call[0], *copy.deepcopy(self._call[1:])
-        context = AppContext(task.app, store=store)
-        run = RunRecord(agent_id=_AGENT, run_id=_RUN, created_at=system_clock.now())
-        begun = store.start_run(run, context.owner, _TTL, over=self.store.holder(_AGENT))
-        attempt = _Attempt(self, store, context, task, begun.run, HeldLease(begun.lease), begun.due_at)
-        body: Callable[..., Any] = getattr(task, "_orig_run", task.run)
-        return work(attempt, lambda: body(*args, **kwargs))
 
     def end(self) -> End:
         """Return what is left of the run: its last checkpoint and its outcome."""

@@ -51,20 +51,19 @@ class ConcurrencyContract(ContractFixtures):
     def test_concurrent_pruning_does_not_damage_the_rest(
         self, store: CheckpointStore, other_store: CheckpointStore
     ) -> None:
+        def prune_until_done() -> None:
+            while not all(writer.done() for writer in writers):
+                other_store.prune("agent", 2)
+
         with ThreadPoolExecutor(3) as pool:
             writers = [pool.submit(write_history, s, n) for n, s in enumerate((store, other_store))]
-            pruner = pool.submit(self._prune_until_done, other_store, writers)
+            pruner = pool.submit(prune_until_done)
             expected = {c.id: c for writer in writers for c in writer.result()}
             pruner.result()
 
         left = store.list("agent")
         assert left
         assert all(checkpoint == expected[checkpoint.id] for checkpoint in left)
-
-    @staticmethod
-    def _prune_until_done(store: CheckpointStore, writers: list) -> None:  # type: ignore[type-arg]
-        while not all(writer.done() for writer in writers):
-            store.prune("agent", 2)
 
     def test_a_lease_has_one_holder(self, store: CheckpointStore, other_store: CheckpointStore) -> None:
         def try_to_acquire(number: int) -> int | None:
