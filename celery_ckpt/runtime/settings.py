@@ -129,7 +129,12 @@ class Settings(BaseModel):
         try:
             return cls(**given)
         except ValidationError as error:
-            raise _wrong(error) from None  # its input may be a key
+            [first, *_] = error.errors()
+            name = ".".join(str(part) for part in first["loc"])
+            shown = "" if name in _SECRETS else f" = {first['input']!r}"
+            why = first["msg"].removeprefix("Value error, ").rstrip(".")
+            reason = f"The setting {PREFIX}{name}{shown} is wrong: {why}."
+            raise ConfigurationError(reason=reason) from None  # the error's input may be a key
 
     def required_store_url(self, app: Celery) -> str:
         """Return the URL of the store. Raise ``ConfigurationError`` if it is not set in that app."""
@@ -141,14 +146,6 @@ class Settings(BaseModel):
 def is_default_app(app: Celery) -> bool:
     """True if it is the app that Celery makes where no app was named."""
     return app.main == _CELERYS_OWN_APP
-
-
-def _wrong(error: ValidationError) -> ConfigurationError:
-    [first, *_] = error.errors()
-    name = ".".join(str(part) for part in first["loc"])
-    given = "" if name in _SECRETS else f" = {first['input']!r}"
-    why = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return ConfigurationError(reason=f"The setting {PREFIX}{name}{given} is wrong: {why}.")
 
 
 def seconds(value: Any) -> Any:

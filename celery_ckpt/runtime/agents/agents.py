@@ -123,13 +123,12 @@ class Agents:
     def list(self, status: RunStatus | str | None = None) -> builtins.list[AgentStatus]:
         """Return all agents, or the agents with that status."""
         wanted = None if status is None else RunStatus(status)
-        return [found for found in self._all() if wanted is None or found.status is wanted]
-
-    def _all(self) -> Iterator[AgentStatus]:
+        found = []
         for agent_id in self.names():
             # It may have been deleted since, or consist of a lease only.
             with suppress(AgentNotFound):
-                yield self.status(agent_id)
+                found.append(self.status(agent_id))
+        return [one for one in found if wanted is None or one.status is wanted]
 
     def names(self) -> Iterator[str]:
         """Return the names of all agents, read page by page, in no order."""

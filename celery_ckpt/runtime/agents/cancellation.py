@@ -26,31 +26,28 @@ def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
         context.store.schedule(agent_id, context.settings.lease_ttl)
     # The active run last: until it is settled, none of the others can begin.
     runs = sorted(activity.open, key=lambda run: run.run_id == activity.active)
-    return [run.run_id for run in runs if _is_cancelled(context, run)]
+    return [run.run_id for run in runs if _cancel(context, run)]
 
 
-def _is_cancelled(context: AppContext, run: RunRecord) -> bool:
+def _cancel(context: AppContext, run: RunRecord) -> bool:
+    """Cancel a run. False if it has ended."""
     ttl = context.settings.lease_ttl
     try:
         lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, ttl)
     except RunOver:
         return False
     try:
-        _settle(context, run, lease)
+        if lease is not None:
+            _repair_conversation(context, run, lease)
+        store_cancelled(context.app, run)
+        cancelled = context.store.run(run.agent_id, run.run_id)
+        if cancelled is not None:
+            ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
+            publish_next(context, context.store.settle_run(ended, lease))
     except LeaseError:
         # This took longer than the lease lasts, and the watchdog has done the rest.
         logger.warning(log_lines.SETTLED_ELSEWHERE, *log_lines.identity(run))
     return True
-
-
-def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
-    if lease is not None:
-        _repair_conversation(context, run, lease)
-    store_cancelled(context.app, run)
-    cancelled = context.store.run(run.agent_id, run.run_id)
-    if cancelled is not None:
-        ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
-        publish_next(context, context.store.settle_run(ended, lease))
 
 
 def _repair_conversation(context: AppContext, run: RunRecord, lease: Lease) -> None:

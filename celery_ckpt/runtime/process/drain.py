@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from celery.signals import worker_process_init
@@ -112,10 +111,7 @@ def _remove_leftovers() -> None:
 drain = Drain()
 
 
-def _on_child(**_: Any) -> None:
-    drain.attach()
-
-
 def connect() -> None:
     """Connect to Celery's signals."""
-    worker_process_init.connect(_on_child, weak=False, dispatch_uid="celery_ckpt.drain")
+    uid = "celery_ckpt.drain"
+    worker_process_init.connect(lambda **_: drain.attach(), weak=False, dispatch_uid=uid)

@@ -97,27 +97,17 @@ def _planned(context: AppContext, due: Sequence[tuple[str, int | None]]) -> Iter
 def _dry_run(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
     """Yield what would be deleted."""
     for plan in _planned(context, [(agent_id, None) for agent_id in page]):
-        snapshot, gone = plan.snapshot, set(plan.remove)
-        summaries = [one for one in snapshot.checkpoints if plan.forget or one.id in gone]
-        size, ids = (
-            sum(one.size for one in summaries),
-            tuple(one.id for one in summaries),
-        )
-        runs = _count_old_runs(context, plan)
-        yield PruneResult(snapshot.agent_id, len(ids), size, plan.forget, ids, runs)
-
-
-def _count_old_runs(context: AppContext, plan: PrunePlan) -> int:
-    agent_id, before = plan.snapshot.agent_id, plan.runs_before
-    if before is None:
-        return 0
-    try:
-        return len(old_runs(agent_id, context.store.runs(agent_id), before))
-    except StoreUnavailable:
-        raise
-    except CheckpointError as error:
-        logger.error(log_lines.AGENT_NOT_PRUNED, *log_lines.identity_of_agent(agent_id), error)
-        return 0
+        agent_id, gone, runs = plan.snapshot.agent_id, set(plan.remove), 0
+        summaries = [one for one in plan.snapshot.checkpoints if plan.forget or one.id in gone]
+        size, ids = sum(one.size for one in summaries), tuple(one.id for one in summaries)
+        if plan.runs_before is not None:
+            try:
+                runs = len(old_runs(agent_id, context.store.runs(agent_id), plan.runs_before))
+            except StoreUnavailable:
+                raise
+            except CheckpointError as error:
+                logger.error(log_lines.AGENT_NOT_PRUNED, *log_lines.identity_of_agent(agent_id), error)
+        yield PruneResult(agent_id, len(ids), size, plan.forget, ids, runs)
 
 
 def emit_pruned(context: AppContext, pruned: PruneResult) -> None:

@@ -187,7 +187,11 @@ class AgentTask(Task, Generic[P, R]):
         replacements, unless it has a name: the task id alone would find the run that has just ended.
         """
         if not self.request.is_eager:
-            _name_replacement(sig, self.request)
+            heir = _heir(sig)
+            if not heir.options.get("agent_id"):
+                times = (self.request.replaced_task_nesting or 0) + 1
+                headers = heir.options.get("headers") or {}
+                heir.options["headers"] = {AGENT_HEADER: f"{self.request.id}/{times}", **headers}
         return super().replace(sig)
 
 
@@ -205,15 +209,6 @@ def _blocking(body: Callable[..., Any]) -> Callable[..., Any]:
         return value.model_dump(mode="json") if is_wrapped and isinstance(value, BaseModel) else value
 
     return wait
-
-
-def _name_replacement(signature: Any, request: Any) -> None:
-    """Name the agent of the task that replaces the request's task."""
-    heir = _heir(signature)
-    if not heir.options.get("agent_id"):
-        times = (request.replaced_task_nesting or 0) + 1
-        headers = heir.options.get("headers") or {}
-        heir.options["headers"] = {AGENT_HEADER: f"{request.id}/{times}", **headers}
 
 
 def _heir(signature: Any) -> Any:
