@@ -41,7 +41,7 @@ class AgentsStep(bootsteps.StartStopStep):
         super().__init__(worker, **options)
         try:
             context = AppContext.of(worker.app)
-            _warn(context)
+            _warn_of_risks(context)
         except ConfigurationError as error:
             # Wrong settings end the worker before it takes a message, with one line on what is wrong.
             raise ClickException(str(error)) from error
@@ -79,7 +79,7 @@ class AgentsStep(bootsteps.StartStopStep):
     terminate = stop
 
 
-def _warn(context: AppContext) -> None:
+def _warn_of_risks(context: AppContext) -> None:
     try:
         for risk in context.store.risks():
             logger.warning("The checkpoint store can lose work: %s", risk)
