@@ -21,7 +21,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from celery_ckpt.demo.ledger import Attempt, End, Event, Payment, Story
+from celery_ckpt.demo.ledger import End, Event, Payment, Story
 from celery_ckpt.demo.research import (
     DOLLARS_IN,
     DOLLARS_OUT,
@@ -106,18 +106,14 @@ def _panel(side: Side, columns: int) -> Panel:
 def _track(story: Story) -> Text:
     """Return one row for each attempt, with one column for each iteration."""
     rows = [_row("iteration", {number: (str(number), "dim") for number in range(1, ITERATIONS + 1)})]
-    for number in range(_ATTEMPTS):
-        is_there = number < len(story.attempts)
-        rows.append(_attempt(story.attempts[number]) if is_there else Text())
+    for attempt in story.attempts[:_ATTEMPTS]:
+        cells = {number: _PAYMENTS[how] for number, how in attempt.iterations.items()}
+        if attempt.iterations:
+            cells[attempt.at] = _NOW if attempt.end is None else _ENDS[attempt.end]
+        rows.append(_row(f"worker {attempt.shown}", cells))
+    rows += [Text()] * (_ATTEMPTS - len(story.attempts))
     rows.append(_row("saved", dict.fromkeys(story.saved, _SAVED)) if story.saved else Text())
     return Text("\n").join(rows)
-
-
-def _attempt(attempt: Attempt) -> Text:
-    cells = {number: _PAYMENTS[how] for number, how in attempt.iterations.items()}
-    if attempt.iterations:
-        cells[attempt.at] = _NOW if attempt.end is None else _ENDS[attempt.end]
-    return _row(f"worker {attempt.shown}", cells)
 
 
 def _row(label: str, cells: dict[int, tuple[str, str]]) -> Text:
