@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ from celery_ckpt.checkpoint import (
     named,
 )
 from celery_ckpt.events import CheckpointEvent
+from celery_ckpt.messages import Message
 from celery_ckpt.usage import Usage
 
 StepKey = Annotated[str, named("A step's key")]
@@ -163,8 +164,22 @@ class CheckpointInfo(Value):
     event: CheckpointEvent | None = None
     run_id: RunId | None = None
     metadata: Metadata = Field(default_factory=dict)
+    #: How many messages its conversation has.
+    messages: Count
     #: The label of its pin; a sweep never removes a pinned checkpoint.
     pin: str | None = None
+
+
+class MessagePage(NamedTuple):
+    """Some messages of a checkpoint's conversation, in order."""
+
+    agent_id: str
+    checkpoint_id: str
+    #: How many messages the conversation has.
+    total: int
+    #: The number of the first message of the page, counted from 0.
+    start: int
+    messages: list[Message]
 
 
 class Schedule(StrEnum):

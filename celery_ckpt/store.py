@@ -46,6 +46,7 @@ from celery_ckpt.records import (
     CheckpointInfo,
     Finding,
     Lease,
+    MessagePage,
     RunRecord,
     Schedule,
     StartResult,
@@ -63,6 +64,13 @@ Durability = Literal["default", "fsync", "replica"]
 
 #: The optional features of stores.
 FEATURES = frozenset({"rewrite"})
+
+
+def checked_limit(limit: int | None, method: str) -> int | None:
+    """Return the most items that a method may return. Raises ``ValueError`` if it is below 0."""
+    if limit is not None and limit < 0:
+        raise ValueError(f"{method}(limit={limit}): limit is 0 or more, or None")
+    return limit
 
 
 class CheckpointStore(ABC):
@@ -118,8 +126,39 @@ class CheckpointStore(ABC):
         """
 
     @abstractmethod
-    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        """Return the outlines of the agent's checkpoints, newest first. Reads no message."""
+    def history(
+        self, agent_id: str, *, limit: int | None = None, before: int | None = None
+    ) -> builtins.list[CheckpointInfo]:
+        """Return the outlines of the agent's checkpoints, newest first. Reads no message.
+
+        Args:
+            agent_id: the agent.
+            limit: the most outlines to return.
+            before: return only checkpoints with a smaller ``seq``: that of the last one of a page
+                continues with the next page.
+        """
+
+    def messages(
+        self, checkpoint_id: str, start: int = 0, stop: int | None = None
+    ) -> MessagePage | None:
+        """Return the messages ``start`` to ``stop - 1`` of a checkpoint of any agent.
+
+        Numbers below 0 count from the end, as in a slice. A store that can reads no other message, so
+        the page is not checked against the digest of the checkpoint. ``load`` checks it.
+
+        Returns:
+            ``None`` if there is no checkpoint with this id.
+
+        Raises:
+            CheckpointDamaged: the checkpoint exists, and one of these messages cannot be read.
+        """
+        found = self.load(checkpoint_id)
+        if found is None:
+            return None
+        messages = found.conversation.messages
+        first, last, _ = slice(start, stop).indices(len(messages))
+        page = messages[first:last]
+        return MessagePage(found.agent_id, checkpoint_id, len(messages), first, page)
 
     @abstractmethod
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:

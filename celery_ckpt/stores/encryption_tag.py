@@ -17,6 +17,7 @@ from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import EncryptionKeyMissing, StoreError
+from celery_ckpt.messages import Message
 from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, StartResult, Step
 from celery_ckpt.store import CheckpointStore
 
@@ -83,6 +84,11 @@ def refuse_encrypted_checkpoint(checkpoint: Checkpoint) -> None:
     """Raise ``EncryptionKeyMissing`` if a checkpoint is encrypted."""
     if TAG in checkpoint.__dict__["state"]:
         _refuse(checkpoint.agent_id, f"Checkpoint {checkpoint.id}", text_of_checkpoint(checkpoint))
+
+
+def are_encrypted(messages: list[Message]) -> bool:
+    """Return True if all these messages look encrypted."""
+    return all(encrypted_text(message.json_object) is not None for message in messages)
 
 
 def plain_history(

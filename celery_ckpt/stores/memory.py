@@ -31,7 +31,7 @@ from celery_ckpt.records import (
 )
 from celery_ckpt.retention.policy import old_runs
 from celery_ckpt.retention.report import PIN, AgentPolicy, CheckpointSummary
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, checked_limit
 from celery_ckpt.stores.encryption_tag import plain_history, refuse_encrypted_checkpoint
 from celery_ckpt.stores.findings import scheduled_without_agent
 from celery_ckpt.stores.log.draft import Parts
@@ -245,8 +245,7 @@ class MemoryCheckpointStore(TransactionalStore):
         return found
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
-        if limit is not None and limit < 0:
-            raise ValueError(f"list(limit={limit}): limit is 0 or more, or None")
+        checked_limit(limit, "list")
         with self._transaction(agent_id, write=False) as agent:
             found = [checkpoint for _, checkpoint in agent.newest_first()[:limit]]
         if not self.reads_encrypted:
@@ -254,14 +253,22 @@ class MemoryCheckpointStore(TransactionalStore):
                 refuse_encrypted_checkpoint(checkpoint)
         return found
 
-    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
+    def history(
+        self, agent_id: str, *, limit: int | None = None, before: int | None = None
+    ) -> builtins.list[CheckpointInfo]:
+        checked_limit(limit, "history")
         fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
         with self._transaction(agent_id, write=False) as agent:
+            newest = agent.newest_first()
+            page = [each for each in newest if before is None or each[0] < before][:limit]
             found = [
                 CheckpointInfo(
-                    seq=seq, pin=agent.pin_of(one), **{name: getattr(one, name) for name in fields}
+                    seq=seq,
+                    pin=agent.pin_of(one),
+                    messages=len(one.conversation),
+                    **{name: getattr(one, name) for name in fields},
                 )
-                for seq, one in agent.newest_first()
+                for seq, one in page
             ]
         return plain_history(self, agent_id, found)
 

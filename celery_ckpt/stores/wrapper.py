@@ -13,6 +13,7 @@ from celery_ckpt.records import (
     CheckpointInfo,
     Finding,
     Lease,
+    MessagePage,
     RunRecord,
     Schedule,
     StartResult,
@@ -71,8 +72,15 @@ class WrapperStore(CheckpointStore):
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
         return self.inner.list(agent_id, limit=limit)
 
-    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        return self.inner.history(agent_id)
+    def history(
+        self, agent_id: str, *, limit: int | None = None, before: int | None = None
+    ) -> builtins.list[CheckpointInfo]:
+        return self.inner.history(agent_id, limit=limit, before=before)
+
+    def messages(
+        self, checkpoint_id: str, start: int = 0, stop: int | None = None
+    ) -> MessagePage | None:
+        return self.inner.messages(checkpoint_id, start, stop)
 
     def remove(self, agent_id: str, checkpoint_ids: builtins.list[str]) -> int:
         return self.inner.remove(agent_id, checkpoint_ids)

@@ -290,10 +290,12 @@ class StoreMachine(RuleBasedStateMachine):
         for agent_id in NAMES:
             assert self.store.list(agent_id) == self.model.list(agent_id)
             assert _pins(self.store, agent_id) == _pins(self.model, agent_id)
+            assert _pins(self.store, agent_id, 3) == _pins(self.store, agent_id)[:3]
             assert self.store.steps(agent_id, "run") == self.model.steps(agent_id, "run")
             assert _runs(self.store, agent_id) == _runs(self.model, agent_id)
         for checkpoint in self.saved:
             assert self.store.load(checkpoint.id) == self.model.load(checkpoint.id)
+            assert self.store.messages(checkpoint.id, -3) == self.model.messages(checkpoint.id, -3)
 
 
 def _end(
@@ -309,8 +311,8 @@ def _end(
     return following and following.run_id
 
 
-def _pins(store: CheckpointStore, agent_id: str) -> Any:
-    return [(info.id, info.pin) for info in store.history(agent_id)]
+def _pins(store: CheckpointStore, agent_id: str, limit: int | None = None) -> Any:
+    return [(info.id, info.pin) for info in store.history(agent_id, limit=limit)]
 
 
 def _runs(store: CheckpointStore, agent_id: str) -> Any:

@@ -16,7 +16,7 @@ class CoreStore(MemoryCheckpointStore):
 
 
 #: The methods that the protocol implements on top of others.
-DEFAULTS = ("load_latest", "prune", "holder", "run", "pin", "rewrite")
+DEFAULTS = ("load_latest", "messages", "prune", "holder", "run", "pin", "rewrite")
 for name in DEFAULTS:
     setattr(CoreStore, name, vars(CheckpointStore)[name])
 

@@ -53,8 +53,8 @@ def test_python_blocks_are_labelled_python_so_that_they_run() -> None:
 def test_the_store_only_program_continues_where_it_stopped(tmp_path: Path, valkey: Valkey) -> None:
     project = Project(page(ALONE), tmp_path, valkey)
     assert [project.run_program(), project.run_program()] == [
-        "3 7 {'asked': 3}\n[3, 2, 1]\n",
-        "6 13 {'asked': 6}\n[6, 5, 4, 3, 2]\n",
+        "3 7 {'asked': 3}\n[3, 2, 1]\nanswer 3 is message 7 of 7\n",
+        "6 13 {'asked': 6}\n[6, 5, 4, 3, 2]\nanswer 6 is message 13 of 13\n",
     ]
 
 

@@ -151,3 +151,45 @@ def test_a_sweep_takes_as_many_round_trips_for_ten_agents_as_for_one(far_store, 
     assert trips_for(1) > 0  # the server learns the scripts
     # The client sends longer pipelines in pieces, which the proxy would take for several trips.
     assert trips_for(1) == trips_for(10) == 4
+
+
+def bytes_received(valkey: Valkey, action: Callable[[], object]) -> int:
+    with valkey.client() as client:
+        before = client.info("stats")["total_net_output_bytes"]
+        action()
+        # The reply to INFO is counted too, after it was made.
+        return client.info("stats")["total_net_output_bytes"] - before
+
+
+def test_a_page_of_a_long_conversation_reads_only_that_page(
+    far_store, wire: Proxy, valkey: Valkey
+) -> None:
+    long = Checkpoint.new("agent", talk("agent", 5000), 1, state={"large": "x" * 100_000})
+    far_store.save(long)
+    page = long.conversation.messages[2000:2050]
+    far_store.messages(long.id, 0, 1)
+    assert trips_of(wire, lambda: far_store.messages(long.id, 2000, 2050)) == 2
+    with valkey.client() as client:
+        own = len(str(client.info("stats"))) + 1000
+    read = bytes_received(valkey, lambda: far_store.messages(long.id, 2000, 2050))
+    assert read < own + 2 * sum(len(message.to_json()) for message in page)
+    with valkey.client() as client:
+        for other in (0, 1999, 2050, 4999):
+            client.lset("ckpt:{agent}:log", other, "damaged")
+    assert far_store.messages(long.id, 2000, 2050).messages == page
+
+
+def test_a_page_of_a_history_returns_only_that_page(far_store, wire: Proxy, valkey: Valkey) -> None:
+    saved = [
+        Checkpoint.new("agent", talk("agent", 1), number, state={"large": "x" * 5000})
+        for number in range(1200)
+    ]
+    for one in saved:
+        far_store.save(one)
+    newest = far_store.history("agent", limit=10)
+    assert [info.id for info in newest] == [one.id for one in saved[:-11:-1]]
+    whole = bytes_received(valkey, lambda: far_store.history("agent"))
+    read = bytes_received(valkey, lambda: far_store.history("agent", limit=10, before=newest[-1].seq))
+    assert whole > 1200 * 5000
+    # A script reads about a hundred of these records, and returns the newest ten of them.
+    assert read < whole / 5

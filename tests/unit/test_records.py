@@ -22,6 +22,7 @@ RECORDS: dict[str, BaseModel] = {
         id="c",
         seq=1,
         iteration=2,
+        messages=3,
         created_at=NOW,
         event=CheckpointEvent.ITERATION,
         metadata={"k": "v"},

@@ -29,7 +29,7 @@ from celery_ckpt.errors import (
     StoreUnavailable,
 )
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import CheckpointInfo, Finding, RunRecord, RunStatus, Step
+from celery_ckpt.records import CheckpointInfo, Finding, MessagePage, RunRecord, RunStatus, Step
 from celery_ckpt.retention.policy import RetentionPolicy
 from celery_ckpt.retention.report import AgentPolicy, PrunePlan, PruneReport, PruneResult, without_pin
 from celery_ckpt.runtime import log_lines
@@ -167,9 +167,27 @@ class Agents:
         runs = self.runs(agent_id)
         return [step for run in runs for step in self.store.steps(agent_id, run.run_id)]
 
-    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        """Return a summary of each of its checkpoints, newest first."""
-        return self.store.history(agent_id)
+    def history(
+        self, agent_id: str, *, limit: int | None = None, before: int | None = None
+    ) -> builtins.list[CheckpointInfo]:
+        """Return a summary of each of its checkpoints, newest first.
+
+        With ``limit``, at most that many. ``before``, the ``seq`` of the last one, continues after it.
+        """
+        return self.store.history(agent_id, limit=limit, before=before)
+
+    def messages(self, checkpoint_id: str, start: int = 0, stop: int | None = None) -> MessagePage:
+        """Return the messages ``start`` to ``stop - 1`` of a checkpoint; below 0, from the end.
+
+        Only these are read, so they are not checked against the digest of the checkpoint.
+
+        Raises:
+            CheckpointNotFound: there is no checkpoint with that id.
+        """
+        found = self.store.messages(checkpoint_id, start, stop)
+        if found is None:
+            raise self._no_checkpoint(checkpoint_id)
+        return found
 
     def latest(self, agent_id: str) -> Checkpoint | None:
         """Return its latest checkpoint, or ``None``."""

@@ -25,7 +25,7 @@ from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged, EncryptionKeyMissing, NotEncrypted
 from celery_ckpt.json_values import decode, encode, microseconds
 from celery_ckpt.messages import Message
-from celery_ckpt.records import CheckpointInfo
+from celery_ckpt.records import CheckpointInfo, MessagePage
 from celery_ckpt.retention.report import PIN
 from celery_ckpt.stores.encrypted.cipher import Altered, Cipher, UnknownKey, binding
 from celery_ckpt.stores.encryption_tag import TAG, encrypted_text
@@ -130,6 +130,16 @@ class EncryptedCheckpoints:
         with _Errors(agent_id, encrypted.id) as errors:
             metadata = self._decrypt_metadata(errors, encrypted.metadata)
             return encrypted.model_copy(update={"metadata": metadata})
+
+    def decrypt_page(self, encrypted: MessagePage) -> MessagePage:
+        """Return a page of decrypted messages. Raises what ``decrypt`` does.
+
+        Each message is bound to its agent, but only ``decrypt`` notices if one is missing or moved.
+        """
+        with _Errors(encrypted.agent_id, encrypted.checkpoint_id):
+            conversation = Conversation(messages=encrypted.messages)
+            plain = self.conversations(encrypted.agent_id).decrypt(conversation)
+            return encrypted._replace(messages=plain.messages)
 
     def _decrypt_metadata(self, errors: _Errors, encrypted: dict[str, str]) -> dict[str, str]:
         if not encrypted:

@@ -24,6 +24,7 @@ from celery_ckpt.records import (
     Change,
     CheckpointInfo,
     Lease,
+    MessagePage,
     RunRecord,
     StartResult,
     Step,
@@ -85,9 +86,17 @@ class EncryptedStore(WrapperStore):
         shared = self._checkpoints.conversations(agent_id)
         return all_readable(found, lambda each: self._checkpoints.decrypt(each, shared), damage)
 
-    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        found = self.inner.history(agent_id)
+    def history(
+        self, agent_id: str, *, limit: int | None = None, before: int | None = None
+    ) -> builtins.list[CheckpointInfo]:
+        found = self.inner.history(agent_id, limit=limit, before=before)
         return [self._checkpoints.decrypt_info(agent_id, info) for info in found]
+
+    def messages(
+        self, checkpoint_id: str, start: int = 0, stop: int | None = None
+    ) -> MessagePage | None:
+        found = self.inner.messages(checkpoint_id, start, stop)
+        return found and self._checkpoints.decrypt_page(found)
 
     # -- steps ---------------------------------------------------------------------------------------
 

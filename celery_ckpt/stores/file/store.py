@@ -22,6 +22,7 @@ from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
 from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
 from celery_ckpt.stores.file.doctor import findings_of
 from celery_ckpt.stores.file.filesystem import translated
+from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.file.transaction import FileTransaction
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
@@ -122,14 +123,22 @@ class FileCheckpointStore(TransactionalStore, LogStore):
         with self._directory.reading(agent_id) as agent:
             journal = agent.journal
             name = next(reversed(journal.live), None) if checkpoint_id is None else checkpoint_id
-            if name not in journal.live:
-                if name is not None and journal.is_incomplete():
-                    reason = "it may be one of the journal's unreadable records"
-                    raise CheckpointDamaged(agent_id=agent_id, checkpoint_id=name, reason=reason)
+            line = None if name is None else _line(agent_id, journal, name)
+            if name is None or line is None:
                 return None
-            line = journal.live[name].record
             ranges = Record.parse(agent_id, name, line).ranges
             return Stored(agent_id, name, line, journal.messages(ranges))
+
+    def _read_messages(
+        self, agent_id: str, checkpoint_id: str, wanted: slice
+    ) -> tuple[int, int, builtins.list[bytes]] | None:
+        with self._directory.reading(agent_id) as agent:
+            line = _line(agent_id, agent.journal, checkpoint_id)
+            if line is None:
+                return None
+            record = Record.parse(agent_id, checkpoint_id, line)
+            total, start, ranges = record.places(wanted)
+            return total, start, record.lines(ranges, agent.journal.messages(ranges))
 
     def _read_many(
         self, agent_id: str, limit: int | None
@@ -188,3 +197,13 @@ class FileCheckpointStore(TransactionalStore, LogStore):
 
     def findings(self, repair: bool = False) -> Iterator[Finding]:
         return findings_of(self._directory, self._transaction, self._now, repair)
+
+
+def _line(agent_id: str, journal: Journal, checkpoint_id: str) -> bytes | None:
+    """Return the line of a checkpoint. Raises ``CheckpointDamaged`` if it may be an unreadable one."""
+    if checkpoint_id in journal.live:
+        return journal.live[checkpoint_id].record
+    if journal.is_incomplete():
+        reason = "it may be one of the journal's unreadable records"
+        raise CheckpointDamaged(agent_id=agent_id, checkpoint_id=checkpoint_id, reason=reason)
+    return None

@@ -10,6 +10,7 @@ from celery_ckpt.conversation import Spine
 from celery_ckpt.errors import CheckpointDamaged
 from celery_ckpt.json_values import decode
 from celery_ckpt.messages import Message
+from celery_ckpt.records import MessagePage
 from celery_ckpt.stores.encryption_tag import refuse_encrypted_checkpoint
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import DIGEST_LENGTH, Record
@@ -99,6 +100,17 @@ def all_readable(
         damage.readable = readable
         raise damage
     return readable
+
+
+def page_of(
+    agent_id: str, checkpoint_id: str, total: int, start: int, lines: list[bytes]
+) -> MessagePage:
+    """Return a page of messages. Raises ``CheckpointDamaged`` if one is not a message."""
+    try:
+        return MessagePage(agent_id, checkpoint_id, total, start, _decoded(lines))
+    except ValueError as error:
+        names = {"agent_id": agent_id, "checkpoint_id": checkpoint_id}
+        raise CheckpointDamaged(**names, reason=str(error)[:200]) from error
 
 
 def _decoded(lines: list[bytes]) -> list[Message]:

@@ -14,6 +14,7 @@ The first three are only known when the line is written: ``stamp`` adds them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,12 +108,31 @@ class Record:
             agent_id=self.agent_id, checkpoint_id=self.checkpoint_id, reason=reason[:200]
         )
 
+    def places(self, wanted: slice) -> tuple[int, int, Ranges]:
+        """Return how many messages the conversation has, the first wanted one, and where they are.
+
+        Raises:
+            CheckpointDamaged: the header does not say how many there are.
+        """
+        total = self.header.get("messages")
+        if type(total) is not int or not 0 <= total <= self.ranges.count:
+            raise self.damaged("its header does not fit its messages")
+        start, stop, _ = wanted.indices(total)
+        return total, start, self.ranges.cut(start, max(start, stop))
+
+    def lines(self, ranges: Ranges, messages: Mapping[int, bytes]) -> list[bytes]:
+        """Return the messages at these places. Raises ``CheckpointDamaged`` if one is missing."""
+        if Ranges.union(ranges.spans).count > len(messages):
+            raise self.damaged("some of its messages are missing")
+        return [messages[at] for at in ranges]
+
     def info(self, policy: AgentPolicy = NO_POLICY) -> CheckpointInfo:
         """Return the outline of the checkpoint, with its pin by the agent's policy."""
         wanted = ("iteration", "event", "run_id", "metadata")
         try:
             fields = {name: self.header[name] for name in wanted if name in self.header}
             fields["created_at"] = from_microseconds(self.header["created_at"])
+            fields["messages"] = self.header["messages"]
             pin = policy.label_of(self.checkpoint_id, fields.get("metadata", {}).get(PIN))
             return CheckpointInfo(id=self.checkpoint_id, seq=self.seq, pin=pin, **fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

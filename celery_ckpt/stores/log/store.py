@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
 from celery_ckpt.names import checked_name, locator
-from celery_ckpt.records import CheckpointInfo, Lease, RunRecord
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
-from celery_ckpt.stores.encryption_tag import plain_history
+from celery_ckpt.records import CheckpointInfo, Lease, MessagePage, RunRecord
+from celery_ckpt.retention.report import AgentPolicy
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore, checked_limit
+from celery_ckpt.stores.encryption_tag import are_encrypted, plain_history
 from celery_ckpt.stores.log.draft import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.ranges import Ranges, Span
-from celery_ckpt.stores.log.reader import Reading, all_readable
+from celery_ckpt.stores.log.reader import Reading, all_readable, page_of
 from celery_ckpt.stores.log.record import Record
 
 #: After this many lost races for a basis, a save writes all its messages.
@@ -86,6 +87,12 @@ class LogStore(CheckpointStore):
         self, agent_id: str, limit: int | None
     ) -> tuple[builtins.list[tuple[str, bytes]], Mapping[int, bytes]]:
         """Return ids and lines of the newest checkpoints, newest first, and the messages they need."""
+
+    @abstractmethod
+    def _read_messages(
+        self, agent_id: str, checkpoint_id: str, wanted: slice
+    ) -> tuple[int, int, builtins.list[bytes]] | None:
+        """Read some messages. Return how many there are, the number of the first, and the lines."""
 
     @abstractmethod
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
@@ -174,21 +181,41 @@ class LogStore(CheckpointStore):
         return checkpoint
 
     def list(self, agent_id: str, *, limit: int | None = None) -> builtins.list[Checkpoint]:
-        if limit is not None and limit < 0:
-            raise ValueError(f"list(limit={limit}): limit is 0 or more, or None")
+        checked_limit(limit, "list")
         lines, messages = self._read_many(checked_name(agent_id), limit)
         return listed(agent_id, lines, messages, self._reading())
 
     def _reading(self) -> Reading:
         return Reading(refuses_encrypted=not self.reads_encrypted)
 
-    def history(self, agent_id: str) -> builtins.list[CheckpointInfo]:
-        records, policy = self._newest_first(checked_name(agent_id)), self.policy(agent_id)
+    def history(
+        self, agent_id: str, *, limit: int | None = None, before: int | None = None
+    ) -> builtins.list[CheckpointInfo]:
+        checked_limit(limit, "history")
+        lines, policy = self._page(checked_name(agent_id), limit, before)
+        records = [Record.parse(agent_id, name, line) for name, line in lines]
         return plain_history(self, agent_id, [record.info(policy) for record in records])
 
-    def _newest_first(self, agent_id: str) -> builtins.list[Record]:
-        parsed = (Record.parse(agent_id, name, line) for name, line in self._lines(agent_id))
-        return sorted(parsed, key=lambda record: record.seq, reverse=True)
+    def _page(
+        self, agent_id: str, limit: int | None, before: int | None
+    ) -> tuple[builtins.list[tuple[str, bytes]], AgentPolicy]:
+        """Return ids and lines for ``history``, newest first, and the agent's policy."""
+        lines = newest_first(self._lines(agent_id), before=before)[:limit]
+        return lines, self.policy(agent_id)
+
+    def messages(
+        self, checkpoint_id: str, start: int = 0, stop: int | None = None
+    ) -> MessagePage | None:
+        checked_name(checkpoint_id, "A checkpoint id")
+        wanted = slice(start, stop)
+        for agent_id in self._agents_that_may_have(checkpoint_id):
+            found = self._read_messages(agent_id, checkpoint_id, wanted)
+            if found is not None:
+                page = page_of(agent_id, checkpoint_id, *found)
+                if page.messages and not self.reads_encrypted and are_encrypted(page.messages):
+                    self.load(checkpoint_id)  # raises if the messages are not just alike
+                return page
+        return None
 
     def _ids_newest_first(self, agent_id: str) -> builtins.list[str]:
         lines = self._lines(checked_name(agent_id))
@@ -214,13 +241,15 @@ OLDEST, NEWEST = float("-inf"), float("inf")
 
 
 def newest_first(
-    lines: Iterable[tuple[str, bytes]], *, damaged: float = NEWEST
+    lines: Iterable[tuple[str, bytes]], *, damaged: float = NEWEST, before: int | None = None
 ) -> builtins.list[tuple[str, bytes]]:
     """Sort ids and lines by sequence number, newest first, without parsing the lines.
 
     A line without the number is damaged. A reader treats it as the newest, so that the damage is
     noticed. Pruning treats it as the oldest, so that it is removed before any readable checkpoint.
     """
+    if before is not None:
+        lines = (named for named in lines if _sequence(named[1], damaged) < before)
     return sorted(lines, key=lambda named: _sequence(named[1], damaged), reverse=True)
 
 

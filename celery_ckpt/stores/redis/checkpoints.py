@@ -6,6 +6,7 @@ pages, and checkpoints are removed in batches.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -70,6 +71,18 @@ class Checkpoints:
             cursor, page = self._server.command(*scan)
             found.update(page)
         return found.items()
+
+    def page(
+        self, agent_id: str, limit: int | None, before: int | None
+    ) -> tuple[bytes, list[tuple[str, bytes]]]:
+        """Return the policy, and at least the newest ``limit`` records with a smaller number."""
+        found: dict[str, bytes] = {}
+        keys, cursor, policy = self._keys.of(agent_id, "agent"), b"", b""
+        bounds = sys.maxsize if limit is None else limit, "" if before is None else before
+        while cursor != b"0":
+            cursor, policy, *flat = self._server.run("checkpoint_page", keys, cursor or b"0", *bounds)
+            found.update(zip(map(id_of, flat[::2]), flat[1::2], strict=True))
+        return policy, list(found.items())
 
     def remove(self, agent_id: str, checkpoint_ids: list[str]) -> int:
         """See ``CheckpointStore.remove``."""

@@ -41,7 +41,7 @@ from celery_ckpt.stores.log.store import (
     ranges_of_all,
 )
 from celery_ckpt.stores.redis.addresses import AnyClient, connect, without_password
-from celery_ckpt.stores.redis.checkpoints import Checkpoints, id_of
+from celery_ckpt.stores.redis.checkpoints import Checkpoints, id_of, parsed_policy
 from celery_ckpt.stores.redis.doctor import Doctor, risks_of
 from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
@@ -205,6 +205,36 @@ class RedisCheckpointStore(LogStore):
             (max(start, first), start + count - max(start, first), new) for start, count, new in spans
         ]
         return there, _by_offset(left, reply[len(lines) :])
+
+    def _read_messages(
+        self, agent_id: str, checkpoint_id: str, wanted: slice
+    ) -> tuple[int, int, builtins.list[bytes]] | None:
+        keys, stop = self._keys.of(agent_id, "agent", "log"), wanted.stop
+        bounds = wanted.start, "" if stop is None else stop
+        status, *found = self._server.run("message_page", keys, FIELD + checkpoint_id, *bounds)
+        if status == b"none":
+            return None
+        if status == b"unusual":
+            # Usually raises the error that says what is wrong with the line.
+            record = Record.parse(agent_id, checkpoint_id, found[0])
+            total, start, ranges = record.places(wanted)
+            stored = self._read(agent_id, checkpoint_id)
+            return None if stored is None else (total, start, record.lines(ranges, stored.messages))
+        total, start, *parts = found
+        lines = [message for part in parts for message in part]
+        if len(lines) != len(range(*wanted.indices(total))):
+            reason = "some of its messages are missing"
+            raise CheckpointDamaged(agent_id=agent_id, checkpoint_id=checkpoint_id, reason=reason)
+        return total, start, lines
+
+    def _page(
+        self, agent_id: str, limit: int | None, before: int | None
+    ) -> tuple[builtins.list[tuple[str, bytes]], AgentPolicy]:
+        if limit is None and before is None:
+            _, stored, lines = self._checkpoints.lines(agent_id)
+        else:
+            stored, lines = self._checkpoints.page(agent_id, limit, before)
+        return newest_first(lines)[:limit], parsed_policy(self._server.where, agent_id, stored)
 
     def _lines(self, agent_id: str) -> Iterable[tuple[str, bytes]]:
         return self._checkpoints.lines(agent_id).lines

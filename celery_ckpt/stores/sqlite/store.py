@@ -20,6 +20,7 @@ from celery_ckpt.errors import AlreadyExists, ConfigurationError
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.names import checked_name, locator_in, names_its_agent
 from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule
+from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
 from celery_ckpt.stores.findings import not_scheduled, scheduled_without_agent
 from celery_ckpt.stores.log.draft import Basis, Draft
@@ -172,6 +173,24 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
             if found is None:
                 return None
             return Stored(agent_id, *found, agent.messages(Record.parse(agent_id, *found).ranges))
+
+    def _read_messages(
+        self, agent_id: str, checkpoint_id: str, wanted: slice
+    ) -> tuple[int, int, builtins.list[bytes]] | None:
+        with self._transaction(agent_id, write=False) as agent:
+            found = agent.line(checkpoint_id)
+            if found is None:
+                return None
+            record = Record.parse(agent_id, *found)
+            total, start, ranges = record.places(wanted)
+            messages = agent.messages(ranges)
+        return total, start, record.lines(ranges, messages)
+
+    def _page(
+        self, agent_id: str, limit: int | None, before: int | None
+    ) -> tuple[builtins.list[tuple[str, bytes]], AgentPolicy]:
+        with self._transaction(agent_id, write=False) as agent:
+            return agent.lines(limit, before), agent.policy
 
     def _read_many(
         self, agent_id: str, limit: int | None

@@ -168,9 +168,12 @@ class SqliteTransaction:
             found = self._database.one("by_id", *places(self.key), checkpoint_id, is_own)
         return None if found is None else (found[0], stamp(*found[1:]))
 
-    def lines(self, limit: int | None = None) -> list[tuple[str, bytes]]:
+    def lines(self, limit: int | None = None, before: int | None = None) -> list[tuple[str, bytes]]:
         """Return the ids and lines of the newest checkpoints, newest first."""
-        rows = self._database.all("newest", *places(self.key), -1 if limit is None else limit)
+        low, high = places(self.key)
+        if before is not None:
+            high = min(high, low + before - 1)
+        rows = self._database.all("newest", low, high, -1 if limit is None else limit)
         return [(name, stamp(*stored)) for name, *stored in rows]
 
     def messages(self, ranges: Ranges) -> dict[int, bytes]:

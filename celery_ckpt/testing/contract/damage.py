@@ -63,6 +63,8 @@ class DamageContract(ContractFixtures):
         damaged = saved.pop(number)
         with pytest.raises(CheckpointDamaged, match=damaged.id):
             other_store.load(damaged.id)
+        with pytest.raises(CheckpointDamaged, match=damaged.id):
+            other_store.history("agent", limit=len(saved) + 1)
         with pytest.raises(CheckpointDamaged) as caught:
             other_store.list("agent")
         assert list(caught.value.readable) == saved[::-1]

@@ -20,6 +20,7 @@ from celery_ckpt.testing.contract.features import FeaturesContract
 from celery_ckpt.testing.contract.findings import FindingsContract
 from celery_ckpt.testing.contract.leases import LeasesContract
 from celery_ckpt.testing.contract.names import NamesContract
+from celery_ckpt.testing.contract.pages import PagesContract
 from celery_ckpt.testing.contract.policies import PoliciesContract
 from celery_ckpt.testing.contract.pruning import PruningContract
 from celery_ckpt.testing.contract.removal import RemovalContract
@@ -35,6 +36,7 @@ class StoreContract(
     # An agent's history
     NamesContract,
     CheckpointsContract,
+    PagesContract,
     StepsContract,
     RunsContract,
     RemovalContract,

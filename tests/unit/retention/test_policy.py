@@ -18,7 +18,9 @@ HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
 
 
 def info(seq: int, hours: float = 0) -> CheckpointInfo:
-    return CheckpointInfo(id=f"c{seq}", seq=seq, iteration=seq, created_at=NOW - hours * HOUR)
+    return CheckpointInfo(
+        id=f"c{seq}", seq=seq, iteration=seq, messages=1, created_at=NOW - hours * HOUR
+    )
 
 
 def expired(policy: RetentionPolicy, *history: CheckpointInfo, live: bool = True) -> list[int]:

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -292,3 +293,23 @@ def test_an_impossible_value_is_damage(
     connection.close()
     with SqliteCheckpointStore.open(path) as other, pytest.raises(kind):
         assert other.load_latest("agent") == other.activity("agent")
+
+
+def test_a_page_of_a_long_conversation_reads_only_that_page(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    conversation = make_conversation(1)
+    with SqliteCheckpointStore.open(path) as store:
+        for iteration in range(1, 101):
+            conversation.append(make_message())
+            latest = make_checkpoint("agent", conversation, iteration)
+            store.save(latest)
+        store.prune("agent", keep=1)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(
+                "UPDATE ckpt_saves SET messages = x'00' WHERE base NOT BETWEEN 50 AND 54"
+            )
+        page = store.messages(latest.id, 50, 55)
+        assert page is not None
+        assert page.messages == conversation.messages[50:55]
+        with pytest.raises(CheckpointDamaged):
+            store.messages(latest.id, 50, 56)
