@@ -88,7 +88,7 @@ class _Export:
             header = header_of(checkpoint, kept)
             yield "checkpoint", {"id": checkpoint.id, "messages": str(ranges), "header": header}
         if self.policy != AgentPolicy():
-            yield "notes", self.policy.model_dump(mode="json", exclude_defaults=True)
+            yield "policy", self.policy.model_dump(mode="json", exclude_defaults=True)
         for step in self.steps:
             yield "step", _dump(step)
         for run in self.runs:

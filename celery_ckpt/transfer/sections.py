@@ -105,7 +105,7 @@ def _take(section: Section, line: Line) -> None:
                 raise ValueError(f"checkpoint {checkpoint_id} appears twice")
             section.ids[checkpoint_id] = None
             section.messages_and_checkpoints.append(line)
-        case "notes":
+        case "policy":
             section.policy = AgentPolicy(**fields)
             if not section.policy.pins.keys() <= section.ids.keys():
                 raise ValueError("it pins a checkpoint that is missing")

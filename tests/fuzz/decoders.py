@@ -105,8 +105,8 @@ def _check_stored(chance: Random, decoded: Callable[..., Any], valid: bytes) -> 
         assert decoded("agent", "run", encoded(found, LIMIT)) == found
 
 
-def check_notes(chance: Random) -> None:
-    """Notes are read, or a ValueError that every store names as damage."""
+def check_policy(chance: Random) -> None:
+    """A policy is read, or a ValueError that every store names as damage."""
     valid = AgentPolicy(pins={"an id": "a label"}, keep=3, max_age=2.5).to_bytes()
     try:
         policy = AgentPolicy.from_bytes(mangled(chance, valid))

@@ -4,7 +4,7 @@ agents/k3/k3f9...   an agent, named by the digest of its name, so that every nam
     name            {"format": 1, "agent_id": ..., "generation": ...}
     lock            held shared to read, exclusively to write
     journal-*, tip  checkpoints and messages (see journal.py)
-    lease, runs, steps, end, notes, listed (see transaction.py)
+    lease, runs, steps, end, policy, listed (see transaction.py)
 due/, sweep/        when the watchdog, or a sweep, looks at which agent (see schedule.py)
 ids/                the agents of checkpoint ids that do not name their agent
 trash/              deleted agents whose files are being removed
@@ -91,7 +91,7 @@ class AgentDirectory:
 
     def policy(self) -> AgentPolicy:
         """Return the agent's policy."""
-        path = self.path / "notes"
+        path = self.path / "policy"
         try:
             return AgentPolicy.from_bytes(read(path) or b"")
         except ValueError as error:
@@ -99,7 +99,7 @@ class AgentDirectory:
 
     def set_policy(self, policy: AgentPolicy) -> None:
         """Replace the agent's policy."""
-        path, stored = self.path / "notes", policy.to_bytes()
+        path, stored = self.path / "policy", policy.to_bytes()
         if stored:
             replace(path, stored)
         else:

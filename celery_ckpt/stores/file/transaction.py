@@ -5,7 +5,7 @@
     steps   a table of steps
     end     {"checkpoint": id, "run": run_id, "record": {...}}: written before a checkpoint that ends
             its run. It is valid if that checkpoint is in the journal, so that both are one write
-    notes   the agent's policy
+    policy  the agent's policy
     listed  exists while the agent is certain to be on the schedule of sweeps
 
 A crash can happen between two files. So ``write`` keeps an order: first a run that is new, or the

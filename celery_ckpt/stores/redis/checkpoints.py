@@ -44,7 +44,7 @@ def parsed_policy(where: str, agent_id: str, stored: bytes) -> AgentPolicy:
     try:
         return AgentPolicy.from_bytes(stored)
     except ValueError as error:
-        raise StoreDamaged(where=f"{where}, notes of agent {agent_id!r}", reason=str(error)) from error
+        raise StoreDamaged(where=f"{where}, policy of agent {agent_id!r}", reason=str(error)) from error
 
 
 class Checkpoints:

@@ -61,7 +61,7 @@ class Pruning:
     def policy(self, agent_id: str) -> AgentPolicy:
         """See ``CheckpointStore.policy``."""
         [key] = self._keys.of(checked_name(agent_id), "agent")
-        stored = self._server.command("HGET", key, "notes") or b""
+        stored = self._server.command("HGET", key, "policy") or b""
         return parsed_policy(self._server.where, agent_id, stored)
 
     def set_policy(self, agent_id: str, before: AgentPolicy, after: AgentPolicy) -> bool:

@@ -2,7 +2,7 @@
 -- key is the key of an agent; low and high are the first and the last place that its saves can have.
 
 -- agent (agent_id)
-SELECT key, token, nonce, owner, expires_at, active, notes FROM ckpt_agents WHERE agent_id = ?1
+SELECT key, token, nonce, owner, expires_at, active, policy FROM ckpt_agents WHERE agent_id = ?1
 
 -- add_agent (agent_id, locator)
 INSERT INTO ckpt_agents (agent_id, locator) VALUES (?1, ?2)
@@ -198,8 +198,8 @@ SELECT agent_id FROM ckpt_agents WHERE listed AND agent_id NOT IN (SELECT agent_
 -- list (key, listed)
 UPDATE ckpt_agents SET listed = ?2 WHERE key = ?1
 
--- set_notes (key, notes)
-UPDATE ckpt_agents SET notes = ?2 WHERE key = ?1
+-- set_policy (key, policy)
+UPDATE ckpt_agents SET policy = ?2 WHERE key = ?1
 
 -- has_run (key, run_id)
 SELECT 1 FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2

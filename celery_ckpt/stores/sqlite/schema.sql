@@ -3,7 +3,7 @@
 
 CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 
--- One row per agent: its lease, its active run (active) and its policy (notes). Its checkpoint ids begin with the
+-- One row per agent: its lease, its active run (active) and its policy. Its checkpoint ids begin with the
 -- locator. listed is 1 while the agent is certain to be on the schedule of sweeps. Times are microseconds since
 -- 1970. An empty nonce means that the lease is free; an empty active, that no run is active.
 CREATE TABLE ckpt_agents (
@@ -15,7 +15,7 @@ CREATE TABLE ckpt_agents (
     owner      TEXT NOT NULL DEFAULT '',
     expires_at INTEGER NOT NULL DEFAULT 0,
     active     TEXT NOT NULL DEFAULT '',
-    notes      BLOB NOT NULL DEFAULT x'',
+    policy     BLOB NOT NULL DEFAULT x'',
     listed     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 

@@ -55,7 +55,7 @@ class SqliteTransaction:
         if make and row is _BLANK:
             row = (database.add("add_agent", agent_id, locator(agent_id)), *_BLANK[1:])
         self.key: int = row[0]
-        self._held, self._active, self._notes = row[1:5], row[5], row[6]
+        self._held, self._active, self._stored_policy = row[1:5], row[5], row[6]
 
     @property
     def exists(self) -> bool:
@@ -83,15 +83,15 @@ class SqliteTransaction:
     @property
     def policy(self) -> AgentPolicy:
         try:
-            return AgentPolicy.from_bytes(self._notes)
+            return AgentPolicy.from_bytes(self._stored_policy)
         except ValueError as error:
-            where = f"{self._database.where}, notes of agent {self.agent_id!r}"
+            where = f"{self._database.where}, policy of agent {self.agent_id!r}"
             raise StoreDamaged(where=where, reason=str(error)) from error
 
     @policy.setter
     def policy(self, policy: AgentPolicy) -> None:
-        self._notes = policy.to_bytes()
-        self._database.run("set_notes", self.key, self._notes)
+        self._stored_policy = policy.to_bytes()
+        self._database.run("set_policy", self.key, self._stored_policy)
 
     # -- runs ----------------------------------------------------------------------------------------
 

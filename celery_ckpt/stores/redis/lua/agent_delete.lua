@@ -8,7 +8,7 @@
 local LONG = 1000
 
 if ARGV[1] ~= '' then
-  local agent = redis.call('HMGET', KEYS[1], 'tip', 'steps', 'runs', 'token', 'nonce', 'notes')
+  local agent = redis.call('HMGET', KEYS[1], 'tip', 'steps', 'runs', 'token', 'nonce', 'policy')
   if ARGV[1] ~= seen(redis.call('LLEN', KEYS[#KEYS]), unpack(agent)) then return {} end
 end
 local reply = {0}

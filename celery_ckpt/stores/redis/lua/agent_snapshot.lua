@@ -18,8 +18,8 @@ end
 local fields = redis.call('HLEN', KEYS[1])
 if fields == 0 then return {} end
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'tip', 'steps', 'runs',
-  'notes', 'first', 'last')
-local token, nonce, _, _, last_save, steps, runs, notes, first, last = unpack(agent)
+  'policy', 'first', 'last')
+local token, nonce, _, _, last_save, steps, runs, policy, first, last = unpack(agent)
 last = last or ARGV[1]
 local named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
 local oldest = ''
@@ -34,5 +34,5 @@ local size = fields * redis.call('HSTRLEN', KEYS[1], string.match(last_save or '
 local is_long = fields > tonumber(ARGV[2]) or size > tonumber(ARGV[3])
 local all = is_long and {} or redis.call('HGETALL', KEYS[1])
 local cut = cut_short(all)
-return {seen(open, last_save, steps, runs, token, nonce, notes), notes or '', is_busy and 1 or 0, named and 1 or 0,
+return {seen(open, last_save, steps, runs, token, nonce, policy), policy or '', is_busy and 1 or 0, named and 1 or 0,
   last_run(last, run), oldest, first or '0', string.match(last_save or '', '^%d+') or '0', is_long and 1 or 0, cut, all}

@@ -23,7 +23,7 @@ repeat
   end
 until cursor == '0' or fields >= FIELDS or bytes >= BYTES
 table.sort(found, function(one, other) return one[1] > other[1] end)
-local reply = {cursor, redis.call('HGET', KEYS[1], 'notes') or ''}
+local reply = {cursor, redis.call('HGET', KEYS[1], 'policy') or ''}
 for i = 1, math.min(#found, limit) do
   reply[#reply + 1], reply[#reply + 2] = found[i][2], found[i][3]
 end

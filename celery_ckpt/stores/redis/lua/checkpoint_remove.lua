@@ -29,12 +29,12 @@ local function size_of_log(count)
   return math.floor(size * math.min(count, all) / math.max(all, 1))
 end
 
-local last_save, first, notes, steps, runs, token, nonce, listed, newest = unpack(redis.call('HMGET', KEYS[1],
-  'tip', 'first', 'notes', 'steps', 'runs', 'token', 'nonce', 'listed', ARGV[3]))
-if ARGV[4] ~= '*' and ARGV[4] ~= (notes or '') then return {0, 0, 1} end
+local last_save, first, policy, steps, runs, token, nonce, listed, newest = unpack(redis.call('HMGET', KEYS[1],
+  'tip', 'first', 'policy', 'steps', 'runs', 'token', 'nonce', 'listed', ARGV[3]))
+if ARGV[4] ~= '*' and ARGV[4] ~= (policy or '') then return {0, 0, 1} end
 local is_swept = ARGV[6] ~= ''
 local is_unchanged = is_swept
-  and ARGV[6] == seen(redis.call('LLEN', KEYS[3]), last_save, steps, runs, token, nonce, notes)
+  and ARGV[6] == seen(redis.call('LLEN', KEYS[3]), last_save, steps, runs, token, nonce, policy)
 local seq, latest = tip(last_save)
 local saved_since = (seq or 0) ~= tonumber(ARGV[1])
 if not saved_since and ARGV[3] ~= '' and not newest then return {0, 0, 1} end
@@ -49,9 +49,9 @@ end
 
 if ARGV[7] then removed = redis.call('HDEL', KEYS[1], unpack(ARGV, 7)) end
 if ARGV[5] == '' then
-  if notes then redis.call('HDEL', KEYS[1], 'notes') end
+  if policy then redis.call('HDEL', KEYS[1], 'policy') end
 elseif ARGV[5] ~= ARGV[4] then
-  redis.call('HSET', KEYS[1], 'notes', ARGV[5])
+  redis.call('HSET', KEYS[1], 'policy', ARGV[5])
 end
 if saved_since then return {removed, 0, 1} end
 if ARGV[3] == '' then

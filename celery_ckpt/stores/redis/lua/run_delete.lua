@@ -12,8 +12,8 @@
 -- About the most records, bytes of records, and steps that one call reads.
 local RUNS, BYTES, STEPS = 100, 100000, 500
 
-local last, notes = unpack(redis.call('HMGET', KEYS[1], 'last', 'notes'))
-if not last or (notes or '') ~= ARGV[2] then return {1, 0, 0, '0', '0', ''} end
+local last, policy = unpack(redis.call('HMGET', KEYS[1], 'last', 'policy'))
+if not last or (policy or '') ~= ARGV[2] then return {1, 0, 0, '0', '0', ''} end
 
 local cursor, rank, oldest = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local gone, size, runs, bytes = {}, 0, 0, 0

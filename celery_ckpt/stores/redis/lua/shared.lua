@@ -8,7 +8,7 @@
            active (id of the active run; empty or missing: none),
            last (id of the run that was added last),
            oldest (no run that may be deleted ended before this, see run_delete.lua; missing: not known);
-           notes (the policy of the agent, see retention/report.py);
+           policy (see AgentPolicy in retention/report.py);
            listed (over 0: a sweep will look at the agent soon; its absolute value grows with each change)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see checkpoint_save.lua)
@@ -33,8 +33,8 @@
   run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
   add_usage(used, more)  the sum of two usages (see run_line.py)
   drop_steps(prefix, from, to)  drops the steps in KEYS[2] and KEYS[3] whose names start with prefix; how many
-  seen(open, tip, steps, runs, token, nonce, notes)  a text that differs after every change of the agent, from the
-                                                     number of its open runs and from fields of its hash
+  seen(open, tip, steps, runs, token, nonce, policy)  a text that differs after every change of the agent, from the
+                                                      number of its open runs and from fields of its hash
   cut_short(all)  in {field of the agent, value, ...}, reduces long records to what a sweep needs;
                   {field of each, its length, ...}
   due_times(step)  the due times in KEYS[1] (see schedule_add.lua) of the agents ARGV[1], ARGV[1 + step], ...
