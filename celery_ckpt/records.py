@@ -186,7 +186,7 @@ class Schedule(StrEnum):
     """What makes an agent due: the two schedules of a store. The values are stored."""
 
     #: The watchdog requeues the runs of dead workers.
-    WATCHDOG = "due"
+    WATCHDOG = "watchdog"
     #: A sweep deletes what the retention policy no longer keeps.
     SWEEP = "sweep"
 

@@ -148,10 +148,10 @@ class RawRedis:
             x.decode() for x in self._client.lrange(self._key(agent_id, "open"), 0, -1)
         ]
 
-    def moments(self) -> dict[str, int]:
+    def due_times(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for shard in range(4):
-            key = f"{self._prefix}due:{shard}"
+            key = f"{self._prefix}watchdog:{shard}"
             for member, score in self._client.zrangebyscore(key, "-inf", "+inf", withscores=True):
                 assert SHARDS.index(locator(member.decode())[0]) % 4 == shard
                 found[member.decode()] = int(score)
@@ -254,8 +254,8 @@ class RawSqlite:
         query = "SELECT run_id FROM ckpt_runs WHERE agent = ? AND open ORDER BY number"
         return active, [run_id for (run_id,) in self._all(query, key)]
 
-    def moments(self) -> dict[str, int]:
-        return dict(self._all("SELECT agent_id, moment FROM ckpt_due"))
+    def due_times(self) -> dict[str, int]:
+        return dict(self._all("SELECT agent_id, due_at FROM ckpt_watchdog"))
 
     def lease(self, agent_id: str) -> tuple[int, str, str]:
         return self._all("SELECT token, nonce, owner FROM ckpt_agents WHERE agent_id = ?", agent_id)[0]
@@ -339,13 +339,13 @@ class RawFiles:
         active = json.loads(path.read_bytes())["active"] if path.exists() else ""
         return active, [name for name, run in self.runs(agent_id).items() if is_open(run)]
 
-    def moments(self) -> dict[str, int]:
+    def due_times(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        for path in (self._root / "due").glob("[!.]*"):
+        for path in (self._root / "watchdog").glob("[!.]*"):
             if path.name != "lock":
                 fields = json.loads(path.read_bytes())
                 assert path.name == _file_name(fields["agent_id"])
-                found[fields["agent_id"]] = fields["moment"]
+                found[fields["agent_id"]] = fields["due_at"]
         return found
 
     def lease(self, agent_id: str) -> tuple[int, str, str]:

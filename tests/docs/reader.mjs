@@ -5,7 +5,7 @@
 //
 //   ["file", DIRECTORY, "checkpoint", AGENT]            [0, the checkpoint in base64]
 //   ["redis", "redis://host:port/0", "turns", AGENT]    [0, its active run, open runs and runs in base64]
-//   ["sqlite", DATABASE, "moments", ""]                 [0, when to look at which agent, in base64]
+//   ["sqlite", DATABASE, "due_times", ""]               [0, due times for the watchdog, in base64]
 //
 // 1 and a message: something is damaged; 2: a newer format; 3: the agent has no checkpoint. For SQLite it
 // needs the sqlite3 command.
@@ -229,10 +229,10 @@ function turnsInFiles (root, agent) {
   return { active: jsonIn(join(directory, 'lease'))?.active ?? '', open, runs: [...runs] }
 }
 
-function momentsInFiles (root) {
-  const due = join(root, 'due')
-  const names = existsSync(due) ? readdirSync(due).filter(file => file !== 'lock' && file[0] !== '.') : []
-  return names.map(name => jsonIn(join(due, name))).map(found => [found.agent_id, found.moment])
+function dueTimesInFiles (root) {
+  const schedule = join(root, 'watchdog')
+  const names = existsSync(schedule) ? readdirSync(schedule).filter(file => file !== 'lock' && file[0] !== '.') : []
+  return names.map(name => jsonIn(join(schedule, name))).map(found => [found.agent_id, found.due_at])
 }
 
 // -- SQLite -------------------------------------------------------------------------------------------
@@ -282,9 +282,9 @@ function turnsInSqlite (path, agent) {
   }
 }
 
-function momentsInSqlite (path) {
-  const rows = query(path, "SELECT 'due', hex(agent_id), moment FROM ckpt_due")
-  return rows('due').map(([name, moment]) => [textOf(name), Number(moment)])
+function dueTimesInSqlite (path) {
+  const rows = query(path, "SELECT 'due', hex(agent_id), due_at FROM ckpt_watchdog")
+  return rows('due').map(([name, dueAt]) => [textOf(name), Number(dueAt)])
 }
 
 // -- Redis --------------------------------------------------------------------------------------------
@@ -401,10 +401,10 @@ function run (line) {
   return { number: Number(number), facts: { ...front, ...object(rest, 'a run') } }
 }
 
-const momentsInRedis = url => connected(url, async server => {
+const dueTimesInRedis = url => connected(url, async server => {
   const found = []
   for (const part of [0, 1, 2, 3]) {
-    const flat = await server.send('ZRANGEBYSCORE', `${PREFIX}due:${part}`, '-inf', '+inf', 'WITHSCORES')
+    const flat = await server.send('ZRANGEBYSCORE', `${PREFIX}watchdog:${part}`, '-inf', '+inf', 'WITHSCORES')
     for (let i = 0; i < flat.length; i += 2) found.push([flat[i].toString(), Number(flat[i + 1])])
   }
   return found
@@ -440,7 +440,7 @@ async function oneView (server, agent) {
 const READERS = {
   checkpoint: { file: fromFiles, redis: fromRedis, sqlite: fromSqlite },
   turns: { file: turnsInFiles, redis: turnsInRedis, sqlite: turnsInSqlite },
-  moments: { file: momentsInFiles, redis: momentsInRedis, sqlite: momentsInSqlite }
+  due_times: { file: dueTimesInFiles, redis: dueTimesInRedis, sqlite: dueTimesInSqlite }
 }
 
 async function answer ([kind, where, what, agent]) {

@@ -58,7 +58,7 @@ def _run(run_id: str, **fields: object) -> RunRecord:
 
 
 def begin(store: CheckpointStore) -> dict[str, str]:
-    """Start the run, let another wait, give a moment; returns what chance made and what is shown."""
+    """Start the run, block another, schedule the agent. Return what to show for the random values."""
     start = store.start_run(_run("run-1", delivery="tag 7"), "worker-1", 60)
     assert start.lease is not None
     store.start_run(_run("run-2"), "worker-2", 60)
@@ -72,8 +72,8 @@ def begin(store: CheckpointStore) -> dict[str, str]:
     }
 
 
-def _microseconds(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+def _microseconds(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def news(before: list[str], after: list[str], chance: dict[str, str]) -> Iterator[str]:

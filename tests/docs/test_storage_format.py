@@ -428,12 +428,12 @@ def test_steps_runs_leases_names_and_foreign_ids_follow_the_rules_of_the_page(
 
 @dataclass
 class Turns:
-    """What a reader that knows only the page says of an agent's runs, and of all moments."""
+    """What a reader that knows only the page says of an agent's runs, and of all due times."""
 
     active: str
     open: list[str]
     runs: list[tuple[str, dict[str, Any]]]
-    moments: dict[str, int]
+    due_times: dict[str, int]
 
 
 @pytest.fixture(params=["python", "node"])
@@ -441,15 +441,17 @@ def turns(request: pytest.FixtureRequest, place: Place) -> Callable[[str], Turns
     """How such a reader reads them."""
     if request.param == "python":
         return lambda name: Turns(
-            *place.raw.turns(name), list(place.raw.runs(name).items()), place.raw.moments()
+            *place.raw.turns(name), list(place.raw.runs(name).items()), place.raw.due_times()
         )
     if NODE is None or (place.kind == "sqlite" and SQLITE_SHELL is None):
         pytest.skip("Node.js or the sqlite3 command is missing; the reader in Python has read the same")
 
     def turns_by_node(name: str) -> Turns:
         found = json.loads(_node(place, name, "turns") or b"")
-        moments = json.loads(_node(place, name, "moments") or b"")
-        return Turns(found["active"], found["open"], [(n, r) for n, r in found["runs"]], dict(moments))
+        due_times = json.loads(_node(place, name, "due_times") or b"")
+        return Turns(
+            found["active"], found["open"], [(n, r) for n, r in found["runs"]], dict(due_times)
+        )
 
     return turns_by_node
 
@@ -463,10 +465,10 @@ def _ended(run: RunRecord, **changes: Any) -> RunRecord:
     return run.model_copy(update={"status": RunStatus.SUCCEEDED, **changes})
 
 
-def _as_stored(store: CheckpointStore, agent_id: str, moments: dict[str, int]) -> Turns:
-    standing = store.activity(agent_id)
+def _as_stored(store: CheckpointStore, agent_id: str, due_times: dict[str, int]) -> Turns:
+    activity = store.activity(agent_id)
     runs = [(run.run_id, _fields(run)) for run in store.runs(agent_id)]
-    return Turns(standing.active or "", [run.run_id for run in standing.open], runs, moments)
+    return Turns(activity.active or "", [run.run_id for run in activity.open], runs, due_times)
 
 
 @pytest.mark.parametrize("agent_id", ["agent", "a{b}%c 🎈"])
@@ -475,17 +477,17 @@ def test_runs_turns_and_due_times_follow_the_rules_of_the_page(
 ) -> None:
     def agree(**expected: Any) -> None:
         found = turns(agent_id)
-        assert found == _as_stored(store, agent_id, moments)
+        assert found == _as_stored(store, agent_id, due_times)
         assert {name: getattr(found, name) for name in expected} == expected
 
-    moments: dict[str, int] = {}
+    due_times: dict[str, int] = {}
     store.save(make_checkpoint("another agent"))
     agree(active="", open=[], runs=[])
     first, second, third = (make_run(agent_id, f"{n}|ü: 🎈", envelope={"x": ["y z"]}) for n in range(3))
     store.add_run(third)
     start = store.start_run(first.model_copy(update={"delivery": "-"}), "w", 60)
     store.start_run(second, "w", 60)
-    moments = {name: store.schedule(name, 60) for name in (agent_id, "some body|else", "c")}
+    due_times = {name: store.schedule(name, 60) for name in (agent_id, "some body|else", "c")}
     agree(active=first.run_id, open=[run.run_id for run in (third, first, second)])
     store.save(make_checkpoint(agent_id), start.lease, run=_ended(start.run, result="ö"))
     agree(active=first.run_id)
@@ -495,8 +497,8 @@ def test_runs_turns_and_due_times_follow_the_rules_of_the_page(
     store.release(start.lease, run=start.run.model_copy(update={"delivery": "% -\n"}))
     start = store.start_run(second, "w", 60)
     store.settle_run(_ended(start.run), start.lease)
-    moments[agent_id] = start.due_at
-    assert store.unschedule({"c": moments.pop("c")}) == 1
+    due_times[agent_id] = start.due_at
+    assert store.unschedule({"c": due_times.pop("c")}) == 1
     agree(active="", open=[third.run_id])
 
 
@@ -586,8 +588,8 @@ def test_the_page_names_every_key_of_redis() -> None:
     names = [key.decode().replace("{agent}", "{TAG}") for key in keys.all_of("agent")]
     names += [keys.agents("S"), re.sub(r".$", "S", keys.foreign_ids("any"))]
     names += [
-        re.sub(r"[0-9]+$", letter, keys.due_times_of("any", rounds).decode())
-        for rounds, letter in ((Schedule.WATCHDOG, "N"), (Schedule.SWEEP, "M"))
+        re.sub(r"[0-9]+$", letter, keys.due_times_of("any", schedule).decode())
+        for schedule, letter in ((Schedule.WATCHDOG, "N"), (Schedule.SWEEP, "M"))
     ]
     assert [name for name in names if f"| `{name}` |" not in section] == []
     assert f"`{SHARDS}`" in section
@@ -640,7 +642,7 @@ def test_the_page_names_every_file(tmp_path: Path) -> None:
     for source in (PACKAGE / "stores" / "file").glob("*.py"):
         made |= set(re.findall(r'/ f?"([a-z]+)', source.read_text()))
     assert {"name", "lock", "tip", "lease", "steps", "runs", "end"} <= made
-    assert {"agents", "ids", "due", "sweep", "trash"} <= made
+    assert {"agents", "ids", "watchdog", "sweep", "trash"} <= made
     assert "journal-00000001" in made
     named = _section("Files")
     assert [name for name in made if not re.search(rf"`[^`\n]*/{name}\b", named)] == []

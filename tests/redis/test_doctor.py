@@ -57,7 +57,7 @@ def dying(url: str, at: int) -> RedisCheckpointStore:
 
 
 def content(client: Redis) -> dict[bytes, Any]:
-    """Every key with all that it holds; moments and times aside, which are other ones each time."""
+    """Every key with all that it holds; except due times and other times, which differ each time."""
     found: dict[bytes, Any] = {}
     for key in client.scan_iter():
         kind = client.type(key)
@@ -160,7 +160,7 @@ def test_doctor_rebuilds_a_lost_index(store: RedisCheckpointStore, redis_url: st
     store.save(make_checkpoint("a{b}%c 🎈"))
     store.start_run(make_run("running", "running"), "me", 60)
     with Redis.from_url(redis_url) as client:
-        for index in ("agents", "sweep", "due"):
+        for index in ("agents", "sweep", "watchdog"):
             client.delete(*client.keys(f"ckpt:{index}:*"))
     found = [(one.kind, one.subject) for one in store.findings(repair=True)]
 

@@ -5,7 +5,7 @@ agents/k3/k3f9...   an agent, named by the digest of its name, so that every nam
     lock            held shared to read, exclusively to write
     journal-*, tip  checkpoints and messages (see journal.py)
     lease, runs, steps, end, policy, listed (see transaction.py)
-due/, sweep/        when the watchdog, or a sweep, looks at which agent (see schedule.py)
+watchdog/, sweep/   when the watchdog, or a sweep, looks at which agent (see schedule.py)
 ids/                the agents of checkpoint ids that do not name their agent
 trash/              deleted agents whose files are being removed
 """

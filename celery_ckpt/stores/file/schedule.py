@@ -14,7 +14,7 @@ from celery_ckpt.stores.file.filesystem import locked, make_directory, read, rep
 
 
 class ScheduleDirectory:
-    """The directory ``due`` or ``sweep``: due times in microseconds by agent.
+    """The directory ``watchdog`` or ``sweep``: due times in microseconds by agent.
 
     It has its own lock, which can be taken while the lock of an agent is held, and not the other way.
     """
@@ -38,7 +38,7 @@ class ScheduleDirectory:
         due_at = now + round(after * 1_000_000)
         if self._due_at(agent_id) == due_at:
             due_at -= 1
-        replace(self._file(agent_id), encode({"agent_id": agent_id, "moment": due_at}))
+        replace(self._file(agent_id), encode({"agent_id": agent_id, "due_at": due_at}))
         return due_at
 
     def move(self, agent_id: str, due_at: int, now: int, after: float) -> int | None:
@@ -87,6 +87,6 @@ def _read(path: Path) -> tuple[str, int] | None:
         stored = read(path)
     try:
         fields = {} if stored is None else decode(stored)
-        return (str(fields["agent_id"]), int(fields["moment"])) if fields else None
+        return (str(fields["agent_id"]), int(fields["due_at"])) if fields else None
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamaged(where=str(path), reason=str(error)) from error

@@ -150,47 +150,47 @@ UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
 -- last_place (low, high)
 SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
 
--- schedule_due (agent_id, moment)
+-- schedule_watchdog (agent_id, due_at)
 -- An agent that is due at this time already becomes due one microsecond earlier: its due time always changes.
-INSERT INTO ckpt_due (agent_id, moment) VALUES (?1, ?2)
-ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 - 1 ELSE ?2 END
-RETURNING moment
+INSERT INTO ckpt_watchdog (agent_id, due_at) VALUES (?1, ?2)
+ON CONFLICT (agent_id) DO UPDATE SET due_at = CASE WHEN due_at = ?2 THEN ?2 - 1 ELSE ?2 END
+RETURNING due_at
 
--- schedule_sweep (agent_id, moment)
-INSERT INTO ckpt_sweep (agent_id, moment) VALUES (?1, ?2)
-ON CONFLICT (agent_id) DO UPDATE SET moment = CASE WHEN moment = ?2 THEN ?2 - 1 ELSE ?2 END
-RETURNING moment
+-- schedule_sweep (agent_id, due_at)
+INSERT INTO ckpt_sweep (agent_id, due_at) VALUES (?1, ?2)
+ON CONFLICT (agent_id) DO UPDATE SET due_at = CASE WHEN due_at = ?2 THEN ?2 - 1 ELSE ?2 END
+RETURNING due_at
 
--- unschedule_due (agent_id, moment)
-DELETE FROM ckpt_due WHERE agent_id = ?1 AND moment = ?2
+-- unschedule_watchdog (agent_id, due_at)
+DELETE FROM ckpt_watchdog WHERE agent_id = ?1 AND due_at = ?2
 
--- unschedule_sweep (agent_id, moment)
-DELETE FROM ckpt_sweep WHERE agent_id = ?1 AND moment = ?2
+-- unschedule_sweep (agent_id, due_at)
+DELETE FROM ckpt_sweep WHERE agent_id = ?1 AND due_at = ?2
 
--- due_due (now, limit)
-SELECT agent_id FROM ckpt_due WHERE moment <= ?1 ORDER BY moment LIMIT ?2
+-- due_watchdog (now, limit)
+SELECT agent_id FROM ckpt_watchdog WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2
 
 -- due_sweep (now, limit)
-SELECT agent_id FROM ckpt_sweep WHERE moment <= ?1 ORDER BY moment LIMIT ?2
+SELECT agent_id FROM ckpt_sweep WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2
 
--- count_due (now)
-SELECT count(*) FROM ckpt_due WHERE moment <= ?1
+-- count_due_watchdog (now)
+SELECT count(*) FROM ckpt_watchdog WHERE due_at <= ?1
 
--- count_sweep (now)
-SELECT count(*) FROM ckpt_sweep WHERE moment <= ?1
+-- count_due_sweep (now)
+SELECT count(*) FROM ckpt_sweep WHERE due_at <= ?1
 
 -- delete_sweep (agent_id)
 DELETE FROM ckpt_sweep WHERE agent_id = ?1
 
--- orphans_due ()
-SELECT agent_id, moment FROM ckpt_due WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_agents)
+-- orphans_watchdog ()
+SELECT agent_id, due_at FROM ckpt_watchdog WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_agents)
 
 -- orphans_sweep ()
-SELECT agent_id, moment FROM ckpt_sweep WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_agents)
+SELECT agent_id, due_at FROM ckpt_sweep WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_agents)
 
--- unscheduled_due ()
+-- unscheduled_watchdog ()
 SELECT DISTINCT agent_id FROM ckpt_agents AS a JOIN ckpt_runs AS r ON r.agent = a.key AND r.open
-WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_due)
+WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_watchdog)
 
 -- unscheduled_sweep ()
 SELECT agent_id FROM ckpt_agents WHERE listed AND agent_id NOT IN (SELECT agent_id FROM ckpt_sweep)

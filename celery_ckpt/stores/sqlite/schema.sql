@@ -62,19 +62,19 @@ CREATE TABLE ckpt_runs (
 CREATE INDEX ckpt_open_runs ON ckpt_runs (agent) WHERE open;
 
 -- When an agent is due for the watchdog.
-CREATE TABLE ckpt_due (
+CREATE TABLE ckpt_watchdog (
     agent_id TEXT PRIMARY KEY,
-    moment   INTEGER NOT NULL
+    due_at   INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX ckpt_due_moments ON ckpt_due (moment);
+CREATE INDEX ckpt_watchdog_due_times ON ckpt_watchdog (due_at);
 
 -- When an agent is due for a sweep.
 CREATE TABLE ckpt_sweep (
     agent_id TEXT PRIMARY KEY,
-    moment   INTEGER NOT NULL
+    due_at   INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX ckpt_sweep_moments ON ckpt_sweep (moment);
+CREATE INDEX ckpt_sweep_due_times ON ckpt_sweep (due_at);
 
 INSERT INTO ckpt_format VALUES (1);

@@ -246,7 +246,7 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
 
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         with self._database.transaction(write=False):
-            return int(self._database.one(f"count_{on.value}", self._now())[0])
+            return int(self._database.one(f"count_due_{on.value}", self._now())[0])
 
     # -- maintenance ---------------------------------------------------------------------------------
 
