@@ -328,10 +328,10 @@ class RawFiles:
     def runs(self, agent_id: str) -> dict[str, Run]:
         directory = self._directory(agent_id)
         found = {name: json.loads(value) for name, value in self._table(agent_id, "runs").items()}
-        if (directory / "end").exists():
-            end = json.loads((directory / "end").read_bytes())
-            if end["checkpoint"] in self._journal(directory)[0]:
-                found[end["run"]] = end["record"]
+        if (directory / "pending-run").exists():
+            pending = json.loads((directory / "pending-run").read_bytes())
+            if pending["checkpoint"] in self._journal(directory)[0]:
+                found[pending["run"]] = pending["record"]
         return found
 
     def turns(self, agent_id: str) -> tuple[str, list[str]]:

@@ -223,8 +223,8 @@ function turnsInFiles (root, agent) {
     if (sum !== crc(line.subarray(sum.length + 1))) throw new Damaged('a line of runs is damaged')
     runs.set(decodeURIComponent(key), object(value, 'a run'))
   }
-  const end = jsonIn(join(directory, 'end'))
-  if (end && journalIn(directory).live.has(end.checkpoint)) runs.set(end.run, end.record)
+  const pending = jsonIn(join(directory, 'pending-run'))
+  if (pending && journalIn(directory).live.has(pending.checkpoint)) runs.set(pending.run, pending.record)
   const open = [...runs].filter(([, run]) => isOpen(run)).map(([name]) => name)
   return { active: jsonIn(join(directory, 'lease'))?.active ?? '', open, runs: [...runs] }
 }

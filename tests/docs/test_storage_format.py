@@ -504,17 +504,17 @@ def test_runs_turns_and_due_times_follow_the_rules_of_the_page(
 
 @pytest.mark.parametrize("place", ["file"], indirect=True)
 @pytest.mark.parametrize("is_saved", [True, False])
-def test_the_end_of_a_run_left_by_a_crash_counts_if_its_checkpoint_exists(
+def test_a_pending_run_left_by_a_crash_counts_if_its_checkpoint_exists(
     is_saved: bool, place: Place, store: CheckpointStore, turns: Callable[[str], Turns]
 ) -> None:
     start = store.start_run(make_run("agent", "run"), "w", 60)
     checkpoint = make_checkpoint("agent")
     ended = _fields(_ended(start.run))
     [lease] = Path(place.where).rglob("lease")
-    end = {"checkpoint": checkpoint.id, "run": "run", "record": ended}
+    pending = {"checkpoint": checkpoint.id, "run": "run", "record": ended}
     if is_saved:
         store.save(checkpoint, start.lease)
-    lease.with_name("end").write_text(json.dumps(end))
+    lease.with_name("pending-run").write_text(json.dumps(pending))
 
     found = turns("agent")
     assert found == _as_stored(store, "agent", {"agent": start.due_at})
@@ -640,8 +640,8 @@ def test_the_page_names_every_file(tmp_path: Path) -> None:
     paths = [path.relative_to(tmp_path / "store") for path in (tmp_path / "store").rglob("*")]
     made = {path.name for path in paths if len(path.parts) == 4} | {path.parts[0] for path in paths}
     for source in (PACKAGE / "stores" / "file").glob("*.py"):
-        made |= set(re.findall(r'/ f?"([a-z]+)', source.read_text()))
-    assert {"name", "lock", "tip", "lease", "steps", "runs", "end"} <= made
+        made |= set(re.findall(r'/ f?"([a-z]+(?:-[a-z]+)?)', source.read_text()))
+    assert {"name", "lock", "tip", "lease", "steps", "runs", "pending-run"} <= made
     assert {"agents", "ids", "watchdog", "sweep", "trash"} <= made
     assert "journal-00000001" in made
     named = _section("Files")

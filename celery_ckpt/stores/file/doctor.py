@@ -82,7 +82,7 @@ def _of_agent(store: StoreDirectory, agent: FileTransaction, repair: bool) -> It
     pins = [name for name in agent.policy.pins if name not in agent.journal.live]
     leftovers = {
         "a file of its journal that no checkpoint needs": bool(agent.journal.needless()),
-        "the end of a run that is recorded elsewhere": (agent.directory.path / "end").exists(),
+        "a pending run record": (agent.directory.path / "pending-run").exists(),
         f"pins of checkpoints that do not exist: {', '.join(pins)}": bool(pins),
     }
     found = [what for what, exists in leftovers.items() if exists]

@@ -109,14 +109,14 @@ class FileCheckpointStore(TransactionalStore, LogStore):
                 raise BasisGone
             if run is None:
                 # An earlier save of this checkpoint, with a run, may have failed.
-                agent.take_in_end()
+                agent.resolve_pending_run()
                 agent.mark_listed()
                 return journal.save(checkpoint_id, draft.rest, draft.messages)
             record = turns.replacement(agent, run)
             agent.mark_listed()
-            agent.announce_end(checkpoint_id, record)
+            agent.write_pending_run(checkpoint_id, record)
             base = journal.save(checkpoint_id, draft.rest, draft.messages)
-            agent.take_in_end()
+            agent.resolve_pending_run()
             return base
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:

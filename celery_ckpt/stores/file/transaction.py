@@ -1,12 +1,13 @@
 """One agent in files, inside a transaction: the caller holds the lock of its directory.
 
-    lease   {"token": ..., "nonce": ..., "owner": ..., "expires_at": ..., "active": run_id}
-    runs    a table of run records (see tables.py)
-    steps   a table of steps
-    end     {"checkpoint": id, "run": run_id, "record": {...}}: written before a checkpoint that ends
-            its run. It is valid if that checkpoint is in the journal, so that both are one write
-    policy  the agent's policy
-    listed  exists while the agent is certain to be on the schedule of sweeps
+    lease        {"token": ..., "nonce": ..., "owner": ..., "expires_at": ..., "active": run_id}
+    runs         a table of run records (see record_table.py)
+    steps        a table of steps
+    policy       the agent's policy
+    listed       exists while the agent is certain to be on the schedule of sweeps
+    pending-run  {"checkpoint": id, "run": run_id, "record": {...}}: written before a checkpoint that is
+                 saved together with a run record. The record is valid if that checkpoint is in the
+                 journal, so that both are one write
 
 A crash can happen between two files. So ``write`` keeps an order: first a run that is new, or the
 outcome of a run that has none yet; then the lease; then the steps to drop; then the other runs; then
@@ -61,7 +62,7 @@ class FileTransaction:
         self._lease_after: tuple[LeaseState, str] | None = None
         self._run_table: Table | None = None
         self._step_table: StepTable | None = None
-        self._ended: dict[str, bytes] | None = None
+        self._pending: dict[str, bytes] | None = None
         self._changed: dict[str, RunRecord] = {}
         self._added_steps: list[tuple[Step, bytes]] = []
         self._dropped_steps: list[str] = []
@@ -117,7 +118,7 @@ class FileTransaction:
     def run(self, run_id: str) -> RunRecord | None:
         if run_id in self._changed:
             return self._changed[run_id]
-        stored = self._end().get(run_id) or self._runs.values.get(run_id)
+        stored = self._pending_run().get(run_id) or self._runs.values.get(run_id)
         return None if stored is None else decoded_run(self.agent_id, run_id, stored)
 
     def has_run(self, run_id: str) -> bool:
@@ -146,7 +147,7 @@ class FileTransaction:
         return {run.run_id: run.over_since for run in runs}
 
     def delete_runs(self, run_ids: list[str]) -> None:
-        self.take_in_end()
+        self.resolve_pending_run()
         # First the steps, which must not outlive their run.
         self._steps.drop([key for run_id in run_ids for key in self._steps.keys_of(run_id)])
         self._runs.drop(run_ids)
@@ -192,8 +193,8 @@ class FileTransaction:
             self.directory.listed.touch(mode=0o600)
 
     def remove(self, checkpoint_ids: list[str]) -> int:
-        # A crash may have left the end of a run that is valid only while its checkpoint exists.
-        self.take_in_end()
+        # A crash may have left a pending run record. It is valid only while its checkpoint exists.
+        self.resolve_pending_run()
         removed = self.journal.prune(checkpoint_ids)
         policy = self.policy
         if policy.without(checkpoint_ids) != policy:
@@ -222,7 +223,7 @@ class FileTransaction:
             self.journal.rewrite(rewritten(self.agent_id, numbered, self.journal.end))
         if contents.steps or len(self._steps):
             self._steps.replace(contents.steps, self._limit)
-        self.take_in_end()
+        self.resolve_pending_run()
         if contents.runs:
             self._runs.replace({run.run_id: encoded(run, self._limit) for run in contents.runs})
 
@@ -255,7 +256,7 @@ class FileTransaction:
     def write(self) -> None:
         """Write the changes of the lease, of runs and of steps, in the order that the module states."""
         if self._changed:
-            self.take_in_end()
+            self.resolve_pending_run()
         before = {run_id: self._runs.values.get(run_id) for run_id in self._changed}
         for run in self._changed.values():
             if not self._has_outcome(run, before[run.run_id]):
@@ -296,37 +297,37 @@ class FileTransaction:
         if self._runs.values.get(run.run_id) != value:
             self._runs.put(run.run_id, value)
 
-    # -- the end of a run, written with a checkpoint -------------------------------------------------
+    # -- a run record that is saved together with a checkpoint ---------------------------------------
 
-    def announce_end(self, checkpoint_id: str, run: RunRecord) -> None:
-        """Write the record that the run has as soon as that checkpoint is in the journal."""
-        self.take_in_end()
+    def write_pending_run(self, checkpoint_id: str, run: RunRecord) -> None:
+        """Write the record that the run gets as soon as that checkpoint is in the journal."""
+        self.resolve_pending_run()
         record = decode(encoded(run, self._limit))
-        end = {"checkpoint": checkpoint_id, "run": run.run_id, "record": record}
-        replace(self.directory.path / "end", encode(end))
-        self._ended = None
+        pending = {"checkpoint": checkpoint_id, "run": run.run_id, "record": record}
+        replace(self.directory.path / "pending-run", encode(pending))
+        self._pending = None
 
-    def take_in_end(self) -> None:
-        """Write the record in ``end``, if it is valid, to the table of runs, and delete ``end``."""
-        path = self.directory.path / "end"
+    def resolve_pending_run(self) -> None:
+        """Move the pending record to the table of runs if it is valid. Delete it otherwise."""
+        path = self.directory.path / "pending-run"
         if not path.exists():
             return
-        for run_id, record in self._end().items():
+        for run_id, record in self._pending_run().items():
             self._runs.put(run_id, record)
-        self._ended = {}
+        self._pending = {}
         path.unlink()
         # After a power failure it must not exist again: it would hide later records in the table.
         sync_directory(path.parent)
 
-    def _end(self) -> dict[str, bytes]:
-        """Return the record that ``end`` has for a run, if it is valid."""
-        if self._ended is None:
-            path = self.directory.path / "end"
+    def _pending_run(self) -> dict[str, bytes]:
+        """Return the pending record by the id of its run; empty if there is none or it is not valid."""
+        if self._pending is None:
+            path = self.directory.path / "pending-run"
             stored = read(path)
             try:
-                end: dict[str, Any] = {} if stored is None else decode(stored)
-                is_valid = bool(end) and end["checkpoint"] in self.journal.live
-                self._ended = {end["run"]: encode(end["record"])} if is_valid else {}
+                pending: dict[str, Any] = {} if stored is None else decode(stored)
+                is_valid = bool(pending) and pending["checkpoint"] in self.journal.live
+                self._pending = {pending["run"]: encode(pending["record"])} if is_valid else {}
             except (ValueError, KeyError, TypeError) as error:
                 raise StoreDamaged(where=str(path), reason=str(error)) from error
-        return self._ended
+        return self._pending
