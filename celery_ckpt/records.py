@@ -119,8 +119,8 @@ class RunRecord(Value):
         return bool(self.__dict__["envelope"])
 
     @property
-    def over_since(self) -> datetime:
-        """Return when it ended, or when it was sent if the record does not say when it ended."""
+    def counts_as_ended_at(self) -> datetime:
+        """When the run ended, or was created if the record does not say when it ended."""
         return self.ended_at or self.created_at
 
     @property

@@ -128,14 +128,14 @@ class Rules:
     ) -> tuple[datetime | None, datetime | None]:
         """Return (cutoff, next check): delete the records of runs that ended by the cutoff."""
         after = snapshot.policy.forget_after or self.forget_after
-        if after is None or snapshot.oldest_end is None:
+        if after is None or snapshot.earliest_end is None:
             return None, None
-        first = _later(snapshot.oldest_end, _span(after))
+        first = _later(snapshot.earliest_end, _span(after))
         if first > now:
             return None, first
         # Which run expires next is unknown; but hardly any run ends after the last one.
-        is_over = snapshot.last_run is not None and snapshot.last_run.is_settled
-        last = _later(_end_of(snapshot), _span(after)) if is_over else now
+        is_settled = snapshot.last_run is not None and snapshot.last_run.is_settled
+        last = _later(_end_of(snapshot), _span(after)) if is_settled else now
         return now - _span(after), last if last > now else None
 
 
@@ -147,13 +147,7 @@ def old_runs(agent_id: str, runs: Sequence[RunRecord], before: datetime) -> list
     is named by its task.
     """
     others = (run for run in runs[:-1] if run.run_id != agent_id)
-    return [run for run in others if run.is_settled and run.over_since <= before]
-
-
-def oldest_end(agent_id: str, runs: Sequence[RunRecord]) -> datetime | None:
-    """Return when the first run ended whose record may be deleted some time; ``None``: none may."""
-    deletable = old_runs(agent_id, runs, before=_END_OF_TIME)
-    return min((run.over_since for run in deletable), default=None)
+    return [run for run in others if run.is_settled and run.counts_as_ended_at <= before]
 
 
 def judge(
@@ -189,8 +183,8 @@ def is_live(snapshot: AgentSnapshot) -> bool:
     failed task may be resumed, and a named agent may get another task at any time.
     """
     run = snapshot.last_run
-    is_over = _has_ended(snapshot) and run is not None and run.status is not RunStatus.FAILED
-    return not (is_over and snapshot.is_named_by_task)
+    cannot_resume = _has_ended(snapshot) and run is not None and run.status is not RunStatus.FAILED
+    return not (cannot_resume and snapshot.is_named_by_task)
 
 
 def _has_ended(snapshot: AgentSnapshot) -> bool:
@@ -204,10 +198,10 @@ def _end_of(snapshot: AgentSnapshot) -> datetime:
     return run.ended_at or max([run.created_at, *(one.created_at for one in snapshot.checkpoints)])
 
 
-def _later(due_at: datetime, after: timedelta) -> datetime:
-    """Return ``due_at + after``, at most ``datetime.max``: unreadable records have that date."""
+def _later(time: datetime, after: timedelta) -> datetime:
+    """Return ``time + after``, at most ``datetime.max``: unreadable records have that date."""
     try:
-        return due_at + after
+        return time + after
     except OverflowError:
         return _END_OF_TIME
 

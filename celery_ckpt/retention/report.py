@@ -127,7 +127,7 @@ class AgentSnapshot:
     #: The run that was added last.
     last_run: RunSummary | None = None
     #: No run that may be deleted (``policy.old_runs``) ended before this; ``None``: there is none.
-    oldest_end: datetime | None = None
+    earliest_end: datetime | None = None
     #: In Redis: where the log begins, and the latest sequence number of the checkpoints.
     first: int = 0
     seq: int = 0

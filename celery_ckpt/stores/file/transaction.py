@@ -144,7 +144,7 @@ class FileTransaction:
 
     def deletable_runs(self) -> dict[str, datetime]:
         runs = old_runs(self.agent_id, self.runs(), _END_OF_TIME)
-        return {run.run_id: run.over_since for run in runs}
+        return {run.run_id: run.counts_as_ended_at for run in runs}
 
     def delete_runs(self, run_ids: list[str]) -> None:
         self.resolve_pending_run()

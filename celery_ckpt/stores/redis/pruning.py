@@ -111,11 +111,11 @@ class Pruning:
             found = summaries(agent_id, lines.items(), policy)
             if sizes:
                 found = [one._replace(size=sizes.get(one.id, one.size)) for one in found]
-            last, oldest_end = _last_run(run), _parsed_end(end)
+            last, earliest_end = _last_run(run), _parsed_end(end)
             text, places = seen.decode(), (int(first), int(seq))
         except (ValueError, TypeError, AttributeError, StoreDamaged, SchemaTooNew) as error:
             return AgentSnapshot(agent_id, seen="?", damage=str(error))
-        facts = bool(busy), bool(named), last, oldest_end, *places
+        facts = bool(busy), bool(named), last, earliest_end, *places
         return AgentSnapshot(agent_id, text, found, policy, *facts)
 
     def _scanned(self, agent_id: str) -> tuple[list[Any], list[Any]]:
@@ -259,11 +259,11 @@ def _last_run(facts: list[bytes]) -> RunSummary | None:
     return RunSummary(run_id.decode(), state, is_settled, created_at or UNKNOWN, ended_at, *limits)
 
 
-def _parsed_end(oldest: bytes) -> datetime | None:
-    """Parse ``oldest`` of ``agent_snapshot.lua``. A time that is not known is before all others."""
-    if not oldest:
+def _parsed_end(earliest_end: bytes) -> datetime | None:
+    """Parse ``earliest_end`` of ``agent_snapshot.lua``. An unknown time is before all others."""
+    if not earliest_end:
         return None
     try:
-        return datetime.fromisoformat(oldest.decode()).replace(tzinfo=UTC)
+        return datetime.fromisoformat(earliest_end.decode()).replace(tzinfo=UTC)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)

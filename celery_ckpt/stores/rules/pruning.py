@@ -42,7 +42,7 @@ def snapshot(agent: AgentTransaction, now: datetime) -> AgentSnapshot:
         is_busy=bool(open_runs) or lease.is_held(now),
         is_named_by_task=agent.has_run(agent.agent_id),
         last_run=RunSummary.of(agent.last_run()),
-        oldest_end=min(agent.deletable_runs().values(), default=None),
+        earliest_end=min(agent.deletable_runs().values(), default=None),
     )
 
 

@@ -200,14 +200,14 @@ class RunPruningContract(ContractFixtures):
             settled(store, "agent", f"run {number}", end)
         deleted(store, NOON)
 
-        assert store.snapshots(["agent"])[0].oldest_end == NOON + MICROSECOND
+        assert store.snapshots(["agent"])[0].earliest_end == NOON + MICROSECOND
         assert ids(store) == ["agent", *(f"run {number}" for number in range(len(ends)))]
 
     def test_an_agent_with_one_run_has_no_old_run(self, store: CheckpointStore) -> None:
         settled(store, "agent", "only", NOON)
         store.acquire("leased", "me", LONG_TTL)
 
-        assert [snapshot.oldest_end for snapshot in store.snapshots(["agent", "leased"])] == [
+        assert [snapshot.earliest_end for snapshot in store.snapshots(["agent", "leased"])] == [
             None,
             None,
         ]

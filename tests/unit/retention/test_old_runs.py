@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_ckpt.records import RunRecord, RunStatus
-from celery_ckpt.retention.policy import Rules, judge, old_runs, oldest_end
+from celery_ckpt.retention.policy import Rules, judge, old_runs
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, RunSummary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -24,6 +24,11 @@ def run(run_id: str, ago: timedelta, **fields: Any) -> RunRecord:
     return RunRecord(agent_id="agent", run_id=run_id, created_at=NOW - 9 * HOUR, **facts)
 
 
+def earliest_end(*runs: RunRecord) -> datetime | None:
+    deletable = old_runs("agent", runs, datetime.max.replace(tzinfo=UTC))
+    return min((one.counts_as_ended_at for one in deletable), default=None)
+
+
 def snapshot(
     *runs: RunRecord, policy: AgentPolicy | None = None, is_busy: bool = False
 ) -> AgentSnapshot:
@@ -33,7 +38,7 @@ def snapshot(
         policy=policy or AgentPolicy(),
         is_busy=is_busy,
         last_run=RunSummary.of(runs[-1]),
-        oldest_end=oldest_end("agent", runs),
+        earliest_end=earliest_end(*runs),
     )
 
 
@@ -63,8 +68,8 @@ def test_open_runs_the_last_run_and_the_run_that_names_the_agent_are_kept() -> N
         run("last", 9 * HOUR),
     ]
     assert [one.run_id for one in old_runs("agent", runs, NOW - 9 * HOUR)] == ["old", "no end"]
-    assert oldest_end("agent", runs) == NOW - 9 * HOUR
-    assert oldest_end("agent", [runs[0], *runs[2:4], runs[5]]) is None
+    assert earliest_end(*runs) == NOW - 9 * HOUR
+    assert earliest_end(runs[0], *runs[2:4], runs[5]) is None
     assert old_runs("agent", [], NOW) == []
 
 
@@ -118,7 +123,7 @@ def test_no_further_sweep_is_due_for_runs_that_are_already_old_enough() -> None:
 
 
 def test_runs_of_unknown_age_are_examined() -> None:
-    unknown = replace(snapshot(LAST), oldest_end=datetime.min.replace(tzinfo=UTC))
+    unknown = replace(snapshot(LAST), earliest_end=datetime.min.replace(tzinfo=UTC))
     assert judge(unknown, RULES, NOW).runs_before == NOW - HOUR
 
 

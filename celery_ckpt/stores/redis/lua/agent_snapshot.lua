@@ -4,7 +4,7 @@
   ARGV[2], ARGV[3]  the most fields, and about the most bytes, of a hash that is returned
   returns  {} | {seen, policy, 1 if a run is open or the lease is held, 1 if a run has the agent's name,
            {id, status, delivered, the end of the record} of the last run or {},
-           oldest, "?" if it is not known, or "" if there is no other run, first, seq,
+           earliest_end, "?" if it is not known, or "" if there is no other run, first, seq,
            1 if the hash is too long, {field whose value is cut short, its length, ...},
            {field of KEYS[1], value, ...}, empty if the hash is too long}
 ]]
@@ -22,10 +22,10 @@ local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_m
 local token, nonce, _, _, last_save, steps, runs, policy, first, last = unpack(agent)
 last = last or ARGV[1]
 local named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
-local oldest = ''
+local earliest_end = ''
 -- Most agents have one run, and skip this.
 if runs and runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
-  oldest = redis.call('HGET', KEYS[1], 'oldest') or '?'
+  earliest_end = redis.call('HGET', KEYS[1], 'earliest_end') or '?'
 end
 local open = redis.call('LLEN', KEYS[3])
 local is_busy = open > 0 or lease_refusal(agent, '')
@@ -35,4 +35,5 @@ local is_long = fields > tonumber(ARGV[2]) or size > tonumber(ARGV[3])
 local all = is_long and {} or redis.call('HGETALL', KEYS[1])
 local cut = cut_short(all)
 return {seen(open, last_save, steps, runs, token, nonce, policy), policy or '', is_busy and 1 or 0, named and 1 or 0,
-  last_run(last, run), oldest, first or '0', string.match(last_save or '', '^%d+') or '0', is_long and 1 or 0, cut, all}
+  last_run(last, run), earliest_end, first or '0', string.match(last_save or '', '^%d+') or '0',
+  is_long and 1 or 0, cut, all}

@@ -15,15 +15,15 @@ local RUNS, BYTES, STEPS = 100, 100000, 500
 local last, policy = unpack(redis.call('HMGET', KEYS[1], 'last', 'policy'))
 if not last or (policy or '') ~= ARGV[2] then return {1, 0, 0, '0', '0', ''} end
 
-local cursor, rank, oldest = ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local cursor, rank, earliest_end = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local gone, size, runs, bytes = {}, 0, 0, 0
 
 local function look_at(id, line)
   local ended = id ~= ARGV[1] and id ~= last and run_end(line)
   if ended and ended <= ARGV[3] then
     gone[#gone + 1], size = id, size + #line
-  elseif ended and (oldest == '' or ended < oldest) then
-    oldest = ended
+  elseif ended and (earliest_end == '' or ended < earliest_end) then
+    earliest_end = ended
   end
 end
 
@@ -68,6 +68,10 @@ local count = 0
 each(gone, 1, 1000, function(...) count = count + redis.call('HDEL', KEYS[4], ...) end)
 if cursor == '0' then
   -- A sweep need not read the runs again before this one is old enough.
-  if oldest ~= '' then redis.call('HSET', KEYS[1], 'oldest', oldest) else redis.call('HDEL', KEYS[1], 'oldest') end
+  if earliest_end ~= '' then
+    redis.call('HSET', KEYS[1], 'earliest_end', earliest_end)
+  else
+    redis.call('HDEL', KEYS[1], 'earliest_end')
+  end
 end
-return {cursor == '0' and 1 or 0, count, size, cursor, '0', oldest}
+return {cursor == '0' and 1 or 0, count, size, cursor, '0', earliest_end}

@@ -7,7 +7,7 @@
            steps, runs (how many were ever added: their order);
            active (id of the active run; empty or missing: none),
            last (id of the run that was added last),
-           oldest (no run that may be deleted ended before this, see run_delete.lua; missing: not known);
+           earliest_end (no run that may be deleted ended before this, see run_delete.lua; missing: not known);
            policy (see AgentPolicy in retention/report.py);
            listed (over 0: a sweep will look at the agent soon; its absolute value grows with each change)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
