@@ -24,7 +24,7 @@ from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster,
 READING = {
     "agent_activity", "agent_contents", "agent_snapshot", "checkpoint_list", "checkpoint_load",
     "checkpoint_messages", "checkpoint_scan", "hash_all", "lease_holder", "schedule_count", "shared",
-    "wait_mark",
+    "wait_write",
 }  # fmt: skip
 #: Most of that is waited for a confirmation, where none is to come.
 SOON = "?socket_timeout=0.25"

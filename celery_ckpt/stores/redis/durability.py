@@ -2,8 +2,8 @@
 
 A server waits for what the same connection wrote, so the write and the wait are sent in one pipeline.
 It waits for nothing if the connection wrote nothing. A write that is repeated, because it was not
-confirmed in time, changes nothing, and the server would confirm it although no replica has it. So a
-mark is always written after it: a replica that has the mark has everything before it.
+confirmed in time, changes nothing, and the server would confirm it although no replica has it. So
+``wait_write.lua`` always writes something after it: a replica that has that has everything before it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AwaitingServer(Server):
         return result
 
     def _on_one_connection(self, client: Redis, calls: Sequence[Call]) -> tuple[list[Any], bool]:
-        sent = [*calls, Call.script("wait_mark", [calls[-1].key]), self._wait]
+        sent = [*calls, Call.script("wait_write", [calls[-1].key]), self._wait]
         replies = _piped(client, [call.args for call in sent])
         if any(map(_is_unknown, replies)):
             # Send all of it again: what the server did may have been lost, with that server.

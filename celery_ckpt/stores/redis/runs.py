@@ -129,7 +129,7 @@ class Runs:
         refuse(reply, agent_id, None, run_id)
         if reply[0] == b"damaged":
             refuse_damaged(agent_id, run_id, reply[1])
-        if reply[0] == b"over":
+        if reply[0] == b"ended":
             raise RunOver(agent_id=agent_id, run_id=run_id, status=shown(reply[1]))
         return granted(agent_id, owner, nonce, *reply[1:]) if reply[1:] else None
 

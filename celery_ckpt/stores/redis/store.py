@@ -167,7 +167,7 @@ class RedisCheckpointStore(LogStore):
         if status == b"none":
             return None
         name = id_of(found[0])
-        if status == b"gone":
+        if status == b"missing":
             raise CheckpointDamaged(
                 agent_id=agent_id, checkpoint_id=name, reason="its record is missing"
             )

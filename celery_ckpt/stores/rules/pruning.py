@@ -13,7 +13,7 @@ decide in Python.
 Old runs are deleted with the checkpoints. Which runs are old is decided again, in the same transaction.
 
 An agent is *listed* while it is certain to be on the schedule of sweeps, so that a save need not
-schedule it again. A sweep that finishes with an agent removes that mark in the same transaction.
+schedule it again. A sweep that finishes with an agent unlists it in the same transaction.
 ``lua/checkpoint_remove.lua``, ``lua/agent_delete.lua`` and ``lua/run_delete.lua`` are the same rules
 for Redis.
 """

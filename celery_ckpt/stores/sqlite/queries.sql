@@ -30,7 +30,7 @@ VALUES (ifnull((
     WHERE a.agent_id = ?1 ORDER BY last.place DESC LIMIT 1
 ), 'no place'), 0, ?7, ?8, ?9, ?10, ?11, ?12)
 
--- save_state (id, basis, low, high, base of the basis, place of the basis)
+-- last_save (id, basis, low, high, base of the basis, place of the basis)
 -- Whether the id follows the last one, whether the basis exists, and the number and the end of the last save.
 SELECT NOT last.indexed AND ?1 > last.id AND substr(?1, 1, 17) = substr(last.id, 1, 17),
     (SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?3 AND ?4
@@ -195,7 +195,7 @@ WHERE agent_id NOT IN (SELECT agent_id FROM ckpt_watchdog)
 -- unscheduled_sweep ()
 SELECT agent_id FROM ckpt_agents WHERE listed AND agent_id NOT IN (SELECT agent_id FROM ckpt_sweep)
 
--- list (key, listed)
+-- set_listed (key, listed)
 UPDATE ckpt_agents SET listed = ?2 WHERE key = ?1
 
 -- set_policy (key, policy)

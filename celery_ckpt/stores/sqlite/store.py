@@ -140,8 +140,8 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
     ) -> int:
         agent = self._agent(agent_id, True)
         name, *where = basis or (None, None, None)
-        state = self._database.one("save_state", checkpoint_id, name, *places(agent.key), *where)
-        follows, has_basis, last, base = state or (None, None, 0, 0)
+        found = self._database.one("last_save", checkpoint_id, name, *places(agent.key), *where)
+        follows, has_basis, last, base = found or (None, None, 0, 0)
         stored = None if follows else agent.line(checkpoint_id)
         if stored is not None:
             raise SavedBefore(Record.parse(agent_id, *stored).digest)

@@ -193,7 +193,7 @@ class SqliteTransaction:
     def mark_listed(self) -> None:
         """Put the agent on the schedule of sweeps. Until a sweep has finished, saves need not do so."""
         self.schedule(0, Schedule.SWEEP)
-        self._database.run("list", self.key, 1)
+        self._database.run("set_listed", self.key, 1)
 
     def remove(self, checkpoint_ids: list[str]) -> int:
         places_by_id = dict(self._database.all("ids", *places(self.key)))
@@ -266,4 +266,4 @@ class SqliteTransaction:
             self.schedule(after, Schedule.SWEEP)
 
     def unlist(self) -> None:
-        self._database.run("list", self.key, 0)
+        self._database.run("set_listed", self.key, 0)

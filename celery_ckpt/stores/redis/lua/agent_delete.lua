@@ -1,6 +1,6 @@
 --[[ agent_delete: delete an agent and everything it has.
   KEYS     every key of the agent; KEYS[1] is its hash (see shared.lua), the last one its open runs
-  ARGV[1]  the state that a sweep saw (see seen in shared.lua), which must be unchanged; "": any state
+  ARGV[1]  what a sweep saw of the agent (see seen in shared.lua), which must be unchanged; "": anything
   ARGV[2]  0: return the names of the checkpoints; 1: the caller knows them
   returns  {} if the agent has changed | {bytes (estimated), "c:" id of each checkpoint if asked for, ...}
            | {-1} if there are too many checkpoints to return; nothing is deleted

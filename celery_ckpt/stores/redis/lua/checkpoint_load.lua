@@ -3,7 +3,7 @@
   ARGV[1]  "c:" and the checkpoint's id; "": the latest
   ARGV[2]  how many of the log's newest messages the caller reads itself, in the same transaction: what a
            script returns is copied twice
-  returns  {"none"} | {"gone", "c:" id}
+  returns  {"none"} | {"missing", "c:" id}
            | {"newest", "c:" id, line, offset of the first message that the caller reads}, if that is enough
            | {"found", "c:" id, line, {messages of a range}, ...} as far as the log has them
 ]]
@@ -18,10 +18,13 @@ local id = ARGV[1]
 if id == '' then
   local _
   _, id = tip(redis.call('HGET', KEYS[1], 'tip'))
-  if not id then return {(redis.call('EXISTS', KEYS[2]) == 1 or has_records()) and 'gone' or 'none', 'c:(unknown)'} end
+  if not id then
+    local is_damaged = redis.call('EXISTS', KEYS[2]) == 1 or has_records()
+    return {is_damaged and 'missing' or 'none', 'c:(unknown)'}
+  end
 end
 local line, first = unpack(redis.call('HMGET', KEYS[1], id, 'first'))
-if not line then return {ARGV[1] == '' and 'gone' or 'none', id} end
+if not line then return {ARGV[1] == '' and 'missing' or 'none', id} end
 local base, ranges = string.match(line, '^%d+ %d+ (%d+) %S+ (%S+) ')
 local spans, lowest = {}, math.huge
 for new, start, count in string.gmatch(ranges or '', '(%+?)(%d+):(%d+)') do

@@ -4,12 +4,12 @@
   ARGV[2]  smallest offset that the remaining checkpoints refer to
   ARGV[3]  "c:" and the id of the newest remaining checkpoint; "": none remains
   ARGV[4]  policy that the agent must have; "*": any    ARGV[5]  its policy from now on
-  ARGV[6]  the state that a sweep saw (see seen in shared.lua), if the sweep has finished with the agent; "": none
+  ARGV[6]  what a sweep saw of the agent (see seen in shared.lua), if the sweep has finished with it; "": no sweep
   ARGV[7...]  "c:" and the ids to remove, at most 1,000
   returns  {number of removed checkpoints, bytes trimmed from the log, what is left to do}, the last being
            0  nothing
            1  start over: after a save since ARGV[1], or if there are checkpoints that the caller did not read,
-              only the log was left alone; if ARGV[3] is gone or the policy differs, nothing was changed
+              only the log was left alone; if ARGV[3] does not exist or the policy differs, nothing was changed
            2  trim more of the log: it is trimmed in parts
            3  nothing, but the agent has changed since the sweep saw it; if it would have lost its latest
               checkpoint, nothing was changed

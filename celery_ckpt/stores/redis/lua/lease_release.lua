@@ -2,11 +2,11 @@
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  runs (see run_add.lua), if a run is given
   ARGV[1]  lease  ARGV[2]  name of this call, so that it can be repeated
   ARGV[3]  run_id  ARGV[4]  the run's line after the number and the usage
-  returns  {"ok"} if this call released it | {"over"} | {"none"} if the run does not exist
+  returns  {"ok"} if this call released it | {"not_held"} | {"none"} if the run does not exist
 ]]
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'released')
 if agent[5] == ARGV[2] then return {'ok'} end
-if lease_refusal(agent, ARGV[1]) then return {'over'} end
+if lease_refusal(agent, ARGV[1]) then return {'not_held'} end
 if KEYS[2] then
   local stored = redis.call('HGET', KEYS[2], ARGV[3])
   if not stored then return {'none'} end

@@ -1,7 +1,7 @@
---[[ run_cancel: mark a run as cancelled, and take the lease if it is the active run.
+--[[ run_cancel: set the status of a run to cancelled, and take the lease if it is the active run.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  runs (see run_add.lua)
   ARGV[1]  run_id   ARGV[2]  nonce of the new lease   ARGV[3]  owner   ARGV[4]  ttl_ms
-  returns  {"ok"} | {"ok", token, expires_ms} if it was the active run | {"none"} | {"over", status}
+  returns  {"ok"} | {"ok", token, expires_ms} if it was the active run | {"none"} | {"ended", status}
            | {"damaged", line}; nothing is changed
 ]]
 local stored = redis.call('HGET', KEYS[2], ARGV[1])
@@ -10,7 +10,7 @@ local run, number = run_facts(stored)
 if not number then return {'damaged', stored} end
 -- A cancellation whose outcome was not delivered may be repeated.
 if run.is_final and (run.delivered == '1' or run.status ~= 'cancelled') then
-  return {'over', run.status}
+  return {'ended', run.status}
 end
 run.status = 'cancelled'
 redis.call('HSET', KEYS[2], ARGV[1], run_line(number, run))

@@ -16,21 +16,21 @@ local last, policy = unpack(redis.call('HMGET', KEYS[1], 'last', 'policy'))
 if not last or (policy or '') ~= ARGV[2] then return {1, 0, 0, '0', '0', ''} end
 
 local cursor, rank, earliest_end = ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local gone, size, runs, bytes = {}, 0, 0, 0
+local deleted, size, runs, bytes = {}, 0, 0, 0
 
-local function look_at(id, line)
+local function judge(id, line)
   local ended = id ~= ARGV[1] and id ~= last and run_end(line)
   if ended and ended <= ARGV[3] then
-    gone[#gone + 1], size = id, size + #line
+    deleted[#deleted + 1], size = id, size + #line
   elseif ended and (earliest_end == '' or ended < earliest_end) then
     earliest_end = ended
   end
 end
 
 -- The next steps that belong to deleted runs, and how many steps were read.
-local function their_steps()
+local function steps_of_deleted()
   local prefixes, lengths, found = {}, {}, {}
-  for _, id in ipairs(gone) do
+  for _, id in ipairs(deleted) do
     -- As run_prefix in steps.py: the number of characters, not of bytes.
     local prefix = select(2, string.gsub(id, '[^\128-\191]', '')) .. ':' .. id .. ':'
     prefixes[prefix], lengths[#prefix] = true, true
@@ -48,13 +48,13 @@ repeat
   local page
   cursor, page = unpack(redis.call('HSCAN', KEYS[4], cursor, 'COUNT', 5))
   for i = 1, #page, 2 do
-    look_at(page[i], page[i + 1])
+    judge(page[i], page[i + 1])
     runs, bytes = runs + 1, bytes + #page[i + 1]
   end
 until cursor == '0' or runs >= RUNS or bytes >= BYTES
 
-if gone[1] and redis.call('EXISTS', KEYS[3]) == 1 then
-  local steps, seen_steps = their_steps()
+if deleted[1] and redis.call('EXISTS', KEYS[3]) == 1 then
+  local steps, seen_steps = steps_of_deleted()
   if steps[1] then
     redis.call('HDEL', KEYS[2], unpack(steps))
     redis.call('ZREM', KEYS[3], unpack(steps))
@@ -65,7 +65,7 @@ if gone[1] and redis.call('EXISTS', KEYS[3]) == 1 then
   end
 end
 local count = 0
-each(gone, 1, 1000, function(...) count = count + redis.call('HDEL', KEYS[4], ...) end)
+each(deleted, 1, 1000, function(...) count = count + redis.call('HDEL', KEYS[4], ...) end)
 if cursor == '0' then
   -- A sweep need not read the runs again before this one is old enough.
   if earliest_end ~= '' then

@@ -5,7 +5,7 @@
   ARGV[3]  run_id  ARGV[4]  its line after the number and the usage  ARGV[5]  "length:run_id:"
   returns  {"ok"} | {"next", run_id, line} | {"none"} | refusal
 ]]
-local function following()
+local function next_blocked()
   for _, id in ipairs(redis.call('LRANGE', KEYS[5], 0, -1)) do
     local run, number = run_facts(redis.call('HGET', KEYS[4], id) or '')
     if run.status == 'blocked' then
@@ -33,14 +33,14 @@ redis.call('HSET', KEYS[4], ARGV[3], string.match(stored, '^%d+ %S+ ') .. ARGV[4
 redis.call('LREM', KEYS[5], 0, ARGV[3])
 -- Runs that did not succeed may be resumed manually: they keep their steps.
 if agent[7] and string.match(ARGV[4], '^succeeded ') then drop_steps(ARGV[5], '-inf', '+inf') end
-local id, line, turn = nil, nil, agent[5] or ''
+local id, line, next_active = nil, nil, agent[5] or ''
 if is_active then
-  id, line = following()
-  turn = id or ''
+  id, line = next_blocked()
+  next_active = id or ''
 end
 if id then redis.call('HSET', KEYS[4], id, line) end
 if has_lease then
   redis.call('HSET', KEYS[1], 'nonce', '', 'released', id and ARGV[2] .. ' ' .. id or ARGV[2],
-    'active', turn)
+    'active', next_active)
 end
 return id and {'next', id, line} or {'ok'}

@@ -5,7 +5,7 @@
   returns  {"ok", line, token, expires_ms} | {"blocked", line} | {"settled", line} | {"none"} | refusal
            | {"damaged", line} if a script cannot read the line, or a newer version wrote it; nothing is changed
 ]]
-local function keep(line)
+local function put(line)
   redis.call('HSET', KEYS[2], ARGV[1], line)
   return line
 end
@@ -21,10 +21,10 @@ if not number or is_too_new(run) then return {'damaged', stored} end
 if is_settled(run) then return {'settled', stored} end
 if not run.is_final and is_anothers then
   run.status, run.delivery = 'blocked', ARGV[2]
-  return {'blocked', keep(run_line(number, run))}
+  return {'blocked', put(run_line(number, run))}
 end
-local turn = run.is_final and active or ARGV[1]
-local refused, token, expires_ms = take_lease(agent, ARGV[3], ARGV[4], ARGV[5], ARGV[6], 'active', turn)
+local next_active = run.is_final and active or ARGV[1]
+local refused, token, expires_ms = take_lease(agent, ARGV[3], ARGV[4], ARGV[5], ARGV[6], 'active', next_active)
 if refused then return refused end
 local is_repeated = agent[2] == ARGV[3]
 if is_repeated or run.is_final then return {'ok', stored, token, expires_ms} end
@@ -34,4 +34,4 @@ local is_stalled = run.status == 'running' and run.progress == progress
 run.stalled = is_stalled and run.stalled + 1 or 0
 run.attempts = run.attempts + 1
 run.status, run.progress, run.delivery = 'running', progress, ARGV[2]
-return {'ok', keep(run_line(number, run)), token, expires_ms}
+return {'ok', put(run_line(number, run)), token, expires_ms}

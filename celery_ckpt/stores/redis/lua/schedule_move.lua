@@ -4,18 +4,18 @@
   returns  how many were changed
 ]]
 local time = redis.call('TIME')
-local now, later, over = time[1] * 1000000 + time[2], {}, {}
+local now, later, removed = time[1] * 1000000 + time[2], {}, {}
 for i, due_at in ipairs(due_times(3)) do
   local agent_id, expected, after = unpack(ARGV, 3 * i - 2, 3 * i)
   if due_at == tonumber(expected) then
     if after == '' then
-      over[#over + 1] = agent_id
+      removed[#removed + 1] = agent_id
     else
       later[#later + 1] = string.format('%.0f', now + after)
       later[#later + 1] = agent_id
     end
   end
 end
-each(over, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
+each(removed, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
 each(later, 1, 1000, function(...) redis.call('ZADD', KEYS[1], ...) end)
-return #over + #later / 2
+return #removed + #later / 2

@@ -3,9 +3,9 @@
   ARGV     agent_id, its due time, agent_id, its due time, ...
   returns  how many were unscheduled
 ]]
-local over = {}
+local removed = {}
 for i, due_at in ipairs(due_times(2)) do
-  if due_at == tonumber(ARGV[2 * i]) then over[#over + 1] = ARGV[2 * i - 1] end
+  if due_at == tonumber(ARGV[2 * i]) then removed[#removed + 1] = ARGV[2 * i - 1] end
 end
-each(over, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
-return #over
+each(removed, 1, 1000, function(...) redis.call('ZREM', KEYS[1], ...) end)
+return #removed

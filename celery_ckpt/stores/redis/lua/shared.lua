@@ -177,8 +177,8 @@ end
 local function run_end(line)
   -- Faster than run_facts: it reads thousands of lines, which can be long.
   local status = string.match(line, '^%d+ %S+ (%a+) 1 ')
-  local is_over = status == 'succeeded' or status == 'failed' or status == 'cancelled'
-  local ending = is_over and run_ending(string.sub(line, -500))
+  local has_ended = status == 'succeeded' or status == 'failed' or status == 'cancelled'
+  local ending = has_ended and run_ending(string.sub(line, -500))
   if not ending then return end
   -- A record may lack the time of its end: then the run counts as ended when it was created.
   return string.match(ending, '"ended_at":"([^"]*)Z"') or string.match(ending, '^"created_at":"([^"]*)Z"')
@@ -206,13 +206,13 @@ local function add_usage(used, more)
 end
 
 local function drop_steps(prefix, from, to)
-  local gone = {}
+  local dropped = {}
   for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], from, to)) do
-    if string.sub(field, 1, #prefix) == prefix then gone[#gone + 1] = field end
+    if string.sub(field, 1, #prefix) == prefix then dropped[#dropped + 1] = field end
   end
-  each(gone, 1, 1000, function(...)
+  each(dropped, 1, 1000, function(...)
     redis.call('HDEL', KEYS[2], ...)
     redis.call('ZREM', KEYS[3], ...)
   end)
-  return #gone
+  return #dropped
 end

@@ -1,4 +1,4 @@
---[[ wait_mark: write something that changes nothing, for WAIT and WAITAOF to wait for (see durability.py).
+--[[ wait_write: write something that changes nothing, for WAIT and WAITAOF to wait for (see durability.py).
   KEYS[1]  the key that was written before; it may be deleted by now
   returns  nothing
 ]]
