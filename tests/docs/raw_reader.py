@@ -219,8 +219,8 @@ class RawSqlite:
     def latest(self, agent_id: str) -> bytes | None:
         key = self._agent_key(agent_id)
         query = """
-            SELECT id, format, place & 4294967295, record, base, count, messages FROM ckpt_saves
-            WHERE place >> 32 = ? ORDER BY place"""
+            SELECT id, format, number & 4294967295, record, base, count, messages FROM ckpt_saves
+            WHERE number >> 32 = ? ORDER BY number"""
         log: dict[int, bytes] = {}
         newest = None
         for name, version, seq, record, base, count, messages in self._all(query, key):
@@ -235,7 +235,7 @@ class RawSqlite:
         return [name for (name,) in self._all("SELECT agent_id FROM ckpt_agents")]
 
     def owner_of_foreign(self, checkpoint_id: str) -> str | None:
-        query = "SELECT agent_id FROM ckpt_saves JOIN ckpt_agents ON key = place / 4294967296"
+        query = "SELECT agent_id FROM ckpt_saves JOIN ckpt_agents ON key = number / 4294967296"
         rows = self._all(f"{query} WHERE id = ?", checkpoint_id)
         return rows[0][0] if rows else None
 

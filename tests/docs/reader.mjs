@@ -252,11 +252,11 @@ function query (path, statements) {
 
 function fromSqlite (path, agent) {
   const rows = query(path, `
-    SELECT 'save', s.base, s.count, s.format || ' ' || (s.place & 4294967295) || ' ' || s.base || ' ',
+    SELECT 'save', s.base, s.count, s.format || ' ' || (s.number & 4294967295) || ' ' || s.base || ' ',
         ifnull(hex(CAST(s.id AS BLOB)), ''), ifnull(hex(s.record), ''), hex(s.messages)
     FROM ckpt_agents AS a JOIN ckpt_saves AS s
-    ON s.place BETWEEN a.key << 32 AND (a.key << 32) + 4294967295
-    WHERE a.agent_id = ${literal(agent)} ORDER BY s.place`)
+    ON s.number BETWEEN a.key << 32 AND (a.key << 32) + 4294967295
+    WHERE a.agent_id = ${literal(agent)} ORDER BY s.number`)
   const log = new Map()
   let latest = null
   for (const [base, count, stamp, id, record, messages] of rows('save')) {

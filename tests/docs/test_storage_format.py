@@ -303,10 +303,12 @@ def _edit(place: Place, old: bytes, new: bytes) -> None:
                 client.lset("ckpt:{agent}:log", index, line.replace(old, new))
     elif place.kind == "sqlite":
         connection = sqlite3.connect(place.where)
-        rows = connection.execute("SELECT place, record, messages FROM ckpt_saves").fetchall()
+        rows = connection.execute("SELECT number, record, messages FROM ckpt_saves").fetchall()
         for row, record, messages in rows:
             values = record.replace(old, new), messages.replace(old, new), row
-            connection.execute("UPDATE ckpt_saves SET record = ?, messages = ? WHERE place = ?", values)
+            connection.execute(
+                "UPDATE ckpt_saves SET record = ?, messages = ? WHERE number = ?", values
+            )
         connection.commit()
         connection.close()
     else:

@@ -1,5 +1,5 @@
 -- The statements of the SQLite store. The line above each has its name and its parameters in order.
--- key is the key of an agent; low and high are the first and the last place that its saves can have.
+-- key is the key of an agent; first and last are the first and the last number that its saves can have.
 
 -- agent (agent_id)
 SELECT key, token, nonce, owner, expires_at, active, policy FROM ckpt_agents WHERE agent_id = ?1
@@ -14,86 +14,86 @@ SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
 UPDATE ckpt_agents SET token = ?2, nonce = ?3, owner = ?4, expires_at = ?5
 WHERE key = ?1
 
--- append (agent_id, lease token, lease nonce or empty, basis, its base, its place, base, format, count, id, record, messages)
--- Adds a save if nothing at all prevents it. The sub-select refuses the row by a place that is not a number.
+-- append (agent_id, lease token, lease nonce or empty, basis, its base, its low to digest, base, format, count, id, record, messages)
+-- Adds a save if nothing at all prevents it. The sub-select refuses the row by a text in place of its number.
 -- INSERT ... SELECT and RETURNING would each copy the row into a temporary table first. The id must follow the
 -- id of the basis and begin with the same 16 characters and "-": see ckpt_saves in schema.sql.
-INSERT INTO ckpt_saves (place, indexed, base, format, count, id, record, messages)
+INSERT INTO ckpt_saves (number, indexed, base, format, count, id, record, messages)
 VALUES (ifnull((
     SELECT CASE WHEN a.listed AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
         AND last.id = ?4 AND last.base = ?5 AND last.base + last.count = ?7
         AND substr(last.record, 1, length(?6)) = ?6
         AND NOT last.indexed AND ?10 > ?4 AND substr(?10, 1, 17) = substr(?4, 1, 17)
-        THEN last.place + 1 END
+        THEN last.number + 1 END
     FROM ckpt_agents AS a JOIN ckpt_saves AS last
-        ON last.place BETWEEN a.key << 32 AND a.key << 32 | 4294967295
-    WHERE a.agent_id = ?1 ORDER BY last.place DESC LIMIT 1
-), 'no place'), 0, ?7, ?8, ?9, ?10, ?11, ?12)
+        ON last.number BETWEEN a.key << 32 AND a.key << 32 | 4294967295
+    WHERE a.agent_id = ?1 ORDER BY last.number DESC LIMIT 1
+), 'no number'), 0, ?7, ?8, ?9, ?10, ?11, ?12)
 
--- last_save (id, basis, low, high, base of the basis, place of the basis)
+-- last_save (id, basis, first, last, base of the basis, its low to digest)
 -- Whether the id follows the last one, whether the basis exists, and the number and the end of the last save.
 SELECT NOT last.indexed AND ?1 > last.id AND substr(?1, 1, 17) = substr(last.id, 1, 17),
-    (SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?3 AND ?4
-        AND id = ?2 AND base = ?5 AND substr(record, 1, length(?6)) = ?6 ORDER BY place DESC LIMIT 1),
-    last.place & 4294967295, last.base + last.count
+    (SELECT 1 FROM ckpt_saves WHERE number BETWEEN ?3 AND ?4
+        AND id = ?2 AND base = ?5 AND substr(record, 1, length(?6)) = ?6 ORDER BY number DESC LIMIT 1),
+    last.number & 4294967295, last.base + last.count
 FROM ckpt_saves AS last
-WHERE last.place = (SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?3 AND ?4)
+WHERE last.number = (SELECT max(number) FROM ckpt_saves WHERE number BETWEEN ?3 AND ?4)
 
--- has_checkpoint (low, high)
-SELECT 1 FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL LIMIT 1
+-- has_checkpoint (first, last)
+SELECT 1 FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2 AND id IS NOT NULL LIMIT 1
 
--- add_save (place, indexed, base, format, count, id, record, messages)
-INSERT INTO ckpt_saves (place, indexed, base, format, count, id, record, messages)
+-- add_save (number, indexed, base, format, count, id, record, messages)
+INSERT INTO ckpt_saves (number, indexed, base, format, count, id, record, messages)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 
--- has_later_id (low, high, id)
+-- has_later_id (first, last, id)
 SELECT 1 FROM ckpt_saves
-WHERE place BETWEEN ?1 AND ?2 AND id >= ?3 AND substr(id, 1, 17) = substr(?3, 1, 17) LIMIT 1
+WHERE number BETWEEN ?1 AND ?2 AND id >= ?3 AND substr(id, 1, 17) = substr(?3, 1, 17) LIMIT 1
 
--- latest (low, high)
-SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
-ORDER BY place DESC LIMIT 1
+-- latest (first, last)
+SELECT id, format, number & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2 AND id IS NOT NULL
+ORDER BY number DESC LIMIT 1
 
--- newest (low, high, limit)
-SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
-ORDER BY place DESC LIMIT ?3
+-- newest (first, last, limit)
+SELECT id, format, number & 4294967295, base, ifnull(record, x'') FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2 AND id IS NOT NULL
+ORDER BY number DESC LIMIT ?3
 
--- by_id (low, high, id, does it name its agent)
-SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves
-WHERE place BETWEEN ?1 AND ?2 AND id = ?3 AND indexed
+-- by_id (first, last, id, 1 if the id names its agent)
+SELECT id, format, number & 4294967295, base, ifnull(record, x'') FROM ckpt_saves
+WHERE number BETWEEN ?1 AND ?2 AND id = ?3 AND indexed
 UNION ALL
-SELECT id, format, place & 4294967295, base, ifnull(record, x'') FROM ckpt_saves
-WHERE ?4 AND place BETWEEN ?1 AND ?2 AND id = ?3 AND NOT indexed
+SELECT id, format, number & 4294967295, base, ifnull(record, x'') FROM ckpt_saves
+WHERE ?4 AND number BETWEEN ?1 AND ?2 AND id = ?3 AND NOT indexed
 LIMIT 1
 
 -- agents_by_id (id, locator)
 SELECT agent_id FROM ckpt_agents WHERE locator = ?2
 UNION
-SELECT agent_id FROM ckpt_agents WHERE key = (SELECT place >> 32 FROM ckpt_saves WHERE id = ?1 AND indexed)
+SELECT agent_id FROM ckpt_agents WHERE key = (SELECT number >> 32 FROM ckpt_saves WHERE id = ?1 AND indexed)
 
 -- is_indexed (id)
 SELECT 1 FROM ckpt_saves WHERE id = ?1 AND indexed
 
--- messages (low, high, start, stop)
+-- messages (first, last, start, stop)
 SELECT base, count, messages FROM ckpt_saves
-WHERE place BETWEEN ?1 AND ?2 AND base < ?4 AND base + count > ?3
+WHERE number BETWEEN ?1 AND ?2 AND base < ?4 AND base + count > ?3
 
--- ids (low, high)
-SELECT id, place FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+-- ids (first, last)
+SELECT id, number FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2 AND id IS NOT NULL
 
--- remove (place)
-UPDATE ckpt_saves SET id = NULL, record = NULL WHERE place = ?1
+-- remove (number)
+UPDATE ckpt_saves SET id = NULL, record = NULL WHERE number = ?1
 
--- trim (low, high, keep_from)
+-- trim (first, last, keep_from)
 DELETE FROM ckpt_saves
-WHERE place BETWEEN ?1 AND ?2 AND id IS NULL AND base + count <= ?3 AND place < (
-    SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2)
+WHERE number BETWEEN ?1 AND ?2 AND id IS NULL AND base + count <= ?3 AND number < (
+    SELECT max(number) FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2)
 
--- count_checkpoints (low, high)
-SELECT count(*) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2 AND id IS NOT NULL
+-- count_checkpoints (first, last)
+SELECT count(*) FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2 AND id IS NOT NULL
 
--- delete_saves (low, high)
-DELETE FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
+-- delete_saves (first, last)
+DELETE FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2
 
 -- delete_agent (key)
 DELETE FROM ckpt_agents WHERE key = ?1
@@ -124,7 +124,7 @@ SELECT number, run_id, value FROM ckpt_steps WHERE agent = ?1 ORDER BY number
 INSERT INTO ckpt_steps (number, agent, run_id, key, iteration, value)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 
--- drop_steps (key, run_id, first, last)
+-- drop_steps (key, run_id, first iteration, last iteration)
 DELETE FROM ckpt_steps
 WHERE agent = ?1 AND run_id = ?2 AND iteration BETWEEN ?3 AND ?4
 
@@ -147,8 +147,8 @@ SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 AND open ORDER BY number
 -- set_active (key, run_id)
 UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
 
--- last_place (low, high)
-SELECT max(place) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2
+-- last_number (first, last)
+SELECT max(number) FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2
 
 -- schedule_watchdog (agent_id, due_at)
 -- An agent that is due at this time already becomes due one microsecond earlier: its due time always changes.
@@ -215,6 +215,6 @@ SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number DESC LIMIT
 SELECT run_id, substr(record, -500) FROM ckpt_runs
 WHERE agent = ?1 AND NOT open AND run_id != ?2 AND number < (SELECT max(number) FROM ckpt_runs WHERE agent = ?1)
 
--- size (low, high, key)
-SELECT ifnull((SELECT sum(ifnull(length(record), 0) + length(messages)) FROM ckpt_saves WHERE place BETWEEN ?1 AND ?2), 0)
+-- size (first, last, key)
+SELECT ifnull((SELECT sum(ifnull(length(record), 0) + length(messages)) FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2), 0)
     + ifnull((SELECT sum(length(record)) FROM ckpt_runs WHERE agent = ?3), 0)

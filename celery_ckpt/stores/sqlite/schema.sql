@@ -22,13 +22,13 @@ CREATE TABLE ckpt_agents (
 CREATE INDEX ckpt_locators ON ckpt_agents (locator);
 
 -- One row per save: the messages that it added to the agent's log, one JSON line each, and its checkpoint: the
--- record without version, seq and base. Removing a checkpoint empties id and record. place is the agent's
+-- record without version, seq and base. Removing a checkpoint empties id and record. number is the agent's
 -- key * 2^32 + seq, so that an agent's saves are stored together and in order.
 -- An id is not indexed if it begins with its agent's locator and "-" and is greater than all earlier ids that do.
 -- Nearly all ids are like that: the locator leads to the agent, and an id that is greater than all others is new. An
 -- index of all ids would be a fifth of the cost of a save.
 CREATE TABLE ckpt_saves (
-    place    INTEGER PRIMARY KEY,
+    number   INTEGER PRIMARY KEY,
     base     INTEGER NOT NULL,
     count    INTEGER NOT NULL,
     format   INTEGER NOT NULL,

@@ -32,7 +32,7 @@ from celery_ckpt.stores.sqlite.database import Database
 from celery_ckpt.stores.sqlite.transaction import (
     SEQ_BITS,
     SqliteTransaction,
-    places,
+    save_numbers,
     schedule,
 )
 from celery_ckpt.stores.transactional import TransactionalStore
@@ -115,8 +115,10 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
     ) -> int:
         messages = b"\n".join(draft.messages)
         added = (FORMAT_VERSION, len(draft.messages), checkpoint_id, draft.rest, messages)
-        base, _, place = draft.mark.partition(" ")
-        basis = (draft.basis, int(base), place.encode()) if isinstance(draft.basis, str) else None
+        base, _, low_to_digest = draft.mark.partition(" ")
+        basis = (
+            (draft.basis, int(base), low_to_digest.encode()) if isinstance(draft.basis, str) else None
+        )
         is_plain = lease is None or (lease.agent_id == agent_id and lease.nonce)
         if run is None and basis is not None and is_plain:
             # Nearly every save is this one statement. It does nothing if anything is unusual, for
@@ -140,14 +142,14 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
     ) -> int:
         agent = self._agent(agent_id, True)
         name, *where = basis or (None, None, None)
-        found = self._database.one("last_save", checkpoint_id, name, *places(agent.key), *where)
+        found = self._database.one("last_save", checkpoint_id, name, *save_numbers(agent.key), *where)
         follows, has_basis, last, base = found or (None, None, 0, 0)
         stored = None if follows else agent.line(checkpoint_id)
         if stored is not None:
             raise SavedBefore(Record.parse(agent_id, *stored).digest)
         agent.lease.refuse(agent_id, lease, self._clock.now())
         if draft.basis is Basis.EMPTY:
-            if self._database.one("has_checkpoint", *places(agent.key)):
+            if self._database.one("has_checkpoint", *save_numbers(agent.key)):
                 raise BasisGone
         elif draft.basis is not Basis.ANY and not has_basis:
             raise BasisGone
@@ -155,8 +157,8 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         if run is not None:
             agent.put(turns.replacement(agent, run))
         agent.mark_listed()
-        place = (agent.key << SEQ_BITS) + last + 1
-        self._database.run("add_save", place, is_indexed, base, *added)
+        number = (agent.key << SEQ_BITS) + last + 1
+        self._database.run("add_save", number, is_indexed, base, *added)
         return int(base)
 
     def _must_be_indexed(self, agent: SqliteTransaction, checkpoint_id: str) -> bool:
@@ -164,7 +166,7 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         if self._database.one("is_indexed", checkpoint_id):
             raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent.agent_id)
         is_own = names_its_agent(checkpoint_id, agent.agent_id)
-        later = self._database.one("has_later_id", *places(agent.key), checkpoint_id)
+        later = self._database.one("has_later_id", *save_numbers(agent.key), checkpoint_id)
         return not is_own or bool(later)
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:

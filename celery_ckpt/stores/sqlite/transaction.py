@@ -22,7 +22,7 @@ from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.sqlite.database import Database
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The places of an agent's saves are its key, shifted by this, plus the number of the save.
+#: The number of a save is the key of its agent, shifted by this, plus its seq.
 SEQ_BITS = 32
 #: An iteration that no run reaches.
 _LAST_ITERATION = 2**62
@@ -32,8 +32,8 @@ _EVERYTHING = 2**62
 _BLANK = (0, 0, "", "", 0, "", b"")
 
 
-def places(key: int) -> tuple[int, int]:
-    """Return the first and the last place that an agent's saves can have."""
+def save_numbers(key: int) -> tuple[int, int]:
+    """Return the first and the last number that an agent's saves can have."""
     return key << SEQ_BITS, (key + 1 << SEQ_BITS) - 1
 
 
@@ -157,30 +157,30 @@ class SqliteTransaction:
 
     @property
     def last_save(self) -> int:
-        return self._database.one("last_place", *places(self.key))[0] or 0
+        return self._database.one("last_number", *save_numbers(self.key))[0] or 0
 
     def line(self, checkpoint_id: str | None) -> tuple[str, bytes] | None:
         """Return the id and the line of a checkpoint, or of the latest one."""
         if checkpoint_id is None:
-            found = self._database.one("latest", *places(self.key))
+            found = self._database.one("latest", *save_numbers(self.key))
         else:
             is_own = names_its_agent(checkpoint_id, self.agent_id)
-            found = self._database.one("by_id", *places(self.key), checkpoint_id, is_own)
+            found = self._database.one("by_id", *save_numbers(self.key), checkpoint_id, is_own)
         return None if found is None else (found[0], stamp(*found[1:]))
 
     def lines(self, limit: int | None = None, before: int | None = None) -> list[tuple[str, bytes]]:
         """Return the ids and lines of the newest checkpoints, newest first."""
-        low, high = places(self.key)
+        first, last = save_numbers(self.key)
         if before is not None:
-            high = min(high, low + before - 1)
-        rows = self._database.all("newest", low, high, -1 if limit is None else limit)
+            last = min(last, first + before - 1)
+        rows = self._database.all("newest", first, last, -1 if limit is None else limit)
         return [(name, stamp(*stored)) for name, *stored in rows]
 
     def messages(self, ranges: Ranges) -> dict[int, bytes]:
         """Return the messages at these offsets. Messages that are missing are left out."""
         messages: dict[int, bytes] = {}
         for start, count, _ in ranges.spans:
-            rows = self._database.all("messages", *places(self.key), start, start + count)
+            rows = self._database.all("messages", *save_numbers(self.key), start, start + count)
             for base, added, text in rows:
                 lines = text.split(b"\n")
                 if len(lines) == added:
@@ -196,12 +196,12 @@ class SqliteTransaction:
         self._database.run("set_listed", self.key, 1)
 
     def remove(self, checkpoint_ids: list[str]) -> int:
-        places_by_id = dict(self._database.all("ids", *places(self.key)))
-        found = places_by_id.keys() & checkpoint_ids
+        numbers_by_id = dict(self._database.all("ids", *save_numbers(self.key)))
+        found = numbers_by_id.keys() & checkpoint_ids
         for name in found:
-            self._database.run("remove", places_by_id[name])
+            self._database.run("remove", numbers_by_id[name])
         keep_from = min((low_of(line) for _, line in self.lines()), default=_EVERYTHING)
-        self._database.run("trim", *places(self.key), keep_from)
+        self._database.run("trim", *save_numbers(self.key), keep_from)
         if (policy := self.policy.without(checkpoint_ids)) != self.policy:
             self.policy = policy
         return len(found)
@@ -209,7 +209,7 @@ class SqliteTransaction:
     # -- the whole agent -----------------------------------------------------------------------------
 
     def size(self) -> int:
-        return int(self._database.one("size", *places(self.key), self.key)[0])
+        return int(self._database.one("size", *save_numbers(self.key), self.key)[0])
 
     def contents(self) -> AgentContents:
         lines = self.lines()
@@ -232,24 +232,24 @@ class SqliteTransaction:
             self.put(run)
 
     def _replace_saves(self, contents: AgentContents) -> None:
-        first, last = places(self.key)
-        numbers = [int(line.split(b" ", 2)[1]) for _, line in reversed(self.lines())]
-        last_place = self.last_save
+        first, last = save_numbers(self.key)
+        seqs = [int(line.split(b" ", 2)[1]) for _, line in reversed(self.lines())]
+        last_number = self.last_save
         self._database.run("delete_saves", first, last)
-        history = rewritten(self.agent_id, zip(numbers, contents.checkpoints, strict=True))
+        history = rewritten(self.agent_id, zip(seqs, contents.checkpoints, strict=True))
         for one in history:
             messages = b"\n".join(one.messages)
             added = (FORMAT_VERSION, len(one.messages), one.checkpoint_id, one.rest, messages)
             self._database.run("add_save", first + one.seq, True, one.base, *added)
-        if last_place > first + max(numbers, default=0):
+        if last_number > first + max(seqs, default=0):
             # The last save was removed before. An empty row keeps its number from being used again.
             end = history[-1].base + len(history[-1].messages) if history else 0
             removed = (FORMAT_VERSION, 0, None, None, b"")
-            self._database.run("add_save", last_place, True, end, *removed)
+            self._database.run("add_save", last_number, True, end, *removed)
 
     def delete(self) -> int:
-        [count] = self._database.one("count_checkpoints", *places(self.key))
-        self._database.run("delete_saves", *places(self.key))
+        [count] = self._database.one("count_checkpoints", *save_numbers(self.key))
+        self._database.run("delete_saves", *save_numbers(self.key))
         for table in ("delete_steps", "delete_runs", "delete_agent"):
             self._database.run(table, self.key)
         self._database.run("delete_sweep", self.agent_id)

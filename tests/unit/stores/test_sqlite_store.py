@@ -71,7 +71,7 @@ def test_a_save_writes_one_row_with_the_new_messages(store: SqliteCheckpointStor
 
     with sqlite3.connect(path) as connection:
         rows = connection.execute(
-            "SELECT base, count, messages FROM ckpt_saves ORDER BY place"
+            "SELECT base, count, messages FROM ckpt_saves ORDER BY number"
         ).fetchall()
     connection.close()
     assert rows[1] == (51, 1, b'{"role":"user","content":"the new one"}')
