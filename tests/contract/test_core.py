@@ -8,7 +8,7 @@ from celery_ckpt import CheckpointStore, MemoryCheckpointStore
 from celery_ckpt.errors import FeatureMissing
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine, make_checkpoint
 from tests.contract.test_encrypted_stores import SETTINGS
-from tests.support.encryption import sealed
+from tests.support.encryption import encrypted
 
 
 class CoreStore(MemoryCheckpointStore):
@@ -49,7 +49,7 @@ class TestMachine(CoreMachine.TestCase):  # type: ignore[misc,name-defined]
 
 
 def test_a_store_that_cannot_rewrite_cannot_be_rekeyed() -> None:
-    store = sealed(CoreStore())
+    store = encrypted(CoreStore())
     store.save(make_checkpoint("agent"))
     with pytest.raises(
         FeatureMissing, match="CoreStore does not have the feature 'rewrite'"

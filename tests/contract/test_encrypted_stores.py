@@ -1,4 +1,4 @@
-"""A sealed store keeps every promise of a store, whatever store it is around."""
+"""An encrypted store keeps every promise of a store, whatever store it is around."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from celery_ckpt.testing.contract.rewrite import RewriteContract
 from celery_ckpt.testing.contract.runs import RunsContract
 from celery_ckpt.testing.contract.steps import StepsContract
 from celery_ckpt.testing.contract.turns import TurnsContract
-from tests.support.encryption import NEW, OLD, sealed
+from tests.support.encryption import NEW, OLD, encrypted
 
 SETTINGS = settings(
     max_examples=10, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
@@ -38,17 +38,17 @@ class OnMemory(StoreContract):
         return MemoryCheckpointStore(clock=clock)
 
 
-class TestSealedStore(OnMemory):
+class TestEncryptedStore(OnMemory):
     @pytest.fixture
     def store(self, inner: CheckpointStore) -> CheckpointStore:
-        return sealed(inner)
+        return encrypted(inner)
 
     @pytest.fixture
     def other_store(self, inner: CheckpointStore) -> CheckpointStore:
-        return sealed(inner)
+        return encrypted(inner)
 
 
-class WhatIsSealed(
+class EncryptedParts(
     CheckpointsContract,
     RewriteContract,
     PoliciesContract,
@@ -57,26 +57,28 @@ class WhatIsSealed(
     RunsContract,
     TurnsContract,
 ):
-    """The parts of the contract about what is sealed. Names, leases, moments and sweeps a sealed store
-    passes on as they are: on memory, which is quick, it is held to those too.
+    """The parts of the contract about what is encrypted.
+
+    The store passes names, leases, due times and plans on unchanged. ``TestEncryptedStore`` tests these
+    parts too, on the memory store, which is fast.
     """
 
 
-class TestSealedFileStore(WhatIsSealed):
+class TestEncryptedFileStore(EncryptedParts):
     @pytest.fixture
     def clock(self) -> FakeClock:
         return FakeClock()
 
     @pytest.fixture
     def store(self, clock: FakeClock, tmp_path: Path) -> CheckpointStore:
-        return sealed(FileCheckpointStore(tmp_path / "store", clock=clock))
+        return encrypted(FileCheckpointStore(tmp_path / "store", clock=clock))
 
     @pytest.fixture
     def other_store(self, clock: FakeClock, tmp_path: Path) -> CheckpointStore:
-        return sealed(FileCheckpointStore(tmp_path / "store", clock=clock))
+        return encrypted(FileCheckpointStore(tmp_path / "store", clock=clock))
 
 
-class TestSealedSqliteStore(WhatIsSealed):
+class TestEncryptedSqliteStore(EncryptedParts):
     @pytest.fixture
     def clock(self) -> FakeClock:
         return FakeClock()
@@ -84,69 +86,69 @@ class TestSealedSqliteStore(WhatIsSealed):
     @pytest.fixture
     def store(self, clock: FakeClock, tmp_path: Path) -> Iterator[CheckpointStore]:
         with SqliteCheckpointStore.open(tmp_path / "store.db", clock=clock) as inner:
-            yield sealed(inner)
+            yield encrypted(inner)
 
     @pytest.fixture
     def other_store(
         self, store: CheckpointStore, clock: FakeClock, tmp_path: Path
     ) -> Iterator[CheckpointStore]:
         with SqliteCheckpointStore.open(tmp_path / "store.db", clock=clock) as inner:
-            yield sealed(inner)
+            yield encrypted(inner)
 
 
-class TestSealedRedisStore(WhatIsSealed):
+class TestEncryptedRedisStore(EncryptedParts):
     @pytest.fixture
     def store(self, redis_url: str) -> Iterator[CheckpointStore]:
         with open_store(redis_url) as inner:
-            yield sealed(inner)
+            yield encrypted(inner)
 
     @pytest.fixture
     def other_store(self, store: CheckpointStore, redis_url: str) -> Iterator[CheckpointStore]:
         with open_store(redis_url) as inner:
-            yield sealed(inner)
+            yield encrypted(inner)
 
 
 class TestAfterARotation(OnMemory):
-    """One process has the new key already, another one still seals with the old."""
+    """One process has the new key already, another one still encrypts with the old."""
 
     @pytest.fixture
     def store(self, inner: CheckpointStore) -> CheckpointStore:
-        return sealed(inner, OLD, NEW)
+        return encrypted(inner, OLD, NEW)
 
     @pytest.fixture
     def other_store(self, inner: CheckpointStore) -> CheckpointStore:
-        return sealed(inner, NEW, OLD)
+        return encrypted(inner, NEW, OLD)
 
 
-class SealedMachine(StoreMachine):
+class EncryptedMachine(StoreMachine):
     def open(self) -> CheckpointStore:
         self.inner = MemoryCheckpointStore()
-        return sealed(self.inner)
+        return encrypted(self.inner)
 
     def reopen(self, store: CheckpointStore) -> CheckpointStore:
-        return sealed(self.inner)
+        return encrypted(self.inner)
 
 
-class TestMachine(SealedMachine.TestCase):  # type: ignore[misc,name-defined]
+class TestMachine(EncryptedMachine.TestCase):  # type: ignore[misc,name-defined]
     settings = SETTINGS
 
 
-class SealedRedisMachine(SealedMachine):
+class EncryptedRedisMachine(EncryptedMachine):
     url: str
 
     def open(self) -> CheckpointStore:
         self.inner = open_store(self.url)
         for agent_id in list(self.inner.agents()):
             self.inner.delete(agent_id)
-        return sealed(self.inner)
+        return encrypted(self.inner)
 
 
-class TestMachineOnRedis(SealedRedisMachine.TestCase):  # type: ignore[misc,name-defined]
+class TestMachineOnRedis(EncryptedRedisMachine.TestCase):  # type: ignore[misc,name-defined]
     settings = settings(SETTINGS, max_examples=5)
 
     @pytest.fixture(autouse=True)
     def _server(self, redis_url: str) -> None:
-        SealedRedisMachine.url = redis_url
+        EncryptedRedisMachine.url = redis_url
 
 
 def test_a_wrapper_store_implements_every_method_of_the_protocol() -> None:

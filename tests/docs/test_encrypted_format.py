@@ -1,4 +1,4 @@
-"""The page on the storage format is enough to open what is encrypted, without the library."""
+"""The page on the storage format is enough to decrypt what is encrypted, without the library."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def line(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def opened(sealed: dict[str, str], *bound: Any) -> Any:
-    """What a sealed text holds, by the page."""
-    key_id, _, text = sealed["ckpt:encrypted"].partition(".")
+def decrypted(encrypted: dict[str, str], *bound: Any) -> Any:
+    """Decrypt an encrypted text by the rules of the page."""
+    key_id, _, text = encrypted["ckpt:encrypted"].partition(".")
     assert key_id == KEY_ID
     raw, data = base64.b64decode(text, validate=True), line(list(bound))
     value = AESGCM(_DERIVED[:32]).decrypt(raw[:12], raw[12:], data)
@@ -83,11 +83,11 @@ def test_a_checkpoint_can_be_decrypted_by_the_documented_format(
     assert found is not None
     assert found.entry is not None
     messages, rest = found.conversation.messages, found.entry.conversation.messages[1:]
-    plain = [opened(message.to_dict(), "message", AGENT) for message in messages]
+    plain = [decrypted(message.to_dict(), "message", AGENT) for message in messages]
     assert plain == [message.to_dict() for message in saved.conversation]
-    assert opened(found.metadata, "metadata", AGENT, saved.id) == saved.metadata
+    assert decrypted(found.metadata, "metadata", AGENT, saved.id) == saved.metadata
     assert found.metadata["pin"] == "p"
-    states = opened(
+    states = decrypted(
         found.state,
         *("checkpoint", AGENT, saved.id, microseconds(saved), 3, "iteration", "run", found.metadata),
         *(2, digest(messages), 7000, [1, digest(rest), 100_000]),
@@ -120,17 +120,17 @@ def test_steps_and_runs_can_be_decrypted_by_the_documented_format(
     assert step.key == hmac.digest(_DERIVED[64:], b"run the key", "sha256").hex()[:32]
     assert step.name == ""
     content = ["the key", "name", {"v": 1}, {"m": {"input_tokens": 3}}]
-    assert opened(step.value, "step", AGENT, "run", 2, step.key) == content
+    assert decrypted(step.value, "step", AGENT, "run", 2, step.key) == content
     assert step.usage == Usage()
-    assert opened(run.envelope, "run", AGENT, "run", "envelope") == {"e": 1}
-    assert opened(run.result, "run", AGENT, "run", "result") is None
+    assert decrypted(run.envelope, "run", AGENT, "run", "envelope") == {"e": 1}
+    assert decrypted(run.result, "run", AGENT, "run", "result") is None
     assert run.error is not None
     error = {"ckpt:encrypted": run.error.removeprefix("ckpt:encrypted ")}
-    assert opened(error, "run", AGENT, "run", "error") == "why"
+    assert decrypted(error, "run", AGENT, "run", "error") == "why"
 
 
-#: Of "hello", as it has always been sealed.
-SEALED_HELLO = (
+#: "hello", encrypted by the rules of format 1.
+ENCRYPTED_HELLO = (
     "4da4a696.uagiKrKt5XNO8tvIAFYBb6MfJ0/L5O/t1oB02NRhSxdwPsvxvo1xNjj38/QPaZFPUDK6b+y+PiQgTykLtw=="
 )
 
@@ -142,4 +142,4 @@ def test_data_encrypted_by_an_earlier_version_can_always_be_decrypted() -> None:
     latest = inner.load_latest("agent")
     assert latest is not None
     [message] = latest.conversation.messages
-    assert message.to_dict() == {"ckpt:encrypted": SEALED_HELLO}
+    assert message.to_dict() == {"ckpt:encrypted": ENCRYPTED_HELLO}

@@ -52,18 +52,18 @@ def parsed(export: bytes) -> list[Line]:
     return [(one.pop("kind"), one) for one in fields if one.pop("sum")]
 
 
-def sealed(lines: Sequence[Line]) -> bytes:
+def with_sums(lines: Sequence[Line]) -> bytes:
     """Lines with the sums that they should have, whatever they say: a sum is no signature."""
     bodies = (json.dumps({"kind": kind, **fields}, separators=(",", ":")) for kind, fields in lines)
-    return _sealed(body.encode() for body in bodies)
+    return _with_sums(body.encode() for body in bodies)
 
 
-def resealed(export: bytes) -> bytes:
+def with_new_sums(export: bytes) -> bytes:
     """The same lines with the sums that they should have."""
-    return _sealed(b"{" + line.partition(b",")[2] for line in export.splitlines())
+    return _with_sums(b"{" + line.partition(b",")[2] for line in export.splitlines())
 
 
-def _sealed(bodies: Iterable[bytes]) -> bytes:
+def _with_sums(bodies: Iterable[bytes]) -> bytes:
     before, made = b"", []
     for body in bodies:
         before = hashlib.sha256(before + body).hexdigest()[:16].encode()
@@ -84,11 +84,11 @@ LINES = parsed(EXPORT)
 
 
 def forged_export(chance: Random) -> bytes:
-    """An export with lines that were changed, left out, repeated or moved, and sealed again."""
+    """An export with lines that were changed, left out, repeated or moved, with sums that match."""
     lines = list(LINES)
     for _ in range(chance.randrange(1, 4)):
         lines = _forged(chance, lines)
-    return sealed(lines)
+    return with_sums(lines)
 
 
 def _forged(chance: Random, lines: list[Line]) -> list[Line]:

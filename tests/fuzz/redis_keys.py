@@ -47,7 +47,7 @@ class Saved(NamedTuple):
 
 def check_redis(chance: Random) -> None:
     """Values in the keys of an agent were changed, exchanged, moved, removed or added."""
-    with _tampered(chance, is_sealed=False) as (store, saved, is_lost):
+    with _tampered(chance, is_encrypted=False) as (store, saved, is_lost):
         _check_checkpoints(store, saved, is_lost, _is_content_of)
         _check_the_rest(store)
         if chance.random() < 0.1:  # which looks at all there is
@@ -56,11 +56,11 @@ def check_redis(chance: Random) -> None:
         assert exported(store, BYSTANDER) == saved.neighbour
 
 
-def check_sealed_redis(chance: Random) -> None:
+def check_encrypted_redis(chance: Random) -> None:
     """The same where everything is encrypted: nothing is answered that was not saved there."""
-    with _tampered(chance, is_sealed=True) as (store, saved, is_lost):
+    with _tampered(chance, is_encrypted=True) as (store, saved, is_lost):
         _check_checkpoints(store, saved, is_lost, lambda one, all_: one in all_)
-        _check_sealed(store, saved)
+        _check_encrypted(store, saved)
         _check_the_rest(store)
         if chance.random() < 0.1:  # which looks at all there is
             _check_doctor(store)
@@ -120,7 +120,7 @@ def expect_latest(store: CheckpointStore) -> None:
         assert is_found or not _client().exists(*CHECKPOINT_KEYS), "there is data"
 
 
-def _check_sealed(store: CheckpointStore, saved: Saved) -> None:
+def _check_encrypted(store: CheckpointStore, saved: Saved) -> None:
     for info in _read(lambda: store.history(AGENT)) or ():
         assert info.metadata in ({}, *(one.metadata for one in saved.checkpoints))
     for step in _read(lambda: store.steps(AGENT, RUN)) or ():
@@ -194,9 +194,9 @@ def _write(store: CheckpointStore) -> None:
 
 
 @contextmanager
-def _tampered(chance: Random, *, is_sealed: bool) -> Iterator[tuple[CheckpointStore, Saved, bool]]:
+def _tampered(chance: Random, *, is_encrypted: bool) -> Iterator[tuple[CheckpointStore, Saved, bool]]:
     """A store with two agents, one of which was tampered with; can anything of it have been lost?"""
-    saved, client = _saved(is_sealed, chance.random() < 0.3), _client()
+    saved, client = _saved(is_encrypted, chance.random() < 0.3), _client()
     _restore(client, saved.keys)
     own = [key for key in sorted(saved.keys) if b"{%b}" % AGENT.encode() in key]
     shared = [key for key in sorted(saved.keys) if b"{" not in key]
@@ -206,15 +206,15 @@ def _tampered(chance: Random, *, is_sealed: bool) -> Iterator[tuple[CheckpointSt
         is_lost |= _tamper(chance, client, key) or key in shared
     # Nobody else is about to write anything.
     with patch.object(doctor, "PATIENCE", 0):
-        yield _store(client, is_sealed), saved, is_lost
+        yield _store(client, is_encrypted), saved, is_lost
 
 
-def store_without(*keys: str, is_sealed: bool) -> CheckpointStore:
+def store_without(*keys: str, is_encrypted: bool) -> CheckpointStore:
     """Return a store with two agents from which these keys were deleted."""
     client = _client()
-    _restore(client, _saved(is_sealed, is_held=False).keys)
+    _restore(client, _saved(is_encrypted, is_held=False).keys)
     assert client.delete(*keys) == len(keys)
-    return _store(client, is_sealed)
+    return _store(client, is_encrypted)
 
 
 def _tamper(chance: Random, client: Redis, key: bytes) -> bool:
@@ -309,9 +309,9 @@ def _client() -> Redis:
     return server.client()
 
 
-def _store(client: Redis, is_sealed: bool) -> CheckpointStore:
+def _store(client: Redis, is_encrypted: bool) -> CheckpointStore:
     store = RedisCheckpointStore(client)
-    return EncryptedStore(store, _KEY) if is_sealed else store
+    return EncryptedStore(store, _KEY) if is_encrypted else store
 
 
 def _restore(client: Redis, keys: dict[bytes, bytes]) -> None:
@@ -323,10 +323,10 @@ def _restore(client: Redis, keys: dict[bytes, bytes]) -> None:
 
 
 @cache
-def _saved(is_sealed: bool, is_held: bool) -> Saved:
+def _saved(is_encrypted: bool, is_held: bool) -> Saved:
     client = _client()
     client.flushdb()
-    store = _store(client, is_sealed)
+    store = _store(client, is_encrypted)
     for agent_id in (AGENT, BYSTANDER):
         fill(store, agent_id, says=f"I am {agent_id}", metadata={"of": agent_id})
     store.add_run(make_run(AGENT, WAITING, envelope={"text": "[]", "headers": {}}, result=[1]))

@@ -21,7 +21,7 @@ from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.testing import make_run
 from tests.fuzz.audit import nothing_executed
 from tests.fuzz.checks import CHECKS, run_case
-from tests.fuzz.exports import EXPORT, LINES, exported, resealed, sealed
+from tests.fuzz.exports import EXPORT, LINES, exported, with_new_sums, with_sums
 from tests.fuzz.imports import imported_into, store_with
 from tests.fuzz.mutations import mangled_json
 from tests.fuzz.redis_keys import AGENT, CHECKPOINT_KEYS, expect_latest, store_without
@@ -37,7 +37,7 @@ ENVELOPE = envelope(
 
 
 #: Those that write files, or the keys of a server, for each case.
-SLOW = {"files", "import_command", "names", "redis", "sealed_redis", "tables"}
+SLOW = {"files", "import_command", "names", "redis", "encrypted_redis", "tables"}
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS.keys() - SLOW))
@@ -56,22 +56,22 @@ def test_a_tampered_store_does_no_harm(name: str, number: int) -> None:
 
 @pytest.mark.parametrize("number", [78, 1959])
 def test_an_agent_without_any_checkpoint_left_has_no_latest_one(number: int) -> None:
-    run_case("sealed_redis", 2029, number)
+    run_case("encrypted_redis", 2029, number)
 
 
-@pytest.mark.parametrize("is_sealed", [False, True])
-def test_without_records_and_messages_there_is_no_latest_checkpoint(is_sealed: bool) -> None:
-    store = store_without(*CHECKPOINT_KEYS, is_sealed=is_sealed)
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_without_records_and_messages_there_is_no_latest_checkpoint(is_encrypted: bool) -> None:
+    store = store_without(*CHECKPOINT_KEYS, is_encrypted=is_encrypted)
     assert store.load_latest(AGENT) is None
     expect_latest(store)
 
 
-@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("is_encrypted", [False, True])
 @pytest.mark.parametrize("key", CHECKPOINT_KEYS)
 def test_the_check_fails_if_nothing_is_found_while_records_or_messages_are_left(
-    key: str, is_sealed: bool
+    key: str, is_encrypted: bool
 ) -> None:
-    store = store_without(key, is_sealed=is_sealed)
+    store = store_without(key, is_encrypted=is_encrypted)
     with pytest.raises(CheckpointError):
         store.load_latest(AGENT)
     expect_latest(store)
@@ -165,7 +165,7 @@ def test_an_unmodified_export_is_imported_completely() -> None:
 def test_an_export_of_an_unsupported_version_is_refused_immediately(
     version: object, reason: str
 ) -> None:
-    told, error = imported_into(store_with(), sealed([("export", {"format": version}), *LINES[1:]]))
+    told, error = imported_into(store_with(), with_sums([("export", {"format": version}), *LINES[1:]]))
     assert told == []
     assert reason in error
 
@@ -175,6 +175,8 @@ def test_a_line_that_is_nested_too_deeply_is_refused(depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
     here = ("message", {"message": {"content": "HERE"}})
     lines = [here if kind == "message" else (kind, fields) for kind, fields in LINES]
-    told, error = imported_into(store_with(), resealed(sealed(lines).replace(b'"HERE"', nested)))
+    told, error = imported_into(
+        store_with(), with_new_sums(with_sums(lines).replace(b'"HERE"', nested))
+    )
     assert told == []
     assert "not JSON" in error

@@ -93,7 +93,7 @@ class SteppingUnacked:
         pause("restore")
         return self._store.world.restore(tag)
 
-    def is_backlogged(self, sealed: Any) -> bool:
+    def is_backlogged(self, envelope: Any) -> bool:
         return self._store.world.has_message()
 
     def touch(self, tags: list[str]) -> None:

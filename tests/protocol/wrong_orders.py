@@ -34,13 +34,13 @@ def _settle_before_celery_has_it(attempt: Any, run: Any, value: Any) -> Any:
 
 
 @contextmanager
-def _publish_before_it_is_sealed(
-    task_name: str, serializer: str, sealed: Callable[[dict[str, Any]], None]
+def _publish_before_it_is_recorded(
+    task_name: str, serializer: str, action: Callable[[dict[str, Any]], None]
 ) -> Iterator[None]:
     envelopes: list[dict[str, Any]] = []
     with before_publish(task_name, serializer, envelopes.append):
         yield
-    sealed(envelopes[0])
+    action(envelopes[0])
 
 
 def _count_in_the_message_alone(attempt: Any, envelope: Any, retries: int, delay: float) -> None:
@@ -77,7 +77,7 @@ def _settle_before_it_is_told(context: AppContext, run: RunRecord, lease: Any) -
 #: and what comes of it.
 BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
     "a message is published before its run is on record": (
-        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_sealed),
+        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_recorded),
         "one run",
         # The caller dies between both. A worker that takes the message may die with it, too.
         (("add_run", CRASH),),
@@ -126,7 +126,7 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "not settled",
     ),
     "a retry is published before the lease is free": (
-        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_sealed),
+        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_recorded),
         "tried again at once",
         (),
         "waits: ",

@@ -18,7 +18,7 @@ def key(number: int, name: str = "") -> str:
 OLD, NEW, OTHER = key(1, "old"), key(2, "new"), key(3, "other")
 
 
-def sealed(store: CheckpointStore, *keys: str) -> EncryptedStore:
+def encrypted(store: CheckpointStore, *keys: str) -> EncryptedStore:
     return EncryptedStore(store, keys or (OLD,))
 
 

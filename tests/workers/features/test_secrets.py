@@ -32,11 +32,11 @@ def keys_with_the_secret(broker: RedisBroker, db: int) -> Iterator[str]:
         yield from (name for name, data in bytes_of_keys(client) if found_in(data, SECRET))
 
 
-@pytest.mark.parametrize("is_sealed", [True, False])
+@pytest.mark.parametrize("is_encrypted", [True, False])
 def test_logs_events_and_results_contain_nothing_of_the_conversation(
-    request: pytest.FixtureRequest, is_sealed: bool, tmp_path: Path
+    request: pytest.FixtureRequest, is_encrypted: bool, tmp_path: Path
 ) -> None:
-    if not is_sealed:
+    if not is_encrypted:
         request.node.add_marker(pytest.mark.configured(conf=CONF))
     app: Celery = request.getfixturevalue("celery_app")
     broker: RedisBroker = request.getfixturevalue("broker")
@@ -55,7 +55,7 @@ def test_logs_events_and_results_contain_nothing_of_the_conversation(
     assert found_in(events.encode(), SECRET) == []
     for database in {0, 1, 2} - {STORE_DB}:
         assert list(keys_with_the_secret(broker, database)) == []
-    assert bool(list(keys_with_the_secret(broker, STORE_DB))) != is_sealed
+    assert bool(list(keys_with_the_secret(broker, STORE_DB))) != is_encrypted
 
 
 def test_arguments_results_and_errors_are_encrypted_in_the_store(

@@ -84,15 +84,15 @@ def delivered(
         start.start(task)
 
 
-SEALED = {"text": "[]"}
+ENVELOPE = {"text": "[]"}
 SOMEBODY = "host/boot/1/2/3"
 
 
 @pytest.mark.parametrize(
     ("envelope", "owner", "seconds"),
     [
-        pytest.param(SEALED, "rekey", [1.0], id="in the hands of a tool"),
-        pytest.param(SEALED, SOMEBODY, [], id="on record"),
+        pytest.param(ENVELOPE, "rekey", [1.0], id="in the hands of a tool"),
+        pytest.param(ENVELOPE, SOMEBODY, [], id="on record"),
         pytest.param({}, SOMEBODY, [5.0], id="on record without its message"),
         pytest.param(None, SOMEBODY, [5.0], id="not on record"),
     ],
@@ -112,7 +112,7 @@ def test_a_delivery_for_a_busy_agent_is_dropped_only_if_it_can_be_published_agai
     assert sent_later == seconds
 
 
-@pytest.mark.parametrize(("envelope", "seconds"), [(SEALED, []), (None, [5.0])])
+@pytest.mark.parametrize(("envelope", "seconds"), [(ENVELOPE, []), (None, [5.0])])
 def test_a_delivery_of_a_blocked_run_is_dropped_only_if_it_can_be_published_again(
     envelope: dict[str, Any] | None, seconds: list[float], sent_later: list[float], monkeypatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""What is sealed cannot be read, moved, exchanged, left out or altered, in any store."""
+"""What is encrypted cannot be read, moved, exchanged, left out or altered, in any store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.encryption_tag import TAG
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
-from tests.support.encryption import NEW, OLD, OTHER, keyless, sealed
+from tests.support.encryption import NEW, OLD, OTHER, encrypted, keyless
 
 SECRET = "the swordfish"
 
@@ -52,7 +52,7 @@ def ended(**fields: Any) -> RunRecord:
 
 
 def test_no_agent_data_is_readable_in_the_inner_store(inner: CheckpointStore) -> None:
-    store = sealed(inner)
+    store = encrypted(inner)
     checkpoint, step, run = full(), make_step("agent", "run", f"key {SECRET}", value=SECRET), ended()
     store.save(checkpoint)
     store.record_step(step.model_copy(update={"name": SECRET}))
@@ -69,7 +69,7 @@ def test_no_agent_data_is_readable_in_the_inner_store(inner: CheckpointStore) ->
 
 
 def test_a_run_is_encrypted_however_it_is_written(inner: CheckpointStore) -> None:
-    store = sealed(inner)
+    store = encrypted(inner)
     start = store.start_run(make_run("agent", "run", envelope={"e": SECRET}), "worker", 30)
     assert start.lease is not None
     lease, queued = start.lease, ended(status=RunStatus.QUEUED)
@@ -87,7 +87,7 @@ def test_a_run_is_encrypted_however_it_is_written(inner: CheckpointStore) -> Non
 
 
 def test_a_pin_is_readable_in_the_inner_store_and_authenticated(inner: CheckpointStore) -> None:
-    store = sealed(inner)
+    store = encrypted(inner)
     store.save(full())
     assert [info.pin for info in inner.history("agent")] == ["label"]
     assert [info.pin for info in store.history("agent")] == ["label"]
@@ -96,7 +96,7 @@ def test_a_pin_is_readable_in_the_inner_store_and_authenticated(inner: Checkpoin
 @pytest.mark.parametrize("pin", [{"pin": "another"}, {}])
 def test_history_detects_a_changed_pin(pin: dict[str, str]) -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     store.save(full())
     whole = below(inner)
     forged(inner, whole.model_copy(update={"metadata": {TAG: whole.metadata[TAG], **pin}}))
@@ -105,7 +105,7 @@ def test_history_detects_a_changed_pin(pin: dict[str, str]) -> None:
 
 
 def test_a_save_writes_only_the_new_messages(inner: CheckpointStore) -> None:
-    store, growing = sealed(inner), talk(*(f"message {n}" for n in range(50)))
+    store, growing = encrypted(inner), talk(*(f"message {n}" for n in range(50)))
     written: list[int] = []
     wrapped = inner.save
 
@@ -140,7 +140,7 @@ def test_a_save_writes_only_the_new_messages(inner: CheckpointStore) -> None:
 
 
 def test_two_conversations_continued_from_one_checkpoint_do_not_mix(inner: CheckpointStore) -> None:
-    store = sealed(inner)
+    store = encrypted(inner)
     store.save(make_checkpoint("agent", talk("a", "b")))
     one, other = (store.load_latest("agent").conversation for _ in range(2))  # type: ignore[union-attr]
     one.append(make_message("one"))
@@ -150,11 +150,11 @@ def test_two_conversations_continued_from_one_checkpoint_do_not_mix(inner: Check
     store.save(second)
 
     assert [store.load(c.id) for c in (first, second)] == [first, second]
-    assert sealed(inner).list("agent")[:2] == [second, first]
+    assert encrypted(inner).list("agent")[:2] == [second, first]
 
 
 def test_equal_agents_have_no_equal_ciphertext(inner: CheckpointStore) -> None:
-    store = sealed(inner)
+    store = encrypted(inner)
     for agent_id in ("a", "b"):
         store.save(make_checkpoint(agent_id, talk("hello"), state={"n": 1}))
         store.record_step(make_step(agent_id, "run", "key"))
@@ -211,7 +211,7 @@ FORGERIES: dict[str, Callable[[Checkpoint, Checkpoint], Checkpoint]] = {
 @pytest.mark.parametrize("how", FORGERIES)
 def test_a_tampered_checkpoint_is_refused(how: str) -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     store.save(full("agent", "older 1", "older 2", state={"older": 1}, entry=None))
     older = below(inner)
     store.save(full())
@@ -229,7 +229,7 @@ def test_a_tampered_checkpoint_is_refused(how: str) -> None:
 
 def test_ciphertext_cannot_be_moved_to_another_agent() -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     store.save(full())
     store.record_step(make_step("agent", "run", "key"))
     store.add_run(ended())
@@ -256,7 +256,7 @@ STEPS: dict[str, Callable[[Step, Step], Step]] = {
 @pytest.mark.parametrize("how", STEPS)
 def test_a_tampered_step_is_refused(how: str) -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     for number in (1, 2):
         store.record_step(make_step("agent", "run", f"key {number}", value=number))
     step, other = inner.steps("agent", "run")
@@ -279,7 +279,7 @@ RUNS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("how", RUNS)
 def test_plain_text_in_a_run_is_refused(how: str) -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     store.add_run(ended())
     inner.update_run(inner.runs("agent")[0].model_copy(update=RUNS[how]))
 
@@ -290,7 +290,7 @@ def test_plain_text_in_a_run_is_refused(how: str) -> None:
 
 def test_the_fields_of_a_run_cannot_be_swapped() -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     store.add_run(ended())
     found = inner.runs("agent")[0]
     inner.update_run(found.model_copy(update={"result": found.envelope}))
@@ -299,7 +299,7 @@ def test_the_fields_of_a_run_cannot_be_swapped() -> None:
 
 
 def test_plain_text_is_refused_where_encryption_is_required(inner: CheckpointStore) -> None:
-    store = sealed(inner)
+    store = encrypted(inner)
     inner.save(full("plain"))
     inner.record_step(make_step("plain", "run", "key"))
     reads = [
@@ -315,7 +315,7 @@ def test_plain_text_is_refused_where_encryption_is_required(inner: CheckpointSto
 
 def test_a_plain_message_among_encrypted_ones_is_refused() -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     store.save(full(entry=None))
     whole = below(inner)
     forged(inner, with_messages(whole, [make_message("x"), whole.conversation.messages[1]]))
@@ -332,7 +332,7 @@ TEXTS = st.text(max_size=60) | st.from_regex(r"old\.[A-Za-z0-9+/]{0,80}={0,2}", 
 @settings(max_examples=150)
 def test_any_injected_data_is_refused(value: Any, text: str) -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner)
+    store = encrypted(inner)
     store.save(full(entry=None, metadata={"m": "x"}))
     store.record_step(make_step("agent", "run", "key"))
     store.add_run(ended())
@@ -358,10 +358,10 @@ def test_any_injected_data_is_refused(value: Any, text: str) -> None:
 
 
 def test_the_error_names_the_missing_key(inner: CheckpointStore) -> None:
-    sealed(inner, NEW).save(full())
-    sealed(inner, NEW).record_step(make_step("agent", "run", "key"))
-    sealed(inner, NEW).add_run(ended())
-    for store in (sealed(inner, OLD, OTHER), keyless(inner)):
+    encrypted(inner, NEW).save(full())
+    encrypted(inner, NEW).record_step(make_step("agent", "run", "key"))
+    encrypted(inner, NEW).add_run(ended())
+    for store in (encrypted(inner, OLD, OTHER), keyless(inner)):
         for read in everything(store):
             with pytest.raises(EncryptionKeyMissing, match="with the key 'new', which is not"):
                 read()
@@ -369,7 +369,7 @@ def test_the_error_names_the_missing_key(inner: CheckpointStore) -> None:
 
 def test_the_error_about_a_damaged_checkpoint_returns_no_encrypted_data() -> None:
     inner = SqliteCheckpointStore.in_memory()
-    store = sealed(inner, NEW)
+    store = encrypted(inner, NEW)
     store.save(full())
     store.save(full())
     read_many = inner._read_many
@@ -399,14 +399,14 @@ def everything(store: CheckpointStore) -> Iterator[Callable[[], Any]]:
 def test_an_attempt_without_the_key_is_released_and_does_not_count_as_stalled(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
     run = make_run("agent", "run", envelope={"e": 1})
-    sealed(inner, NEW).add_run(run)
-    other = sealed(inner, OLD) if has_keys else keyless(inner)
+    encrypted(inner, NEW).add_run(run)
+    other = encrypted(inner, OLD) if has_keys else keyless(inner)
     for _ in range(3):
         with pytest.raises(EncryptionKeyMissing):
             other.start_run(run.model_copy(update={"envelope": {}}), "worker", 30)
         assert inner.holder("agent") is None
 
-    start = sealed(inner, NEW).start_run(run, "worker", 30)
+    start = encrypted(inner, NEW).start_run(run, "worker", 30)
     assert start.lease is not None
     assert (start.run.stalled, start.run.envelope) == (0, {"e": 1})
 
@@ -414,9 +414,11 @@ def test_an_attempt_without_the_key_is_released_and_does_not_count_as_stalled(ha
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_an_encrypted_next_run_without_its_key_is_not_returned_as_data(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
-    store = sealed(inner, OLD) if has_keys else keyless(inner)
+    store = encrypted(inner, OLD) if has_keys else keyless(inner)
     start = store.start_run(make_run("agent", "first", envelope={"e": 1}), "worker", 30)
-    waiting = sealed(inner, NEW).start_run(make_run("agent", "second", envelope={"e": 2}), "other", 30)
+    waiting = encrypted(inner, NEW).start_run(
+        make_run("agent", "second", envelope={"e": 2}), "other", 30
+    )
     assert waiting.lease is None
 
     with pytest.raises(EncryptionKeyMissing, match="The record of run 'second'"):
@@ -425,13 +427,13 @@ def test_an_encrypted_next_run_without_its_key_is_not_returned_as_data(has_keys:
 
 def test_a_key_with_the_same_name_but_different_content_decrypts_nothing() -> None:
     inner = MemoryCheckpointStore()
-    sealed(inner, OLD).save(full())
+    encrypted(inner, OLD).save(full())
     with pytest.raises(CheckpointDamaged):
         EncryptedStore(inner, [OTHER.replace("other:", "old:")]).load_latest("agent")
 
 
 def test_equal_content_is_still_recognised_after_a_key_rotation(inner: CheckpointStore) -> None:
-    before, after = sealed(inner, OLD), sealed(inner, NEW, OLD)
+    before, after = encrypted(inner, OLD), encrypted(inner, NEW, OLD)
     checkpoint, step, run = full(), make_step("agent", "run", "key"), ended()
     before.save(checkpoint)
     before.record_step(step)
@@ -451,22 +453,22 @@ def test_equal_content_is_still_recognised_after_a_key_rotation(inner: Checkpoin
 def test_the_first_record_of_a_step_recorded_under_two_keys_wins(
     inner: CheckpointStore,
 ) -> None:
-    for value, store in enumerate((sealed(inner, OLD), sealed(inner, NEW, OLD))):
+    for value, store in enumerate((encrypted(inner, OLD), encrypted(inner, NEW, OLD))):
         store.record_step(make_step("agent", "run", "key", value=value))
-    assert [step.value for step in sealed(inner, NEW, OLD).steps("agent", "run")] == [0]
+    assert [step.value for step in encrypted(inner, NEW, OLD).steps("agent", "run")] == [0]
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_a_forged_key_id_is_truncated_in_the_error(has_keys: bool) -> None:
     inner = MemoryCheckpointStore()
     inner.save(make_checkpoint("agent", Conversation(), state={TAG: "x" * 5000 + ".eA=="}))
-    store = sealed(inner) if has_keys else keyless(inner)
+    store = encrypted(inner) if has_keys else keyless(inner)
     with pytest.raises(EncryptionKeyMissing) as missing:
         store.load_latest("agent")
     assert missing.value.key_id == "x" * 32
 
 
 def test_the_size_limit_error_names_the_plain_message() -> None:
-    store = sealed(MemoryCheckpointStore(max_checkpoint_bytes=1000))
+    store = encrypted(MemoryCheckpointStore(max_checkpoint_bytes=1000))
     with pytest.raises(CheckpointTooLarge, match=r"message 1 \(role user\)"):
         store.save(make_checkpoint("agent", talk("short", "x" * 2000)))

@@ -1,4 +1,4 @@
-"""What a tool returns may look like something sealed. Where nothing is, it is data like any other."""
+"""Plain data that looks like encrypted data is data like any other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from celery_ckpt import CheckpointStore
 from celery_ckpt.records import RunStatus
 from celery_ckpt.stores.encryption_tag import TAG, TEXT_TAG
 from celery_ckpt.testing import make_checkpoint, make_run, make_step
-from tests.support.encryption import OLD, keyless, sealed
+from tests.support.encryption import OLD, encrypted, keyless
 
 LOOKALIKE = {TAG: "old.bm90IHNlYWxlZA=="}
 
 
 def fill(store: CheckpointStore) -> None:
-    """Everything in which somebody's words can be, with those that look like something sealed."""
+    """Store such data wherever an agent can keep data."""
     store.save(make_checkpoint("agent", state=LOOKALIKE))
     store.record_step(make_step("agent", "run", "key", name="tool", value=LOOKALIKE))
     run = make_run("agent", "run", envelope={"headers": {}}, status=RunStatus.SUCCEEDED)
@@ -39,5 +39,5 @@ def test_text_that_looks_encrypted_is_encrypted_with_the_rest_of_a_plain_store(
 ) -> None:
     fill(inner)
     plain = everything(inner)
-    assert sealed(inner, OLD).rekey("agent", from_plaintext=True) == (1, 1, 1)
-    assert everything(sealed(inner, OLD)) == plain
+    assert encrypted(inner, OLD).rekey("agent", from_plaintext=True) == (1, 1, 1)
+    assert everything(encrypted(inner, OLD)) == plain

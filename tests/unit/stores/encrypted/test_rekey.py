@@ -25,7 +25,7 @@ from celery_ckpt.stores.file import directory, filesystem, journal, record_table
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
 from celery_ckpt.testing.factories import changed_contents
-from tests.support.encryption import NEW, OLD, OTHER, sealed
+from tests.support.encryption import NEW, OLD, OTHER, encrypted
 from tests.support.stored_bytes import MARKER, bytes_of_files, found_in
 
 
@@ -51,22 +51,22 @@ def everything(store: CheckpointStore, agent_id: str = "agent") -> list[Any]:
 
 
 def test_after_a_rekey_the_old_key_is_not_needed(inner: CheckpointStore) -> None:
-    work(sealed(inner, OLD))
-    before = everything(sealed(inner, OLD))
+    work(encrypted(inner, OLD))
+    before = everything(encrypted(inner, OLD))
 
-    assert sealed(inner, NEW, OLD).rekey("agent") == Rekeyed(3, 2, 1)
+    assert encrypted(inner, NEW, OLD).rekey("agent") == Rekeyed(3, 2, 1)
 
-    assert everything(sealed(inner, NEW)) == before
+    assert everything(encrypted(inner, NEW)) == before
     with pytest.raises(EncryptionKeyMissing):
-        sealed(inner, OLD).load_latest("agent")
-    assert sealed(inner, NEW).rekey("agent") == Rekeyed(), "there is nothing left to do"
+        encrypted(inner, OLD).load_latest("agent")
+    assert encrypted(inner, NEW).rekey("agent") == Rekeyed(), "there is nothing left to do"
     assert inner.holder("agent") is None
 
 
 def test_a_plain_store_becomes_an_encrypted_one(inner: CheckpointStore) -> None:
     work(inner)
     before = everything(inner)
-    store = sealed(inner, NEW)
+    store = encrypted(inner, NEW)
     with pytest.raises(NotEncrypted):
         store.rekey("agent")
     assert everything(inner) == before
@@ -83,13 +83,13 @@ def test_no_file_contains_the_plain_text_afterwards(kind: str, tmp_path: Path) -
     urls = {"file": f"file://{tmp_path}/store", "sqlite": f"sqlite:///{tmp_path}/store.db"}
     with open_store(urls[kind]) as inner:
         work(inner)
-        sealed(inner, NEW).rekey("agent", from_plaintext=True)
+        encrypted(inner, NEW).rekey("agent", from_plaintext=True)
         assert [name for name, data in bytes_of_files(tmp_path) if found_in(data)] == []
 
 
 def test_a_conversation_encrypted_with_two_keys_uses_one_afterwards(inner: CheckpointStore) -> None:
-    work(sealed(inner, OLD))
-    both = sealed(inner, NEW, OLD)
+    work(encrypted(inner, OLD))
+    both = encrypted(inner, NEW, OLD)
     loaded = both.load_latest("agent")
     assert loaded is not None
     going_on = loaded.conversation
@@ -98,38 +98,38 @@ def test_a_conversation_encrypted_with_two_keys_uses_one_afterwards(inner: Check
 
     assert both.rekey("agent") == Rekeyed(4, 2, 1), "the last one has messages of before"
 
-    assert len(sealed(inner, NEW).list("agent")) == 4
+    assert len(encrypted(inner, NEW).list("agent")) == 4
 
 
 def test_a_step_encrypted_with_two_keys_exists_once_afterwards(inner: CheckpointStore) -> None:
-    work(sealed(inner, OLD))
+    work(encrypted(inner, OLD))
     for key, value in (("b", MARKER), ("c", "new"), ("a", "recorded later")):
-        sealed(inner, NEW).record_step(make_step("agent", "run", key, value=value))
-    both = sealed(inner, NEW, OLD)
+        encrypted(inner, NEW).record_step(make_step("agent", "run", key, value=value))
+    both = encrypted(inner, NEW, OLD)
     before = everything(both)
     steps = both.steps("agent", "run")
     assert [(step.key, step.value) for step in steps] == [("a", MARKER), ("b", MARKER), ("c", "new")]
 
     assert both.rekey("agent") == Rekeyed(3, 2, 1)
 
-    assert everything(sealed(inner, NEW)) == before
+    assert everything(encrypted(inner, NEW)) == before
     assert len(inner.steps("agent", "run")) == 3
-    assert sealed(inner, NEW).rekey("agent") == Rekeyed(), "there is nothing left to do"
+    assert encrypted(inner, NEW).rekey("agent") == Rekeyed(), "there is nothing left to do"
 
 
 def test_a_dry_run_changes_nothing_even_for_a_busy_agent(inner: CheckpointStore) -> None:
-    work(sealed(inner, OLD))
+    work(encrypted(inner, OLD))
     inner.acquire("agent", "worker", 60)
-    assert sealed(inner, NEW, OLD).rekey("agent", dry_run=True) == Rekeyed(3, 2, 1)
-    assert everything(sealed(inner, OLD))
+    assert encrypted(inner, NEW, OLD).rekey("agent", dry_run=True) == Rekeyed(3, 2, 1)
+    assert everything(encrypted(inner, OLD))
 
 
 def test_a_busy_agent_is_left_unchanged(inner: CheckpointStore) -> None:
-    conversation, store = work(sealed(inner, OLD)), sealed(inner, OLD)
+    conversation, store = work(encrypted(inner, OLD)), encrypted(inner, OLD)
     lease = store.acquire("agent", "worker", 60)
     before = everything(store)
     with pytest.raises(LeaseHeld):
-        sealed(inner, NEW, OLD).rekey("agent")
+        encrypted(inner, NEW, OLD).rekey("agent")
     assert everything(store) == before
     conversation.append(make_message("on and on"))
     store.save(make_checkpoint("agent", conversation), lease)
@@ -137,10 +137,10 @@ def test_a_busy_agent_is_left_unchanged(inner: CheckpointStore) -> None:
 
 def test_a_worker_that_was_presumed_dead_cannot_write_with_the_old_key() -> None:
     inner = MemoryCheckpointStore()
-    conversation, store = work(sealed(inner, OLD)), sealed(inner, OLD)
+    conversation, store = work(encrypted(inner, OLD)), encrypted(inner, OLD)
     lease = store.acquire("agent", "worker", 60)
     inner.release(inner.acquire("agent", "watchdog", 60, over=lease))
-    sealed(inner, NEW, OLD).rekey("agent")
+    encrypted(inner, NEW, OLD).rekey("agent")
     conversation.append(make_message("late"))
     with pytest.raises(LeaseLost):
         store.save(make_checkpoint("agent", conversation), lease)
@@ -149,30 +149,30 @@ def test_a_worker_that_was_presumed_dead_cannot_write_with_the_old_key() -> None
 def test_rekeying_an_unknown_agent_does_not_create_it() -> None:
     inner = MemoryCheckpointStore()
     with pytest.raises(AgentNotFound):
-        sealed(inner, NEW).rekey("agent")
+        encrypted(inner, NEW).rekey("agent")
     assert list(inner.agents()) == []
 
 
 def test_an_agent_with_a_damaged_checkpoint_is_left_unchanged() -> None:
     inner = MemoryCheckpointStore()
-    work(sealed(inner, OLD))
+    work(encrypted(inner, OLD))
     latest = inner.load_latest("agent")
     assert latest is not None
     inner.remove("agent", [latest.id])
     inner.save(latest.model_copy(update={"iteration": 7}))
     before = inner.list("agent")
     with pytest.raises(CheckpointDamaged):
-        sealed(inner, NEW, OLD).rekey("agent")
+        encrypted(inner, NEW, OLD).rekey("agent")
     assert inner.list("agent") == before
     assert inner.holder("agent") is None
 
 
 def test_without_the_old_key_nothing_is_changed() -> None:
     inner = MemoryCheckpointStore()
-    work(sealed(inner, OLD))
+    work(encrypted(inner, OLD))
     with pytest.raises(EncryptionKeyMissing, match="'old'"):
-        sealed(inner, NEW, OTHER).rekey("agent")
-    assert everything(sealed(inner, OLD))
+        encrypted(inner, NEW, OTHER).rekey("agent")
+    assert everything(encrypted(inner, OLD))
 
 
 # -- writing anew, in Redis and in files -------------------------------------------------------------
@@ -206,14 +206,14 @@ def test_a_rekey_in_redis_does_not_overwrite_concurrent_changes(how: str, redis_
 
 def test_a_long_history_is_rewritten_in_redis(redis_url: str) -> None:
     with open_store(redis_url) as inner:
-        conversation, store = Conversation(), sealed(inner, OLD)
+        conversation, store = Conversation(), encrypted(inner, OLD)
         for number in range(1500):
             conversation.append(make_message(f"message {number}"))
             if number % 100 == 99:
                 store.save(make_checkpoint("agent", conversation))
         before = store.list("agent")
-        assert sealed(inner, NEW, OLD).rekey("agent") == Rekeyed(15)
-        assert sealed(inner, NEW).list("agent") == before
+        assert encrypted(inner, NEW, OLD).rekey("agent") == Rekeyed(15)
+        assert encrypted(inner, NEW).list("agent") == before
         with inner._server.client.pipeline() as client:  # type: ignore[attr-defined]
             [length] = client.llen("ckpt:{agent}:log").execute()
         assert length == 1500, "each message once"
@@ -223,8 +223,8 @@ def test_a_long_history_is_rewritten_in_redis(redis_url: str) -> None:
 def test_a_crash_between_two_file_writes_loses_nothing(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work(sealed(FileCheckpointStore(tmp_path), OLD))
-    before = everything(sealed(FileCheckpointStore(tmp_path), OLD))
+    work(encrypted(FileCheckpointStore(tmp_path), OLD))
+    before = everything(encrypted(FileCheckpointStore(tmp_path), OLD))
     left = after
 
     def crashing(path: Path, data: bytes) -> None:
@@ -239,11 +239,11 @@ def test_a_crash_between_two_file_writes_loses_nothing(
         for module in (directory, journal, record_table):
             patch.setattr(module, "replace", crashing)
         with suppress(StoreError):
-            sealed(FileCheckpointStore(tmp_path), NEW, OLD).rekey("agent")
+            encrypted(FileCheckpointStore(tmp_path), NEW, OLD).rekey("agent")
 
-    assert everything(sealed(FileCheckpointStore(tmp_path), NEW, OLD)) == before
+    assert everything(encrypted(FileCheckpointStore(tmp_path), NEW, OLD)) == before
     lease = FileCheckpointStore(tmp_path).holder("agent")
     if lease is not None:
         FileCheckpointStore(tmp_path).release(lease)
-    sealed(FileCheckpointStore(tmp_path), NEW, OLD).rekey("agent")
-    assert everything(sealed(FileCheckpointStore(tmp_path), NEW)) == before
+    encrypted(FileCheckpointStore(tmp_path), NEW, OLD).rekey("agent")
+    assert everything(encrypted(FileCheckpointStore(tmp_path), NEW)) == before

@@ -1,4 +1,4 @@
-"""Every key and every file, byte by byte: what was sealed is nowhere, and what was deleted neither."""
+"""Every key and every file, byte by byte: neither encrypted nor deleted data is readable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from celery_ckpt import CheckpointStore, Conversation, Entry, open_store
 from celery_ckpt.records import RunStatus
 from celery_ckpt.testing import make_checkpoint, make_message, make_run, make_step
-from tests.support.encryption import sealed
+from tests.support.encryption import encrypted
 from tests.support.servers.valkey import Valkey
 from tests.support.stored_bytes import MARKER, bytes_of_files, bytes_of_keys, forms, found_in
 
@@ -58,7 +58,7 @@ def places(look: Look, text: str = MARKER) -> list[str]:
 
 def test_encrypted_text_appears_in_no_key_and_no_file(opened: tuple[CheckpointStore, Look]) -> None:
     store, look = opened
-    work(sealed(store))
+    work(encrypted(store))
     assert list(look()), "there is something to look at"
     assert places(look) == []
 
