@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
     "celery_ckpt.testing.contract.checkpoints",
     "celery_ckpt.testing.contract.concurrency",
     "celery_ckpt.testing.contract.damage",
+    "celery_ckpt.testing.contract.encryption",
     "celery_ckpt.testing.contract.features",
     "celery_ckpt.testing.contract.findings",
     "celery_ckpt.testing.contract.fixtures",

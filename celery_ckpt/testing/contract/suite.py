@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from celery_ckpt.testing.contract.checkpoints import CheckpointsContract
 from celery_ckpt.testing.contract.concurrency import ConcurrencyContract
+from celery_ckpt.testing.contract.encryption import EncryptionContract
 from celery_ckpt.testing.contract.features import FeaturesContract
 from celery_ckpt.testing.contract.findings import FindingsContract
 from celery_ckpt.testing.contract.leases import LeasesContract
@@ -42,6 +43,7 @@ class StoreContract(
     RemovalContract,
     RewriteContract,
     FeaturesContract,
+    EncryptionContract,
     # Who may write, and which run is next
     LeasesContract,
     TurnsContract,
