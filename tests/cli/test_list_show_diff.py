@@ -120,9 +120,9 @@ def test_list_with_a_prefix_reads_only_the_matching_agents(
 ) -> None:
     for name in ("user-1", "job-1"):
         add_agent(commands.store, name)
-    read, standing = list[str](), commands.store.activity
+    read, activity = list[str](), commands.store.activity
     monkeypatch.setattr(
-        commands.store, "activity", lambda agent_id: read.append(agent_id) or standing(agent_id)
+        commands.store, "activity", lambda agent_id: read.append(agent_id) or activity(agent_id)
     )
     commands("list", "--prefix", "user-")
     assert read == ["user-1"]

@@ -20,9 +20,9 @@ def minutes(count: int) -> datetime:
     return NOON + timedelta(minutes=count)
 
 
-def local(moment: datetime, layout: str = "%m-%d %H:%M:%S") -> str:
+def local(time: datetime, layout: str = "%m-%d %H:%M:%S") -> str:
     """Return a time as tail prints it on this machine."""
-    return moment.astimezone().strftime(layout)
+    return time.astimezone().strftime(layout)
 
 
 def times(output: list[Happening]) -> list[tuple[str, datetime | None]]:

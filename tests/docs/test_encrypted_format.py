@@ -102,8 +102,8 @@ def test_a_checkpoint_can_be_decrypted_by_the_documented_format(
 
 
 def microseconds(checkpoint: Checkpoint) -> int:
-    moment = checkpoint.created_at
-    return int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
+    time = checkpoint.created_at
+    return int(time.replace(microsecond=0).timestamp()) * 1_000_000 + time.microsecond
 
 
 def test_steps_and_runs_can_be_decrypted_by_the_documented_format(

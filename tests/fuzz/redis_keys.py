@@ -148,15 +148,15 @@ def _check_the_rest(store: CheckpointStore) -> None:
     for name in (RUN, WAITING):
         run = _read(lambda name=name: store.run(AGENT, name))  # type: ignore[misc]
         assert run is None or (run.agent_id, run.run_id) == (AGENT, name)
-    standing = _read(lambda: store.activity(AGENT))
-    assert standing is None or all(run.agent_id == AGENT for run in standing.open)
+    activity = _read(lambda: store.activity(AGENT))
+    assert activity is None or all(run.agent_id == AGENT for run in activity.open)
     holder = _read(lambda: store.holder(AGENT))
     assert holder is None or holder.agent_id == AGENT
     _read(lambda: store.policy(AGENT))
     [snapshot] = store.snapshots([AGENT])
     assert snapshot.agent_id == AGENT
-    for rounds in Schedule:
-        assert (_read(lambda on=rounds: store.count_due(on)) or 0) >= 0  # type: ignore[misc]
+    for on in Schedule:
+        assert (_read(lambda on=on: store.count_due(on)) or 0) >= 0  # type: ignore[misc]
 
 
 def _check_doctor(store: CheckpointStore) -> None:

@@ -95,7 +95,7 @@ class Process:
 
     def _is_due(self) -> bool:
         now = self.world.clock.now().timestamp()
-        return any(moment <= now for moment in self.world.moments())
+        return any(due_at <= now for due_at in self.world.due_times())
 
     def send(self, *run_ids: str) -> Callable[[], None]:
         """A caller: sends its runs one after the other."""

@@ -87,7 +87,7 @@ class Execution:
         if self.world.restore_orphans():
             return True
         is_open = bool(self.world.open_runs())
-        watched, etas = self.world.moments() if is_open else [], self.world.etas()
+        watched, etas = self.world.due_times() if is_open else [], self.world.etas()
         if not watched + etas:
             return False
         moment = min(watched + etas)

@@ -212,9 +212,9 @@ class World:
             self.failures[run_id] += 1
             raise Broken(f"attempt after {retries} retries")
 
-    def moments(self) -> list[float]:
+    def due_times(self) -> list[float]:
         """When the watchdog is to look at some agent, in seconds since 1970."""
-        return [moment / 1e6 for moment in self.store._schedules[Schedule.WATCHDOG].values()]
+        return [due_at / 1e6 for due_at in self.store._schedules[Schedule.WATCHDOG].values()]
 
     def etas(self) -> list[float]:
         """When messages that are not to be begun yet are."""

@@ -276,9 +276,9 @@ def test_a_cancellation_whose_reply_was_lost_takes_one_lease(far_store, wire: Pr
 
 def test_a_due_time_whose_reply_was_lost_can_be_unscheduled(far_store, wire: Proxy) -> None:
     wire.lose_reply()
-    moment = far_store.schedule("agent", 0)
+    due_at = far_store.schedule("agent", 0)
     assert wire.lost_replies == 1
-    assert far_store.unschedule({"agent": moment}) == 1
+    assert far_store.unschedule({"agent": due_at}) == 1
 
 
 def test_an_agent_whose_claim_reply_was_lost_is_due_again_after_the_hold(

@@ -144,7 +144,7 @@ def test_no_agent_that_changes_is_lost_from_the_index(
             future.result(60)
     store.save(Checkpoint.new("agent", Conversation(), 1000))
     store.save(Checkpoint.new("agent", Conversation(), 1001))
-    moment = store.claim_due(10, -1, Schedule.SWEEP)
+    claimed = store.claim_due(10, -1, Schedule.SWEEP)
 
-    assert [name for name, _ in moment] == ["agent"]
+    assert [name for name, _ in claimed] == ["agent"]
     assert list(store.findings()) == []

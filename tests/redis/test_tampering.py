@@ -45,20 +45,20 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [NO_TEXT, b"", LONGEST])
-@pytest.mark.parametrize("rounds", Schedule)
+@pytest.mark.parametrize("on", Schedule)
 def test_an_invalid_name_in_the_schedule_does_not_block_the_other_agents(
-    store, server, saved, rounds: Schedule, name: bytes
+    store, server, saved, on: Schedule, name: bytes
 ) -> None:
-    store.schedule("agent", 0, rounds)
-    for key in store._keys.due_times(rounds):
+    store.schedule("agent", 0, on)
+    for key in store._keys.due_times(on):
         server.zadd(key, {name: 0})
 
-    assert "agent" in [agent_id for agent_id, _ in store.claim_due(100, 10, rounds)]
-    assert all(agent_id for agent_id, _ in store.claim_due(100, 10, rounds))
+    assert "agent" in [agent_id for agent_id, _ in store.claim_due(100, 10, on)]
+    assert all(agent_id for agent_id, _ in store.claim_due(100, 10, on))
     [*found] = (
         one for one in store.findings(repair=True) if "a name that no agent can have" in one.what
     )
-    assert len(found) == len(store._keys.due_times(rounds))
+    assert len(found) == len(store._keys.due_times(on))
     assert not any("a name that no agent can have" in one.what for one in store.findings())
 
 

@@ -90,7 +90,7 @@ def every_turn(store: CheckpointStore, agent_id: str) -> None:
     assert store.settle_run(cancelled, lease).run_id == "run-3"
     start = store.start_run(run(agent_id, "run-3"), "me", 30)
     assert store.release(start.lease, run=start.run)
-    moment = store.schedule(agent_id, 0)
+    due_at = store.schedule(agent_id, 0)
     [(name, later)] = store.claim_due(1, 30)
-    assert (name, later > moment) == (agent_id, True)
+    assert (name, later > due_at) == (agent_id, True)
     assert store.unschedule({agent_id: later})

@@ -159,13 +159,13 @@ def test_runs_continue_after_a_file_store_was_killed_at_any_write(tmp_path: Path
         directory = tmp_path / str(at)
         said = _what_was_said(take_turns_until_killed, str(directory), at, torn)
         store = FileCheckpointStore(directory)
-        standing = store.activity("agent")
+        activity = store.activity("agent")
         runs = {run.run_id: run for run in store.runs("agent")}
 
-        assert standing.active is None or standing.active in {run.run_id for run in standing.open}
+        assert activity.active is None or activity.active in {run.run_id for run in activity.open}
         if "started" in said:
             # The turn passes on only once the outcome is there, and nothing of a settled run is left.
-            assert runs["first"].status.is_final or standing.active == "first"
+            assert runs["first"].status.is_final or activity.active == "first"
             assert not (runs["first"].is_settled and store.steps("agent", "first"))
         if "settled" in said:
             assert runs["first"].is_settled

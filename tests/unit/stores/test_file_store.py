@@ -342,7 +342,7 @@ def test_deletion_leaves_no_file(store: FileCheckpointStore, tmp_path: Path) -> 
 
     store.delete("agent")
 
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]  # of all moments
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]  # of a schedule
 
 
 def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_watchdog_completes_a_cancellation_whose_process_died(
     """Also of a blocked run: when the active run ends, nothing else would be scheduled."""
     active = store.start_run(make_run("agent", "agent"), "worker", TTL)
     store.start_run(make_run("agent", "waits"), "worker", TTL)
-    moment = store.start_run(make_run("agent", "waits"), "worker", TTL).due_at
+    due_at = store.start_run(make_run("agent", "waits"), "worker", TTL).due_at
 
     def die(app: Any, run: Any) -> None:
         raise KeyboardInterrupt
@@ -63,7 +63,7 @@ def test_the_watchdog_completes_a_cancellation_whose_process_died(
         cancellation.cancel_runs(context_of(store), "agent")
     ended = active.run.model_copy(update={"status": RunStatus.SUCCEEDED})
     assert store.settle_run(ended, active.lease) is None
-    store.unschedule({"agent": moment})
+    store.unschedule({"agent": due_at})
 
     clock.advance(TTL + 1)
     assert [run.run_id for run in store.activity("agent").open] == ["waits"]

@@ -29,7 +29,7 @@ def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
     """An attempt whose run has just ended."""
     start = store.start_run(make_run(agent_id, run_id, envelope={"text": "[]"}), "me", TTL)
     record = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
-    lease_renewer = SimpleNamespace(unschedule=lambda agent, moment: store.unschedule({agent: moment}))
+    lease_renewer = SimpleNamespace(unschedule=lambda agent, due_at: store.unschedule({agent: due_at}))
     settings = SimpleNamespace(lease_ttl=TTL)
     context = SimpleNamespace(store=store, lease_renewer=lease_renewer, settings=settings)
     held = SimpleNamespace(lease=start.lease)
