@@ -131,11 +131,8 @@ class CheckpointStore(ABC):
     ) -> builtins.list[CheckpointInfo]:
         """Return the outlines of the agent's checkpoints, newest first. Reads no message.
 
-        Args:
-            agent_id: the agent.
-            limit: the most outlines to return.
-            before: return only checkpoints with a smaller ``seq``: that of the last one of a page
-                continues with the next page.
+        At most ``limit`` are returned, and only checkpoints whose ``seq`` is below ``before``: the
+        ``seq`` of the last one of a page continues with the next page.
         """
 
     def messages(

@@ -144,7 +144,7 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "cancelled, RETRY, retries 1. is told otherwise",
     ),
     "a cancellation is told before it is on record": (
-        ("celery_ckpt.runtime.agents.cancellation._is_cancelled", _tell_before_it_is_on_record),
+        ("celery_ckpt.runtime.agents.cancellation._cancel", _tell_before_it_is_on_record),
         "cancelled at work while another waits",
         (),
         "told to be REVOKED, and then SUCCESS",

@@ -37,17 +37,21 @@ def _cancel(context: AppContext, run: RunRecord) -> bool:
     except RunOver:
         return False
     try:
-        if lease is not None:
-            _repair_conversation(context, run, lease)
-        store_cancelled(context.app, run)
-        cancelled = context.store.run(run.agent_id, run.run_id)
-        if cancelled is not None:
-            ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
-            publish_next(context, context.store.settle_run(ended, lease))
+        _settle(context, run, lease)
     except LeaseError:
         # This took longer than the lease lasts, and the watchdog has done the rest.
         logger.warning(log_lines.SETTLED_ELSEWHERE, *log_lines.identity(run))
     return True
+
+
+def _settle(context: AppContext, run: RunRecord, lease: Lease | None) -> None:
+    if lease is not None:
+        _repair_conversation(context, run, lease)
+    store_cancelled(context.app, run)
+    cancelled = context.store.run(run.agent_id, run.run_id)
+    if cancelled is not None:
+        ended = cancelled.model_copy(update={"ended_at": system_clock.now()})
+        publish_next(context, context.store.settle_run(ended, lease))
 
 
 def _repair_conversation(context: AppContext, run: RunRecord, lease: Lease) -> None:
