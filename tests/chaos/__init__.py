@@ -1,1 +1,3 @@
-"""Faults in loops: agents at work while their workers, servers and network fail, and a verdict."""
+"""Faults in loops: agents run while their workers, servers and network fail. A verdict sums up
+the result.
+"""

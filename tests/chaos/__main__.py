@@ -16,12 +16,12 @@ from tests.chaos.campaigns import CAMPAIGNS, Campaign, run
 from tests.chaos.judge import Verdict
 from tests.chaos.report import table, write
 
-#: The table needs that many columns.
+#: The minimum width of the table, in columns.
 _MIN_WIDTH = 120
 
 
 def main() -> int:
-    """Run the campaigns; the exit status says whether every promise was kept."""
+    """Run the campaigns. The exit status is 0 if every promise was kept."""
     arguments = _arguments()
     wanted = [one for one in CAMPAIGNS if not arguments.campaign or one.name in arguments.campaign]
     verdicts = _run_all(wanted, arguments.seed, arguments.faults)
@@ -43,9 +43,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("campaign", nargs="*", choices=[[], *(one.name for one in CAMPAIGNS)])
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
-    parser.add_argument("--faults", type=int, help="so many in each campaign")
+    parser.add_argument("--faults", type=int, help="how many faults each campaign has")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, not as a table")
-    parser.add_argument("--page", type=Path, help="put the figures into this page")
+    parser.add_argument("--page", type=Path, help="write the figures into this page")
     return parser.parse_args()
 
 
@@ -57,12 +57,12 @@ def _run_all(wanted: list[Campaign], seed: int, times: int | None) -> list[Verdi
             bar = shown.add_task(f"{campaign.name} ({seed})", total=times or campaign.times, fault="")
             started = False
 
-            def tell(fault: str, bar: int = bar) -> None:
+            def report_fault(fault: str, bar: int = bar) -> None:
                 nonlocal started
                 shown.update(bar, advance=1 if started else 0, fault=fault)
                 started = True
 
-            verdicts.append(run(campaign, seed, times, tell))
+            verdicts.append(run(campaign, seed, times, report_fault))
             shown.update(bar, completed=verdicts[-1].faults, fault="")
         return verdicts
 

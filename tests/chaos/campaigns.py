@@ -1,4 +1,4 @@
-"""Campaigns: which faults, how many, on what fleet. A seed says in which order and to whom."""
+"""Campaigns: which faults, how many, on what fleet. The seed decides their order and their targets."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from tests.chaos.fleet import TURNS
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.soak import soak
 
-#: One that does not end while a replica takes over, nor before the old master is one.
+#: A fault that lasts until a replica has taken over and the old master has become its replica.
 LONGER_LEASE = 15.0
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Faults of a kind."""
+    """A series of faults of one kind."""
 
     name: str
     faults: tuple[Fault, ...]
-    #: How many in a row, if nobody says otherwise.
+    #: How many faults there are by default.
     times: int
     workers: int = 2
-    #: How many agents are at work or wait at any time.
+    #: How many agents are running or queued at any time.
     open_runs: int = 10
-    #: How long each of them works.
+    #: The number of iterations of each agent.
     turns: int = TURNS
-    #: Are others sent when some have ended?
-    goes_on: bool = True
+    #: True if ended runs are replaced by new ones.
+    keeps_sending: bool = True
     own_clocks: bool = False
-    #: Instead of faults: rounds of so many agents, and what they leave behind is measured.
+    #: If not 0, there are no faults: rounds of this many agents run, and what they leave behind is
+    #: measured.
     soaked_agents: int = 0
-    #: What the store is on (see ``stores.py``), and settings besides.
+    #: What the store runs on (see ``stores.py``), and additional settings.
     store: str = "alone"
     conf: Mapping[str, Any] = field(default_factory=dict)
 
@@ -48,7 +49,7 @@ CAMPAIGNS = (
         15,
         open_runs=1000,
         turns=1,
-        goes_on=False,
+        keeps_sending=False,
     ),
     Campaign("soak", (), 30, soaked_agents=150),
     Campaign("frozen workers", (faults.freeze,), 10),
@@ -110,11 +111,11 @@ CAMPAIGNS = (
 
 
 def run(
-    campaign: Campaign, seed: int, times: int | None = None, tell: Callable[[str], object] = str
+    campaign: Campaign, seed: int, times: int | None = None, report_fault: Callable[[str], object] = str
 ) -> Verdict:
-    """Run a campaign; ``tell`` hears of each fault. Problems are in the verdict, not raised."""
+    """Run a campaign and report each fault. Problems are in the verdict, not raised."""
     if campaign.soaked_agents:
-        return soak(campaign.name, seed, times or campaign.times, campaign.soaked_agents, tell)
+        return soak(campaign.name, seed, times or campaign.times, campaign.soaked_agents, report_fault)
     verdict = Verdict(campaign.name, seed)
     with examined(
         verdict,
@@ -127,9 +128,9 @@ def run(
         made.top_up(campaign.open_runs)
         for _ in range(times or campaign.times):
             fault = made.chance.choice(campaign.faults)
-            tell(fault.__name__)
+            report_fault(fault.__name__)
             fault(made)
-            if campaign.goes_on:
+            if campaign.keeps_sending:
                 made.top_up(campaign.open_runs)
             made.wait_for_progress()
             verdict.faults += 1

@@ -1,4 +1,6 @@
-"""What stays of a campaign that was not clean: what its workers wrote, and where each of them was."""
+"""What remains of a campaign that was not clean: the logs of its workers, and the stack of each
+of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.chaos.judge import Verdict
 
 @contextmanager
 def examined(verdict: Verdict, **options: Any) -> Iterator[Fleet]:
-    """A fleet; what goes wrong with it is in the verdict, not raised, and its files stay then."""
+    """Provide a fleet. Failures are in the verdict, not raised, and the fleet's files are then kept."""
     directory = Path(tempfile.mkdtemp(prefix="ckpt-chaos-"))
     with fleet(directory, Random(f"{verdict.name} {verdict.seed}"), **options) as made:
         try:
@@ -26,14 +28,14 @@ def examined(verdict: Verdict, **options: Any) -> Iterator[Fleet]:
         if verdict.problems:
             _take_down(made, directory)
     if verdict.problems:
-        verdict.remarks.append(f"the logs of its workers, with their stacks at the end: {directory}")
+        verdict.remarks.append(f"worker logs, each with its stack at the end: {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _take_down(made: Fleet, directory: Path) -> None:
     for worker in made.workers:
-        with suppress(AssertionError):  # one that is stopped cannot
+        with suppress(AssertionError):  # a stopped process cannot write its stack
             worker.dump_stacks()
     left = [f"{key}: {value}" for key, value in made.broker.left().items()]
     (directory / "left").write_text("\n".join([*left, *made.broker.unacked_messages()]))

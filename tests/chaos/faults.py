@@ -12,11 +12,11 @@ from tests.support.servers.valkey import Guarded, Valkey
 from tests.support.wait import until
 from tests.support.workers.broker import BROKER_DB
 
-#: How soon a worker that was told to stop has to be gone, with agents at work.
+#: How long a worker may take to exit after SIGTERM while its agents are running.
 EXIT = 20.0
-#: How long things stay broken.
+#: How long a fault lasts.
 _OUTAGE = 1.0
-#: How long three sentinels may take to make a replica the master, and the old master its replica.
+#: How long three sentinels may take to promote the replica and to make the old master its replica.
 _FAILOVER = 60.0
 Fault = Callable[[Fleet], None]
 
@@ -25,7 +25,7 @@ Fault = Callable[[Fleet], None]
 
 
 def kill_child(fleet: Fleet) -> None:
-    """SIGKILL of a process of a pool."""
+    """Kill a process of a pool with SIGKILL."""
     worker = fleet.pick()
     children = worker.children()
     if children:
@@ -33,30 +33,30 @@ def kill_child(fleet: Fleet) -> None:
 
 
 def kill_parent(fleet: Fleet) -> None:
-    """SIGKILL of a worker's main process; its children are left to themselves."""
+    """Kill a worker's main process with SIGKILL. Its children become orphans."""
     worker = fleet.pick()
-    # They end soon, by themselves.
+    # The children exit soon on their own.
     fleet.ledger.killed(*worker.tree())
     os.kill(worker.pid, signal.SIGKILL)
     until(lambda: not worker.tree(), EXIT, f"the children of {worker.name} are gone")
-    _start_anew(fleet, worker)
+    _restart(fleet, worker)
 
 
 def kill_tree(fleet: Fleet) -> None:
-    """SIGKILL of a whole worker, as a machine that fails."""
+    """Kill a whole worker with SIGKILL, like a machine that fails."""
     worker = fleet.pick()
     worker.kill_tree()
-    _start_anew(fleet, worker)
+    _restart(fleet, worker)
 
 
-def _start_anew(fleet: Fleet, worker: object) -> None:
+def _restart(fleet: Fleet, worker: object) -> None:
     fleet.workers.remove(worker)
     fleet.add_worker()
     fleet.wait_ready()
 
 
 def freeze(fleet: Fleet) -> None:
-    """SIGSTOP of a whole worker, past its leases, and SIGCONT."""
+    """Stop a whole worker with SIGSTOP until its leases have expired, then continue it with SIGCONT."""
     worker = fleet.pick()
     worker.freeze()
     time.sleep(1.5 * LEASE)
@@ -64,44 +64,44 @@ def freeze(fleet: Fleet) -> None:
 
 
 def deploy(fleet: Fleet) -> None:
-    """SIGTERM, while the one that takes its place starts."""
+    """Stop a worker with SIGTERM while its replacement starts."""
     leaving = fleet.pick()
     leaving.term()
     fleet.workers.remove(leaving)
     fleet.add_worker()
     status = leaving.wait_exit(EXIT)
-    assert status == 0, f"{leaving.name} left with status {status}:\n{leaving.log()[-3000:]}"
+    assert status == 0, f"{leaving.name} exited with status {status}:\n{leaving.log()[-3000:]}"
     fleet.wait_ready()
 
 
 def quit_cold(fleet: Fleet) -> None:
-    """SIGQUIT: Celery's cold shutdown."""
+    """Send SIGQUIT: Celery's cold shutdown."""
     leaving = fleet.pick()
     tree = leaving.tree()
-    # Most bodies end by themselves; Celery kills what is left, now or until it has gone itself.
+    # Most bodies end on their own. Celery kills the rest, now or before it exits itself.
     fleet.ledger.killed(*tree)
     leaving.quit()
     leaving.wait_exit(EXIT)
     fleet.ledger.killed(*tree)
     leaving.kill_tree()
-    _start_anew(fleet, leaving)
+    _restart(fleet, leaving)
 
 
 # -- the clock of a worker -------------------------------------------------------------------------
 
 
 def jump_ahead(fleet: Fleet) -> None:
-    """A worker's clock is set hours ahead; it stays so."""
+    """Set a worker's clock hours ahead. It stays that way."""
     _jump(fleet, fleet.chance.uniform(2, 9) * 3600)
 
 
 def jump_back(fleet: Fleet) -> None:
-    """A worker's clock is set hours back; it stays so."""
+    """Set a worker's clock hours back. It stays that way."""
     _jump(fleet, -fleet.chance.uniform(2, 9) * 3600)
 
 
 def drift_apart(fleet: Fleet) -> None:
-    """A worker's clock is off by some leases, which is harder to notice than hours."""
+    """Shift a worker's clock by a few leases, which is harder to notice than hours."""
     _jump(fleet, fleet.chance.uniform(-30, 30) * LEASE)
 
 
@@ -114,22 +114,22 @@ def _jump(fleet: Fleet, seconds: float) -> None:
 
 
 def full_disk(fleet: Fleet) -> None:
-    """No process of any worker can write to a file for a while."""
+    """Fill the disk: for a while, no process of any worker can write to a file."""
     _without_room(fleet, _OUTAGE)
 
 
 def full_disk_for_long(fleet: Fleet) -> None:
-    """The same for longer than a lease: nobody can renew theirs, or take over another's."""
+    """Fill the disk for longer than a lease: no process can renew a lease or take one over."""
     _without_room(fleet, 1.5 * LEASE)
 
 
 def kill_tree_on_full_disk(fleet: Fleet) -> None:
-    """SIGKILL of a whole worker that waits for room."""
+    """Kill a whole worker with SIGKILL while it waits for disk space."""
     worker = fleet.pick()
     worker.fill_disk()
     time.sleep(_OUTAGE)
     worker.kill_tree()
-    _start_anew(fleet, worker)
+    _restart(fleet, worker)
 
 
 def _without_room(fleet: Fleet, seconds: float) -> None:
@@ -144,17 +144,17 @@ def _without_room(fleet: Fleet, seconds: float) -> None:
 
 
 def kill_store(fleet: Fleet) -> None:
-    """Kill -9 of the store's server, which comes back with what it had acknowledged."""
+    """Kill the store's server with SIGKILL. It comes back with everything that it had acknowledged."""
     _outage(fleet.store)
 
 
 def kill_broker(fleet: Fleet) -> None:
-    """The same for the server of the broker and the results."""
+    """Kill the server of the broker and the results with SIGKILL. It comes back in the same way."""
     _outage(fleet.broker.server)
 
 
 def kill_store_for_long(fleet: Fleet) -> None:
-    """It comes back when its clients have given up, and deliveries were put off."""
+    """Kill the store's server until its clients have given up and deliveries were postponed."""
     _outage(fleet.store, fleet.chance.uniform(11, 20))
 
 
@@ -165,12 +165,12 @@ def _outage(server: Valkey, seconds: float = _OUTAGE) -> None:
 
 
 def cut_broker(fleet: Fleet) -> None:
-    """All connections to the broker are closed."""
+    """Close all connections to the broker."""
     fleet.broker.cut_connections(BROKER_DB)
 
 
 def full_store(fleet: Fleet) -> None:
-    """The store's memory is full: it refuses to write, and says so."""
+    """Fill the store's memory: the server refuses writes with an error."""
     with fleet.store.client() as client:
         client.config_set("maxmemory", 1)
         time.sleep(_OUTAGE)
@@ -178,12 +178,12 @@ def full_store(fleet: Fleet) -> None:
 
 
 def paused_store(fleet: Fleet) -> None:
-    """The store's server does not answer for longer than a lease lasts."""
+    """Pause the store's server for longer than a lease."""
     _pause(fleet.store)
 
 
 def paused_broker(fleet: Fleet) -> None:
-    """Nor does that of the broker and the results."""
+    """Pause the server of the broker and the results for as long."""
     _pause(fleet.broker.server)
 
 
@@ -197,12 +197,14 @@ def _pause(server: Valkey) -> None:
 
 
 def fail_over(fleet: Fleet) -> None:
-    """Kill -9 of the master; the replica takes its place, and it comes back as the other's replica."""
+    """Kill the master with SIGKILL. Its replica is promoted, and the old master returns as a
+    replica.
+    """
     _lose_master(fleet.store)
 
 
 def fail_over_behind(fleet: Fleet) -> None:
-    """The same while the replica lacks the last writes, and with a worker, which alone knew of them."""
+    """Fail over while the replica lacks the last writes, and kill the only worker that knew of them."""
     servers, worker = fleet.store, fleet.pick()
     servers.replica.signal(signal.SIGSTOP)
     with servers.master.client() as client:
@@ -212,21 +214,21 @@ def fail_over_behind(fleet: Fleet) -> None:
     servers.master.kill()
     servers.replica.signal(signal.SIGCONT)
     _lose_master(servers)
-    _start_anew(fleet, worker)
+    _restart(fleet, worker)
 
 
 def _lose_master(servers: Guarded) -> None:
     servers.master.kill()
     until(lambda: servers.is_master(servers.replica), _FAILOVER, "the replica is the master")
     servers.master, servers.replica = servers.replica, servers.master
-    until(servers.is_watched, _FAILOVER, "all sentinels know that")
+    until(servers.is_watched, _FAILOVER, "all sentinels know the new master")
     servers.replica.start()
     until(servers.is_replicated, _FAILOVER, "the old master is its replica")
     until(servers.is_watched, _FAILOVER, "the sentinels are ready again")
 
 
 def lag(fleet: Fleet) -> None:
-    """The replica stands still, and confirms nothing."""
+    """Pause the replica, so that it confirms nothing."""
     fleet.store.replica.signal(signal.SIGSTOP)
     time.sleep(_OUTAGE)
     fleet.store.replica.signal(signal.SIGCONT)
@@ -236,44 +238,50 @@ def lag(fleet: Fleet) -> None:
 
 
 def lose_node(fleet: Fleet) -> None:
-    """Kill -9 of a node, which comes back soon."""
+    """Kill a node with SIGKILL. It comes back soon."""
     _outage(fleet.chance.choice(fleet.store))
 
 
 def lose_node_for_long(fleet: Fleet) -> None:
-    """The others notice, and do not answer either, because a part of the slots is gone."""
+    """Kill a node until the others notice. They refuse requests too, because a part of the
+    slots is missing.
+    """
     node = fleet.chance.choice(fleet.store)
     node.kill()
     other = next(each for each in fleet.store if each is not node)
     until(lambda: not other.covers_all_slots(), _FAILOVER, "the cluster is down")
     node.start()
-    until(lambda: all(each.covers_all_slots() for each in fleet.store), _FAILOVER, "it is back")
+    until(
+        lambda: all(each.covers_all_slots() for each in fleet.store),
+        _FAILOVER,
+        "the cluster is up again",
+    )
 
 
-# -- the network before the store ------------------------------------------------------------------
+# -- the network in front of the store -------------------------------------------------------------
 
 
 def cut_store(fleet: Fleet) -> None:
-    """All connections to the store are closed."""
+    """Close all connections to the store."""
     fleet.network.cut()
 
 
 def slow_network(fleet: Fleet) -> None:
-    """A tenth of a second in each direction."""
+    """Delay the traffic by a tenth of a second in each direction."""
     fleet.network.delay = 0.1
     time.sleep(2 * _OUTAGE)
     fleet.network.delay = 0.0
 
 
 def black_hole(fleet: Fleet) -> None:
-    """Nothing arrives, and nobody says so."""
+    """Swallow all traffic without an error."""
     fleet.network.swallows_requests = True
     time.sleep(_OUTAGE)
-    fleet.network.clear_up()
+    fleet.network.clear()
 
 
 def half_open(fleet: Fleet) -> None:
-    """What is asked for is done, and no reply comes."""
+    """Deliver requests and swallow all replies."""
     fleet.network.swallows_replies = True
     time.sleep(_OUTAGE)
-    fleet.network.clear_up()
+    fleet.network.clear()

@@ -1,4 +1,4 @@
-"""Workers, two servers and agents at work: what the faults happen to."""
+"""Workers, two servers and running agents: what the faults happen to."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import app_of
 from tests.support.workers.processes import Pool, Worker
 
-#: A lease that ends soon, but not because a machine with two cores was busy for a moment.
+#: A short lease, but one that survives the pauses of a busy machine with two cores.
 LEASE = 2.0
-#: How many turns an agent has if nobody says otherwise, and how long each of its two calls takes.
+#: The default number of iterations of an agent, and the duration of each of its two calls.
 TURNS, SECONDS = 20, 0.1
 _READY, _PROGRESS = 60.0, 90.0
 
 
 @dataclass
 class Fleet:
-    """Everything that runs."""
+    """All processes and servers of a campaign."""
 
     directory: Path
     chance: Random
     broker: RedisBroker
-    #: What the store is on; the faults know which kind.
+    #: What the store runs on. The faults know which kind it is.
     store: Any
-    #: What lies before a store that is alone.
+    #: The network in front of a standalone store.
     network: Any
     ledger: Ledger
     configuration: Configuration
     pool: Pool = "prefork"
     concurrency: int = 4
     turns: int = TURNS
-    #: Has each worker a clock of its own, which can be set?
+    #: True if each worker has its own clock, which can be set.
     own_clocks: bool = False
     clocks: dict[str, WorkerClock] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
-    #: Of the main processes of all workers that there ever were.
+    #: The main processes of all workers that ever existed.
     pids: list[int] = field(default_factory=list)
     results: list[AsyncResult] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: numbers(1))
 
     def add_worker(self) -> Worker:
-        """Start one, without waiting."""
+        """Start a worker without waiting for it."""
         name, environment = f"worker{next(self._numbers)}", self.configuration.environment()
         if self.own_clocks:
             self.clocks[name] = WorkerClock(self.directory / f"{name}.clock")
@@ -70,7 +70,7 @@ class Fleet:
             pool=self.pool,
             concurrency=self.concurrency,
             name=name,
-            # Whose clock it is is settled when the process begins.
+            # The clock is chosen when the process starts.
             forked=not self.own_clocks,
         )
         self.workers.append(worker.start())
@@ -78,28 +78,30 @@ class Fleet:
         return worker
 
     def wait_ready(self) -> None:
-        """Wait until those that were started last are ready."""
+        """Wait until the workers that were started last are ready."""
         for worker in self.workers:
             if worker.awaits_ready:
                 worker.wait_ready(_READY)
 
     def pick(self) -> Worker:
-        """Some worker."""
+        """Return a random worker."""
         return self.chance.choice(self.workers)
 
     def top_up(self, open_runs: int) -> None:
-        """Send agents until so many are not done with."""
+        """Send agents until ``open_runs`` of them have not ended."""
         under_way = sum(not result.ready() for result in self.results[-4 * open_runs :])
         self.results += [count.delay(self.turns, SECONDS) for _ in range(open_runs - under_way)]
 
     def wait_for_progress(self) -> None:
-        """Wait until an agent calls something, from now on."""
+        """Wait for the next call of any agent."""
         mark = self.ledger.path.stat().st_size
         until(lambda: self.supervise() and b'"call"' in self._notes_since(mark), _PROGRESS, "progress")
 
     def supervise(self) -> bool:
-        """Replace workers that have ended, as a process manager does. Celery's own end by themselves
-        if they acknowledge a message in the moment in which the broker's connection is lost.
+        """Replace workers that have exited, as a process manager does.
+
+        Celery's workers exit on their own if they acknowledge a message just when the connection to the
+        broker is lost.
         """
         for worker in [worker for worker in self.workers if not worker.is_running()]:
             self.workers.remove(worker)
@@ -128,7 +130,9 @@ def fleet(
     own_clocks: bool = False,
     conf: Mapping[str, Any] | None = None,
 ) -> Iterator[Fleet]:
-    """Servers, a network before the store, and workers that are ready. Nothing stays behind."""
+    """Start servers, a network in front of the store, and workers. They are ready, and are
+    removed afterwards.
+    """
     with ExitStack() as running:
         broker = RedisBroker(running.enter_context(Valkey(directory / "broker", *KEPT)))
         servers, network, url = running.enter_context(STORES[store](directory / "store"))
@@ -137,7 +141,7 @@ def fleet(
             broker_url=broker.url(),
             backend_url=broker.server.url_of(BACKEND_DB),
             store_url=url,
-            # A disk that is full is to keep nobody from saying what they do.
+            # A full disk must not keep the bodies from writing to the ledger.
             ledger=running.enter_context(piped(ledger)),
             include=(MODULE,),
             conf={"ckpt_lease_ttl": LEASE, **(conf or {})},

@@ -1,4 +1,4 @@
-"""The verdict on a campaign: what was done, what was done again, and what was wrong."""
+"""The verdict on a campaign: what was done, what was repeated, and what was wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IN_ORDER = {"returned", "HandOff"}
 
 @dataclass
 class Verdict:
-    """Figures of one campaign."""
+    """The figures of one campaign."""
 
     name: str
     seed: int
@@ -40,40 +40,40 @@ class Verdict:
     repeated: int = 0
     interrupted: int = 0
     hand_offs: int = 0
-    #: From each kill of a body to the beginning of the next one of its run, in seconds.
+    #: The seconds from each kill of a body to the start of the next body of its run.
     resumes: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    #: What was measured besides, in words.
+    #: Other measurements, as text.
     remarks: list[str] = field(default_factory=list)
 
     @property
     def p50(self) -> float | None:
-        """The median time to resume."""
+        """Return the median time to resume."""
         return median(self.resumes) if self.resumes else None
 
     @property
     def p99(self) -> float | None:
-        """Nearly the longest."""
+        """Return the 99th percentile of the time to resume."""
         ordered = sorted(self.resumes)
         return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] if ordered else None
 
 
 def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
-    """Wait for the end of all runs, and look at everything that they did."""
+    """Wait for the end of all runs, and check everything that they did."""
     for result in fleet.results:
         until(lambda run=result: fleet.supervise() and run.ready(), _END, f"{result.id} ends")
         value = result.get(timeout=_END)
         if value != uninterrupted(fleet.turns):
-            verdict.problems.append(f"run {result.id} gave {value}")
-    _wait_until_nothing_is_left(fleet)
+            verdict.problems.append(f"run {result.id} returned {value}")
+    _wait_until_clean(fleet)
     notes = defaultdict(list)
     for note in fleet.ledger.notes():
         notes[note.run_id].append(note)
-    # A failover may take the beginning of an attempt back; nonces tell equal tokens apart.
+    # A failover may undo the beginning of an attempt. Nonces distinguish equal tokens.
     is_forgetful = isinstance(fleet.store, Guarded)
     for result in fleet.results:
         _judge_run(result, fleet.turns, notes[result.id], notes[NO_RUN], verdict)
-        # Who was frozen just before he began begins late, and is stopped at his first event.
+        # A body that was frozen just before it began begins late, and is stopped at its first event.
         thawed = _thawed(notes[NO_RUN])
         begins = [n for n in notes[result.id] if n.what == "begin" and not _is_late(n, thawed)]
         begins = [] if is_forgetful else begins
@@ -86,7 +86,7 @@ def _store() -> CheckpointStore:
     return AppContext.of(current_app).store
 
 
-def _wait_until_nothing_is_left(fleet: Fleet) -> None:
+def _wait_until_clean(fleet: Fleet) -> None:
     fleet.broker.assert_clean(_CLEAN)
     store = _store()
     for result in fleet.results:
@@ -102,7 +102,9 @@ def _judge_run(
     try:
         thawed = _thawed(others)
         repeated = repetitions(result.id, turns, own, lambda call: _is_late(call, thawed))
-        assert repeated <= interrupted, f"run {result.id}: {repeated} calls again, {interrupted} bodies"
+        assert repeated <= interrupted, (
+            f"run {result.id}: {repeated} repeated calls, {interrupted} interrupted bodies"
+        )
         awake = [body for body in made if not _woke_up_fenced(body, thawed)]
         beside = bodies.overlaps([_at_work(body) for body in awake], grace_after_thaw=LEASE)
         assert not beside, f"two bodies of run {result.id} at once: {beside}"
@@ -123,18 +125,20 @@ def _thawed(others: Sequence[Note]) -> list[Note]:
 
 
 def _is_late(call: Note, thawed: Sequence[Note]) -> bool:
-    """Is it the one more call that somebody may make who was frozen past the lease?"""
+    """True if this is the one extra call that a body may make after it was frozen past its lease."""
     return any(call.pid in thaw["pids"] and 0 <= call.at - thaw.at < LEASE for thaw in thawed)
 
 
 def _at_work(body: bodies.Body) -> bodies.Body:
-    """One that waited, for the store or for a processor, until it was refused or killed, did nothing
-    meanwhile.
+    """Return the body without the time in which it only waited.
+
+    A body that waited for the store or for a processor until it was refused or killed did nothing while
+    it waited.
     """
     return replace(body, end=body.last) if body.how in ("Fenced", "killed") else body
 
 
 def _woke_up_fenced(body: bodies.Body, thawed: Sequence[Note]) -> bool:
-    """Was it frozen just before it began, and stopped at its first event?"""
+    """True if the body was frozen just before it began, and stopped at its first event."""
     woken = any(body.pid in thaw["pids"] and 0 <= body.begin - thaw.at < LEASE for thaw in thawed)
     return woken and body.how == "Fenced"

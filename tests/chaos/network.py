@@ -1,4 +1,4 @@
-"""The network between the workers and their store, and its weather."""
+"""The network between the workers and their store, and its faults."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.support.servers.proxies import Proxy
 
 
 class Network(Proxy):
-    """Passes bytes on, late or not at all."""
+    """Forwards bytes, with a delay or not at all."""
 
     def __init__(self, target: int) -> None:
         super().__init__(target)
-        #: How long each piece takes, in seconds.
+        #: The delay of each chunk, in seconds.
         self.delay = 0.0
         self.swallows_requests = self.swallows_replies = False
 
@@ -21,8 +21,8 @@ class Network(Proxy):
         is_reply = sink is ends[0]
         await super()._pump(_Weather(self, source, is_reply), sink, passes, ends)
 
-    def clear_up(self) -> None:
-        """Nice weather; what was swallowed does not come back."""
+    def clear(self) -> None:
+        """End all faults. Swallowed bytes are not delivered afterwards."""
         self.delay = 0.0
         self.swallows_requests = self.swallows_replies = False
         self.cut()

@@ -1,4 +1,4 @@
-"""What the store has to say of a run that has ended: the same as Celery, and as what was seen of it."""
+"""Checks that the store agrees with Celery and with the ledger about a run that has ended."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from tests.support.ledger import Note
 def judge_record(
     store: CheckpointStore, run_id: str, value: list[Any], begins: Sequence[Note]
 ) -> Iterator[str]:
-    """What is wrong with the records of a run that gave Celery this value; its bodies began so."""
-    return (f"run {run_id}: {wrong}" for wrong in _wrongs(store, run_id, value, begins))
+    """Return what is wrong with the records of a run that returned this value, given how its
+    bodies began.
+    """
+    return (f"run {run_id}: {wrong}" for wrong in _problems(store, run_id, value, begins))
 
 
-def _wrongs(
+def _problems(
     store: CheckpointStore, run_id: str, value: list[Any], begins: Sequence[Note]
 ) -> Iterator[str]:
     record, latest, history = (
@@ -27,24 +29,26 @@ def _wrongs(
         store.history(run_id),
     )
     if record is None or latest is None:
-        yield f"of its record and its latest checkpoint there is {record} and {latest}"
+        yield f"its record and its latest checkpoint are {record} and {latest}"
         return
     if (record.status, record.delivered, record.result) != (RunStatus.SUCCEEDED, True, value):
         yield f"it is recorded as {record.status}, delivered: {record.delivered}, with {record.result}"
     if [latest.state["sum"], len(latest.conversation), latest.conversation.digest] != value:
-        yield f"its latest checkpoint is of iteration {latest.iteration}, and not its end"
+        yield f"its latest checkpoint is of iteration {latest.iteration}, which is not its end"
     if [info.seq for info in history] != sorted({info.seq for info in history}, reverse=True):
         yield "its checkpoints are not in order"
     if store.holder(run_id) or store.steps(run_id, run_id):
-        yield f"it has a lease or steps: {store.holder(run_id)}, {store.steps(run_id, run_id)}"
+        yield f"it still has a lease or steps: {store.holder(run_id)}, {store.steps(run_id, run_id)}"
     yield from _not_growing(begins, record.attempts)
 
 
 def _not_growing(begins: Sequence[Note], attempts: int) -> Iterator[str]:
-    """Each body had a larger token than the one before, and was counted."""
+    """Return the bodies without a larger token than the body before, and attempts that were not
+    counted.
+    """
     in_order = sorted(begins, key=lambda begin: begin.at)
     for before, after in pairwise(in_order):
         if after["token"] <= before["token"] or after["attempt"] <= before["attempt"]:
             yield f"a body began with {after.facts}, after one with {before.facts}"
     if in_order and in_order[-1]["attempt"] > attempts:
-        yield f"attempt {in_order[-1]['attempt']} began, and {attempts} were counted"
+        yield f"attempt {in_order[-1]['attempt']} began, but {attempts} were counted"

@@ -15,12 +15,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-#: Between these lines a page has the figures.
+#: The lines of a page between which the figures are.
 _BEGIN, _END = "<!-- figures: written by make chaos -->", "<!-- end of figures -->"
 
 
 def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    """What a table says of each campaign."""
+    """Return the row of each campaign."""
     return [
         (
             verdict.name,
@@ -49,7 +49,7 @@ def table(verdicts: Sequence[Verdict]) -> Table:
 
 
 def write(verdicts: Sequence[Verdict], page: Path) -> None:
-    """Put the figures in the place of those that a page has."""
+    """Replace the figures of a page."""
     lines = [f"| {' | '.join(_COLUMNS)} |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in rows(verdicts)]
     before, _, rest = page.read_text().partition(_BEGIN)

@@ -1,8 +1,8 @@
-"""Much work in a row on the same processes: in the end they must hold what they held at the start.
+"""Long series of work on the same processes: at the end they must hold as much as at the start.
 
-A round is some dozens of agents: short ones, long ones, some that go back to the queue after each turn,
-some that fail and are retried, two of a named agent. When all have ended, a sweep forgets them, and
-everything is measured. The first rounds only warm up.
+A round consists of some dozens of agents: short ones, long ones, some that return to the queue after
+each iteration, some that fail and are retried, and two runs of a named agent. When all have ended, a
+sweep deletes them, and everything is measured. The first rounds are only for warming up.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.support.tasks.scenarios import count, fair, talk, weigh
 from tests.support.wait import until
 
 _END = 120.0
-#: Agents are forgotten soon after their end, so that a round leaves nothing behind.
+#: Agents are deleted soon after their end, so that a round leaves nothing behind.
 CONF = {"ckpt_forget_finished_after": 0.05, "ckpt_keep": 3, "ckpt_prune_every": 3600}
 _NAMED = "somebody"
 _MEGABYTE = 1 << 20
-#: How much more there may be of each in the last third than in the first.
+#: The tolerated growth of each value from the first third to the last.
 TOLERANCES = {
     "child_objects": 500,
     "parent_bytes": 3 * _MEGABYTE,
@@ -52,8 +52,8 @@ TOLERANCES = {
 class Sample:
     """What there is after a round.
 
-    Of processes, their files and connections it is the largest: a process opens some when it has work
-    of a kind for the first time, and which one gets that, and when, is chance.
+    For processes, files and connections it is the maximum of all processes: a process opens some when
+    it gets a kind of work for the first time, and which process gets it, and when, is random.
     """
 
     child_objects: int
@@ -73,23 +73,23 @@ def soak(
     seed: int,
     rounds: int,
     size: int,
-    tell: Callable[[str], object] = str,
+    report_fault: Callable[[str], object] = str,
     workers: int = 2,
     warm_up: int = 3,
 ) -> Verdict:
-    """Work for so many rounds of so many short agents. Problems are in the verdict, not raised."""
+    """Run ``rounds`` rounds of ``agents`` short agents. Problems are in the verdict, not raised."""
     verdict = Verdict(name, seed)
     with examined(verdict, workers=workers, conf=CONF) as made:
         samples = []
         for number in range(warm_up + rounds):
-            tell(f"round {number + 1}")
+            report_fault(f"round {number + 1}")
             verdict.runs += _round(made, size)
             if number >= warm_up:
                 samples.append(sample(made))
         verdict.faults = rounds
         verdict.calls = len(made.ledger.calls())
         verdict.problems += [*drift(samples), *_left_over(made)]
-        verdict.remarks.append(told(samples))
+        verdict.remarks.append(measurements_line(samples))
     return verdict
 
 
@@ -102,14 +102,14 @@ def _round(made: Fleet, size: int) -> int:
     sent += [(talk.apply_async((str(number), 2), agent_id=_NAMED), None) for number in range(2)]
     for result, expected in sent:
         value = result.get(timeout=_END)
-        assert expected in (None, value), f"run {result.id} gave {value}"
+        assert expected in (None, value), f"run {result.id} returned {value}"
         result.forget()
     _sweep(made)
     return len(sent)
 
 
 def _sweep(made: Fleet) -> None:
-    """Have everything forgotten that has ended."""
+    """Delete everything that has ended."""
     agents = Agents(current_app)
     until(lambda: not agents.store.activity(_NAMED).open, _END, "all runs are settled")
     agents.delete(_NAMED)
@@ -119,7 +119,7 @@ def _sweep(made: Fleet) -> None:
             current_app.send_task(PRUNE)
         return not list(agents.names())
 
-    until(is_empty, _END, "all agents are forgotten")
+    until(is_empty, _END, "all agents are deleted")
     until(lambda: not made.broker.left(), _END, "no message is left")
     until(lambda: not list(_stale_keys(made.store)), _END, "no key is left")
 
@@ -148,9 +148,9 @@ def sample(made: Fleet) -> Sample:
 
 
 def _most_objects(children: int) -> int:
-    """How many objects the fullest of the children has that are no garbage.
+    """Return the number of live objects in the child that has the most.
 
-    Each drops its garbage for that: the retries of Celery leave much, and tens of megabytes with it.
+    Each child collects its garbage first: Celery's retries leave a lot of it, tens of megabytes.
     """
     asked = [weigh.delay() for _ in range(2 * children)]
     weighed = [result.get(timeout=_END) for result in asked]
@@ -160,7 +160,9 @@ def _most_objects(children: int) -> int:
 
 
 def _most_connections(processes: list[psutil.Process], url: str) -> int:
-    """How many connections one process has to a server, or to the network before it."""
+    """Return the largest number of connections that one process has to a server, or to the
+    network before it.
+    """
     port = urlsplit(url).port
     peers = ([one.raddr for one in process.net_connections("tcp")] for process in processes)
     return max(sum(bool(peer) and peer.port == port for peer in own) for own in peers)
@@ -173,7 +175,7 @@ def _server(server: Valkey) -> tuple[int, int]:
 
 
 def drift(samples: list[Sample]) -> Iterator[str]:
-    """What has grown from the first third to the last, beyond its tolerance."""
+    """Return the values that grew from the first third to the last by more than their tolerance."""
     for what, (before, after) in _thirds(samples).items():
         if after - before > TOLERANCES[what]:
             yield f"{what} grew from {before:,.0f} to {after:,.0f}"
@@ -189,8 +191,8 @@ def _thirds(samples: list[Sample]) -> dict[str, tuple[float, float]]:
     }
 
 
-def told(samples: list[Sample]) -> str:
-    """What was measured, in a line."""
+def measurements_line(samples: list[Sample]) -> str:
+    """Return the measurements in one line."""
     parts = []
     for what, (before, after) in _thirds(samples).items():
         name, unit = what.removesuffix("_bytes").replace("_", " "), 1
@@ -202,7 +204,7 @@ def told(samples: list[Sample]) -> str:
 
 
 def _left_over(made: Fleet) -> Iterator[str]:
-    """What is in the store although nothing is in it."""
+    """Return what is in the store although it must be empty."""
     findings = (found for found in Agents(current_app).doctor() if found.kind != "risk")
     yield from (f"the doctor found: {finding}" for finding in findings)
     yield from (f"key {key} is left" for key in _stale_keys(made.store))

@@ -1,4 +1,6 @@
-"""What a fleet's store can be on: the servers, the network before them if there is one, and the URL."""
+"""What the store of a fleet can run on: its servers, the network in front of them if any, and
+its URL.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 from tests.chaos.network import Network
 from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster, guarded
 
-#: What was acknowledged is kept over a kill -9 of the server.
+#: Everything acknowledged survives a SIGKILL of the server.
 KEPT = ("--appendonly", "yes", "--appendfsync", "no")
 Opened = tuple[Any, Network | None, str]
 
@@ -23,7 +25,7 @@ def _alone(directory: Path) -> Iterator[Opened]:
 
 @contextmanager
 def _sentinel(directory: Path) -> Iterator[Opened]:
-    """A machine that is busy with all the rest must not look like a dead one."""
+    """Start a replicated pair. A machine that is merely busy must not be declared dead."""
     with guarded(directory, down_after=2.0, options=KEPT) as servers:
         yield servers, None, servers.url
 

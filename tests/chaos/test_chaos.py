@@ -1,4 +1,4 @@
-"""A short form of ``make chaos``: some of everything."""
+"""A short form of ``make chaos``: a sample of every kind of fault."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_a_failed_campaign_keeps_its_logs_with_the_stacks_of_its_workers(
     wrong, clean = Verdict("wrong", 6), Verdict("clean", 6)
 
     with examined(wrong, workers=1):
-        raise RuntimeError("as if a promise had been broken")
+        raise RuntimeError("a broken promise, for the test")
     with examined(clean, workers=0):
         pass
 
     (left,) = tmp_path.iterdir()
-    assert wrong.problems == ["RuntimeError: as if a promise had been broken"]
+    assert wrong.problems == ["RuntimeError: a broken promise, for the test"]
     assert str(left) in wrong.remarks[0]
     assert "most recent call first" in (left / "worker1.log").read_text()
 

@@ -1,4 +1,4 @@
-"""Random sequences of operations: each store must answer as the memory store does."""
+"""Random sequences of operations: each store must return what the memory store returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from celery_ckpt import CheckpointStore, FileCheckpointStore, SqliteCheckpointStore, open_store
 from celery_ckpt.testing import StoreMachine
 
-#: More for a long run: CKPT_MACHINE_EXAMPLES=1000 make test ARGS=tests/contract/test_machine.py
+#: For a long run: CKPT_MACHINE_EXAMPLES=1000 make test ARGS=tests/contract/test_machine.py
 EXAMPLES = int(os.environ.get("CKPT_MACHINE_EXAMPLES", "25"))
 SETTINGS = settings(
     max_examples=EXAMPLES,

@@ -49,7 +49,7 @@ class TestFileStore(WithFakeClock, StoreContract, DamageContract):
             for journal in tmp_path.rglob("journal-*"):
                 lines = journal.read_bytes().splitlines(keepends=True)
                 own = checkpoint.id.encode()
-                # Its line keeps its length: to end elsewhere would be another kind of damage.
+                # The line keeps its length: a line that ends elsewhere would be another kind of damage.
                 lines = [
                     line.replace(b'"iteration":', b'"interation:') if own in line else line
                     for line in lines

@@ -1,4 +1,4 @@
-"""What a process sees of the world: a store, a broker and a result backend, each access a step."""
+"""How a process sees the world: a store, a broker and a result backend. Each access is one step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from celery.backends.base import BaseBackend
 from celery_ckpt.records import Lease
 from tests.protocol.world import HEARD, World, pause
 
-#: What only the holder of the lease may do.
+#: The operations that only the holder of the lease may perform.
 _WRITES = {"save", "record_step", "update_run"}
 
 
 class SteppingStore:
-    """The world's store; every verb is a step."""
+    """The world's store. Every method call is one step."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -35,7 +35,7 @@ class SteppingStore:
             answer = method(*args, **options)
             lease = next((arg for arg in (*args, *options.values()) if isinstance(arg, Lease)), None)
             if verb in _WRITES and lease is not None and lease.token < newest:
-                self.world.wrong.append(f"{verb} was accepted of somebody who had lost the lease")
+                self.world.wrong.append(f"{verb} was accepted from a process that had lost the lease")
             if verb == "record_step":
                 self.world.recorded.add((args[0].run_id, args[0].iteration))
             return answer
@@ -44,7 +44,7 @@ class SteppingStore:
 
 
 class SteppingBroker:
-    """A producer and its connection in one; the library and Celery publish through it."""
+    """A producer and its connection in one. The library and Celery publish through it."""
 
     def __init__(self, store: SteppingStore) -> None:
         self.store = store
@@ -55,7 +55,7 @@ class SteppingBroker:
 
     @contextmanager
     def acquired(self, producer: Any = None) -> Iterator[SteppingBroker]:
-        """As ``Celery.producer_or_acquire``."""
+        """Behave like ``Celery.producer_or_acquire``."""
         yield self
 
     def _reraise_as_library_errors(self) -> AbstractContextManager[None]:
@@ -63,24 +63,27 @@ class SteppingBroker:
 
     def publish(self, payload: Any, *, headers: dict[str, Any], **_: Any) -> None:
         is_callback = headers["task"] == HEARD
-        pause("send the callbacks" if is_callback else "publish")
+        pause("publish the callbacks" if is_callback else "publish")
         world = self.store.world
         if is_callback:
             world.callbacks[headers["parent_id"]] += 1
             return
-        # Of a message that was stored it is text.
+        # A stored message has it as text.
         body = json.loads(payload) if isinstance(payload, str) else payload
         world.publish({**body[2], **headers}, _seconds_until(headers.get("eta")))
 
 
 def _seconds_until(eta: str | None) -> float:
-    """By the machine's clock, which Celery goes by; whole ones, so that a schedule can be repeated."""
+    """Return the whole seconds until a time, by the machine's clock, which Celery uses.
+
+    Whole seconds, so that a schedule can be repeated.
+    """
     left = 0.0 if eta is None else (datetime.fromisoformat(eta) - datetime.now(UTC)).total_seconds()
     return float(round(left))
 
 
 class SteppingUnacked:
-    """What ``broker.Unacked`` is elsewhere."""
+    """Replaces ``broker.Unacked``."""
 
     def __init__(self, broker: SteppingBroker) -> None:
         self._store = broker.store
@@ -97,7 +100,7 @@ class SteppingUnacked:
         return self._store.world.has_message()
 
     def touch(self, tags: list[str]) -> None:
-        """Time jumps for all at once here."""
+        """Do nothing: here time jumps for all messages at once."""
 
     def untouched_for(self, shortest: float, longest: float) -> list[str]:
         return []
@@ -111,21 +114,21 @@ class SteppingBackend(BaseBackend):
         self._of = store
 
     def store_result(self, task_id: str, result: Any, state: str, *_: Any, **__: Any) -> Any:
-        pause(f"keep the result: {state}")
+        pause(f"store the result: {state}")
         self._of.world.keep_result(task_id, state, result)
         return result
 
     def get_state(self, task_id: str) -> str:
-        pause("ask for the state")
+        pause("read the state")
         return self._of.world.state(task_id)
 
     def forget(self, task_id: str) -> None:
-        pause("forget the result")
+        pause("delete the result")
         self._of.world.results.pop(task_id, None)
 
 
 class NoRenewer:
-    """Renews nothing: time only passes where the scheduler says so."""
+    """Renews nothing: time passes only where the scheduler says so."""
 
     def __init__(self, store: SteppingStore) -> None:
         self._store = store
@@ -140,7 +143,7 @@ class NoRenewer:
 
 
 class AtOnce:
-    """Does background work at once: with a thread of its own there would be no schedule."""
+    """Does background work immediately: work in a separate thread would not be part of the schedule."""
 
     def do(self, action: Callable[[], object]) -> None:
         action()

@@ -1,4 +1,6 @@
-"""Who acts: workers, a watchdog and a caller, which execute the library's own code and Celery's."""
+"""The actors: workers, a watchdog, a caller and an operator, which execute the library's code and
+Celery's.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ from tests.protocol.world import AGENT, CALLS, HEARD, LEASE, World, pause
 
 
 class _Quiet(TraceInfo):
-    """Says nothing in a log of what was ignored: that takes longer than all the rest."""
+    """A signal that does not log ignored exceptions: logging takes longer than everything else here."""
 
     def _log_error(self, *_: Any) -> None: ...
 
 
 class Process:
-    """An app with an agent's task, as one process has it."""
+    """An app with an agent task, as in one process."""
 
     def __init__(self, name: str, **options: Any) -> None:
         self.store = SteppingStore()
@@ -41,7 +43,7 @@ class Process:
         self.app.producer_or_acquire = self.broker.acquired
         self.app._backend = SteppingBackend(self.app, self.store)
         self.context = AppContext(self.app, store=self.store)  # type: ignore[arg-type]
-        self.context.owner = f"{name}/-/-/-/-"  # as a process is named that nobody can see
+        self.context.owner = f"{name}/-/-/-/-"  # the owner of a process that no other process can check
         self.context.lease_renewer = NoRenewer(self.store)  # type: ignore[assignment]
         self.context.background = AtOnce()  # type: ignore[assignment]
         contexts._contexts[self.app] = self.context
@@ -66,19 +68,19 @@ class Process:
         return self.store.world
 
     def enter(self, world: World) -> None:
-        """Begin anew, in another world, or after a crash."""
+        """Start again: in another world, or after a crash."""
         self.store.world = world
         world.bodies.pop(self, None)
 
     # -- what it does --------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """A worker: takes messages and acknowledges each when all is done."""
+        """Act as a worker: take messages, and acknowledge each one when everything else is done."""
         while True:
             pause("take a message", self.world.has_message)
             message = self.world.taken()
-            # Redis hands it out first, and the worker notes it down then.
-            pause("keep it as not acknowledged")
+            # Redis hands the message out first, and the worker records it afterwards.
+            pause("record it as unacknowledged")
             self.world.deliver(message, self)
             where = {"exchange": "", "routing_key": "celery"}
             request = {"properties": {"delivery_tag": message.tag}, "delivery_info": where}
@@ -87,7 +89,7 @@ class Process:
             self.world.unacked.pop(message.tag, None)
 
     def watch(self) -> None:
-        """A watchdog: looks whenever something is due."""
+        """Act as a watchdog: look whenever an agent is due."""
         dog = Watchdog(self.app, lambda: None)
         while True:
             pause("look", self._is_due)
@@ -98,7 +100,7 @@ class Process:
         return any(due_at <= now for due_at in self.world.due_times())
 
     def send(self, *run_ids: str) -> Callable[[], None]:
-        """A caller: sends its runs one after the other."""
+        """Act as a caller: send the runs one after the other."""
         heard = self.app.signature(HEARD, immutable=True)
 
         def act() -> None:
@@ -108,12 +110,12 @@ class Process:
         return act
 
     def operate(self, act: Callable[[Agents, World], object]) -> Callable[[], None]:
-        """Somebody who acts on agents from outside."""
+        """Act as an operator, who changes agents from outside."""
 
         def operator() -> None:
             try:
                 act(Agents(self.app), self.world)
             except CheckpointError as error:
-                self.world.wrong.append(f"whoever acted from outside got {error!r}")
+                self.world.wrong.append(f"the operator got {error!r}")
 
         return operator

@@ -1,4 +1,4 @@
-"""Who is there, what they do, and every schedule of it."""
+"""The actors of each plan, what they do, and every schedule of it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tests.protocol.schedules import Actor, Deviations, Execution, alternatives
 from tests.protocol.world import AGENT, World, pause
 
 OPERATOR = "operator"
-#: The name of a step, and the deviation before it, one behind the other.
+#: The name of a step and the deviation before it, in the order in which they happen.
 Given = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to happen."""
+    """What happens in a scenario."""
 
     runs: tuple[str, ...] = ("run 1",)
-    #: Of the task.
+    #: Options of the task.
     options: dict[str, Any] = field(default_factory=dict)
-    #: How many attempts at each run fail.
+    #: How many attempts of each run fail.
     fails: int = 0
     max_retries: int = 0
-    #: What somebody does from outside, whenever a deviation says so.
+    #: What the operator does when a deviation gives it the turn.
     operator: Callable[[Agents, World], object] | None = None
-    #: Does he try it once more if he dies in the midst of it?
-    insists: bool = False
-    #: What comes before which steps, in every schedule.
+    #: True if the operator repeats it after a crash in the middle of it.
+    repeats: bool = False
+    #: The deviations that every schedule has, each with the step that it precedes.
     given: Given = ()
 
     @property
@@ -49,12 +49,12 @@ def _delete(agents: Agents, world: World) -> None:
     agents.delete(AGENT)
 
 
-def _mend_and_resume(agents: Agents, world: World) -> None:
+def _repair_and_resume(agents: Agents, world: World) -> None:
     def has_failed() -> bool:
         run = world.store.run(AGENT, "run 1")
         return run is not None and run.status is RunStatus.FAILED and run.is_settled
 
-    pause("see that it has failed", has_failed)
+    pause("read that it has failed", has_failed)
     world.fails, world.resumed = 0, 1
     agents.resume(AGENT)
 
@@ -65,25 +65,25 @@ PLANS = {
     "one run": Plan(),
     "two runs of one agent": Plan(_TWO),
     "handed off after each iteration": Plan(options={"iterations_per_task": 1}),
-    "tried again at once": Plan(options={"default_retry_delay": 0}, fails=1, max_retries=1),
-    "tried again until it fails": Plan(_TWO, fails=2, max_retries=1),
-    "resumed by hand": Plan(fails=1, operator=_mend_and_resume, insists=True),
+    "retried immediately": Plan(options={"default_retry_delay": 0}, fails=1, max_retries=1),
+    "retried until it fails": Plan(_TWO, fails=2, max_retries=1),
+    "resumed manually": Plan(fails=1, operator=_repair_and_resume, repeats=True),
     "cancelled": Plan(options={"track_started": True}, fails=1, max_retries=1, operator=_cancel),
-    "cancelled at work while another waits": Plan(
+    "cancelled while running and another run is blocked": Plan(
         _TWO, operator=_cancel, given=((_AT_WORK, "second"), (_AT_WORK, OPERATOR))
     ),
-    "cancelled while it is tried again": Plan(
-        fails=1, max_retries=1, operator=_cancel, given=(("keep the result: RETRY", OPERATOR),)
+    "cancelled while it is retried": Plan(
+        fails=1, max_retries=1, operator=_cancel, given=(("store the result: RETRY", OPERATOR),)
     ),
     "deleted": Plan(_TWO, operator=_delete),
-    "deleted at work while another waits": Plan(
+    "deleted while running and another run is blocked": Plan(
         _TWO, operator=_delete, given=((_AT_WORK, "second"), (_AT_WORK, OPERATOR))
     ),
 }
 
 
 class Scenario:
-    """Two workers, a watchdog, a caller, and perhaps somebody who acts from outside."""
+    """Two workers, a watchdog, a caller and, in some plans, an operator."""
 
     def __init__(self, name: str, given: Given = ()) -> None:
         self.plan = plan = PLANS[name]
@@ -92,15 +92,15 @@ class Scenario:
             for name in ("first", "second", "dog", "caller", OPERATOR)
         )
         self.actors = [
-            Actor("caller", caller, caller.send(*plan.runs), comes_back=False),
+            Actor("caller", caller, caller.send(*plan.runs), is_replaced=False),
             Actor("first", first, first.work),
             Actor("second", second, second.work),
             Actor("watchdog", dog, dog.watch),
         ]
         if plan.operator is not None:
             act = operator.operate(plan.operator)
-            self.actors.append(Actor(OPERATOR, operator, act, comes_back=plan.insists))
-        #: What happens in every schedule.
+            self.actors.append(Actor(OPERATOR, operator, act, is_replaced=plan.repeats))
+        #: The deviations that every schedule has.
         self.given: dict[int, str] = {}
         for what, who in (*plan.given, *given):
             self.given[self._next_step(what)] = who
@@ -111,14 +111,14 @@ class Scenario:
         return next(number for number in found if number > after)
 
     def run(self, deviations: Deviations) -> Execution:
-        """One schedule."""
+        """Run one schedule."""
         plan = self.plan
         world = World(fails=plan.fails, max_retries=plan.max_retries)
         return Execution(self.actors, deviations, world).run()
 
 
-def told(execution: Execution, deviations: Deviations) -> str:
-    """What went wrong, and how to see it again."""
+def failure_report(execution: Execution, deviations: Deviations) -> str:
+    """Return what went wrong, with the steps that led to it."""
     steps = "\n".join(
         f"  {number:3} {who}: {what}{'   <- ' + deviations[number] if number in deviations else ''}"
         for number, (who, what, _) in enumerate(execution.steps)
@@ -127,9 +127,9 @@ def told(execution: Execution, deviations: Deviations) -> str:
 
 
 def explore(scenario: Scenario, depth: int, deviations: Deviations = MappingProxyType({})) -> int:
-    """Run every schedule with at most so many more deviations; returns how many there were."""
+    """Run every schedule with at most ``depth`` more deviations. Return the number of schedules."""
     execution = scenario.run(deviations)
-    assert not execution.world.wrong, told(execution, deviations)
+    assert not execution.world.wrong, failure_report(execution, deviations)
     if not depth:
         return 1
     behind = alternatives(execution, max(deviations, default=-1))

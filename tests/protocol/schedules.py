@@ -1,8 +1,9 @@
-"""Which actor takes the next step: in order, but for the deviations that an exploration chooses.
+"""Which actor takes the next step: a fixed order, except for the deviations that an exploration
+chooses.
 
-A schedule without deviations lets each actor go on until it has to wait. A deviation happens before a
-certain step: another actor goes first, the one whose turn it is crashes, every message is delivered
-again, or all leases end.
+In a schedule without deviations, each actor continues until it must wait. A deviation happens before a
+certain step: another actor goes first, the current actor crashes, every message is delivered again, or
+all leases expire.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from greenlet import greenlet
 
 from tests.protocol.actors import Process
-from tests.protocol.invariants import judged
+from tests.protocol.invariants import violations
 from tests.protocol.world import Pause, World
 
 #: More steps than any schedule needs.
@@ -23,14 +24,14 @@ _TOO_MANY = 2_000
 
 @dataclass
 class Actor:
-    """A process doing something, standing before its next step."""
+    """A process that does something, paused before its next step."""
 
     name: str
     process: Process
     act: Callable[[], None]
-    #: Does another take its place when it crashes?
-    comes_back: bool = True
-    stands: Pause | None = None
+    #: True if another process replaces it after a crash.
+    is_replaced: bool = True
+    paused_at: Pause | None = None
     body: Any = None
 
     def start(self, world: World) -> None:
@@ -39,13 +40,13 @@ class Actor:
         self.step()
 
     def step(self) -> None:
-        """Take the step that it stands before."""
-        stands = self.body.switch()
-        self.stands = None if self.body.dead else stands
+        """Take the step that the actor is paused before."""
+        paused_at = self.body.switch()
+        self.paused_at = None if self.body.dead else paused_at
 
     @property
     def can_go(self) -> bool:
-        return self.stands is not None and self.stands.ready()
+        return self.paused_at is not None and self.paused_at.ready()
 
 
 #: What happens before a step: the name of the actor that goes first, or one of these.
@@ -60,11 +61,11 @@ class Execution:
     actors: list[Actor]
     deviations: Deviations
     world: World
-    #: At each step: whose it was, what it was, and who else could have gone.
+    #: For each step: its actor, its name, and the other actors that were ready.
     steps: list[tuple[str, str, list[str]]] = field(default_factory=list)
 
     def run(self) -> Execution:
-        """Let everybody act until all is quiet."""
+        """Let the actors act until none of them has anything left to do."""
         for actor in self.actors:
             actor.start(self.world)
         current = self.actors[0]
@@ -73,7 +74,7 @@ class Execution:
             if len(self.steps) > _TOO_MANY:
                 self.world.wrong.append("it does not end")
                 break
-        self.world.wrong += judged(self.world)
+        self.world.wrong += violations(self.world)
         return self
 
     def _next(self, current: Actor) -> Actor | None:
@@ -83,25 +84,25 @@ class Execution:
         return current if current in able else able[0]
 
     def _time_passes(self) -> bool:
-        """Nobody has anything to do now: wait for the next moment, if something is still open."""
+        """Advance the clock to the next due time if no actor is ready and something is still open."""
         if self.world.restore_orphans():
             return True
         is_open = bool(self.world.open_runs())
-        watched, etas = self.world.due_times() if is_open else [], self.world.etas()
-        if not watched + etas:
+        due_times, etas = self.world.due_times() if is_open else [], self.world.etas()
+        if not due_times + etas:
             return False
-        moment = min(watched + etas)
-        # Nothing but a watchdog will go on with it.
-        self.world.waits += moment not in etas
-        self.world.clock.advance(max(0.0, moment - self.world.clock.now().timestamp()) + 0.001)
+        due_at = min(due_times + etas)
+        # Only a watchdog continues it.
+        self.world.waits += due_at not in etas
+        self.world.clock.advance(max(0.0, due_at - self.world.clock.now().timestamp()) + 0.001)
         return True
 
     def _take(self, actor: Actor) -> Actor:
-        """Let an actor take its step, unless something comes between; returns who goes on."""
+        """Let an actor take its step, unless a deviation precedes it. Return the next actor."""
         others = [other.name for other in self.actors if other.can_go and other is not actor]
-        assert actor.stands is not None
+        assert actor.paused_at is not None
         deviation = self.deviations.get(len(self.steps))
-        self.steps.append((actor.name, actor.stands.before, others))
+        self.steps.append((actor.name, actor.paused_at.before, others))
         if deviation == CRASH:
             self._crash(actor)
         elif deviation == REDELIVER:
@@ -117,19 +118,20 @@ class Execution:
     def _crash(self, actor: Actor) -> None:
         self.world.crashes += 1
         self.world.died(actor.process)
-        # Never resumed; what its process had in memory is gone.
+        # It never continues; everything that its process had in memory is lost.
         _abandoned.append(actor.body)
-        actor.stands = None
-        if actor.comes_back:
+        actor.paused_at = None
+        if actor.is_replaced:
             actor.start(self.world)
 
 
-#: Greenlets that are never resumed. Collected, they would be thrown an exception, and act on it.
+#: Greenlets that never continue. If they were collected, an exception would be raised in them, and they
+#: would act on it.
 _abandoned: list[Any] = []
 
 
 def alternatives(execution: Execution, after: int = -1) -> Iterator[tuple[int, str]]:
-    """The deviations that an execution leaves open behind a certain step."""
+    """Return the deviations that are possible after a certain step of an execution."""
     for number, (_, _, others) in enumerate(execution.steps):
         if number > after:
             yield from ((number, what) for what in (CRASH, REDELIVER, JUMP, *others))

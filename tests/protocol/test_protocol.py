@@ -1,4 +1,4 @@
-"""The order of writes, explored: the real code, step by step, with everything that can come between."""
+"""The order of writes, explored: the real code, step by step, with every possible deviation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from unittest.mock import patch
 import pytest
 
 from tests.protocol.access import SteppingUnacked
-from tests.protocol.scenarios import PLANS, Scenario, explore, told
+from tests.protocol.scenarios import PLANS, Scenario, explore, failure_report
 from tests.protocol.schedules import alternatives
 from tests.protocol.wrong_orders import BROKEN
 
-#: How many things come between, in every combination. With 2 it takes minutes.
+#: How many deviations are combined. A depth of 2 takes minutes.
 DEPTH = int(os.environ.get("CKPT_MODEL_DEPTH", "1"))
 
 
@@ -23,7 +23,7 @@ DEPTH = int(os.environ.get("CKPT_MODEL_DEPTH", "1"))
 def stepping_broker() -> Iterator[None]:
     with (
         patch("celery_ckpt.runtime.broker.publisher.Unacked", SteppingUnacked),
-        # Nobody reads how the tracer tells of exceptions.
+        # The tracer's reports about exceptions are not read.
         patch(
             "celery.app.trace.ExceptionInfo",
             lambda *_, **__: SimpleNamespace(exception=None, traceback=""),
@@ -48,7 +48,7 @@ def test_the_invariants_hold_for_random_combinations_of_four_deviations(name: st
         deviations: dict[int, str] = {**scenario.given}
         for _ in range(4):
             execution = scenario.run(deviations)
-            assert not execution.world.wrong, told(execution, deviations)
+            assert not execution.world.wrong, failure_report(execution, deviations)
             behind = list(alternatives(execution, max(deviations, default=-1)))
             if not behind:
                 break

@@ -1,7 +1,8 @@
-"""A broker, a store, a clock and a result backend, in which every single access is a step.
+"""A broker, a store, a clock and a result backend in which every single access is a step.
 
-The code under test is the real one. Whoever runs it does so in a greenlet (see ``actors.py``) that
-stops before each access to the world, and goes on when the scheduler says so, or never: it has crashed.
+The code under test is the real one. It runs in a greenlet (see ``actors.py``) that pauses before each
+access to the world, and continues when the scheduler says so. A greenlet that never continues has
+crashed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.records import RunRecord, Schedule
 from celery_ckpt.testing import FakeClock
 
-#: How long a lease lasts, in seconds.
+#: The duration of a lease, in seconds.
 LEASE = 10.0
-#: The agent that all runs are for.
+#: The agent that all runs belong to.
 AGENT = "agent"
-#: How many calls each of them makes.
+#: How many calls each run makes.
 CALLS = 2
 #: The task that is called back when a run has succeeded.
 HEARD = "heard"
@@ -31,11 +32,11 @@ HEARD = "heard"
 
 @dataclass(frozen=True)
 class Message:
-    """What lies in the queue. The tag stays the same when it is delivered again."""
+    """A message in the queue. Its tag stays the same when it is delivered again."""
 
     tag: str
     headers: dict[str, Any]
-    #: When a worker begins it, in seconds since 1970.
+    #: When a worker starts it, in seconds since 1970.
     due: float
 
     @property
@@ -45,56 +46,58 @@ class Message:
 
 @dataclass(frozen=True)
 class Pause:
-    """An actor stands before a step, which it can take once it is ready."""
+    """An actor is paused before a step, which it can take when it is ready."""
 
     before: str
     ready: Callable[[], bool] = lambda: True
 
 
 def pause(before: str, ready: Callable[[], bool] = lambda: True) -> None:
-    """Stop before a step, until the scheduler lets this actor go on."""
+    """Pause before a step, until the scheduler lets this actor continue."""
     parent = getcurrent().parent
     if parent is not None:
         parent.switch(Pause(before, ready))
 
 
 class Broken(Exception):
-    """What a body fails with."""
+    """The exception that a body fails with."""
 
 
 @dataclass
 class World:
     """Everything that outlives a process, and what must be true of it."""
 
-    #: How many attempts at each run fail, and how often Celery tries again.
+    #: How many attempts of each run fail, and how often Celery retries.
     fails: int = 0
     max_retries: int = 0
     clock: FakeClock = field(default_factory=FakeClock)
     queue: deque[Message] = field(default_factory=deque)
     unacked: dict[str, Message] = field(default_factory=dict)
-    #: Who has a message, while that process lives.
+    #: The process that holds each message, while that process lives.
     holders: dict[str, object] = field(default_factory=dict)
-    #: The runs of which a message was published.
+    #: The runs whose messages were published.
     published: set[str] = field(default_factory=set)
-    #: The state and the result of each run, as Celery's backend has them.
+    #: The state and the result of each run in Celery's backend.
     results: dict[str, tuple[str, Any]] = field(default_factory=dict)
     callbacks: Counter[str] = field(default_factory=Counter)
     calls: Counter[tuple[str, int]] = field(default_factory=Counter)
-    #: How often the body of each run has failed, and how often somebody sent it again by hand.
+    #: How often the body of each run has failed, and how often a run was resumed manually.
     failures: Counter[str] = field(default_factory=Counter)
     resumed: int = 0
     is_deleted: bool = False
-    #: The runs that had ended when their agent was deleted, and nobody but their record knew.
-    untold: set[str] = field(default_factory=set)
+    #: The runs that had ended when their agent was deleted and whose outcome only their record
+    #: contained.
+    unreported: set[str] = field(default_factory=set)
     recorded: set[tuple[str, int]] = field(default_factory=set)
-    #: The bodies that are being executed: actor, run, and how often time had jumped when it began.
+    #: The bodies that are being executed: actor, run, and how often time had jumped when the body
+    #: began.
     bodies: dict[object, tuple[str, int]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     crashes: int = 0
     jumps: int = 0
     redeliveries: int = 0
-    #: How often nobody had anything to do, although something was open.
+    #: How often no actor was ready, although something was open.
     waits: int = 0
     _tags: Any = field(default_factory=lambda: count(1))
 
@@ -104,13 +107,13 @@ class World:
     # -- the broker ----------------------------------------------------------------------------------
 
     def publish(self, headers: dict[str, Any], seconds: float) -> None:
-        """A message for a run, to be begun so much later."""
+        """Publish a message for a run, to be started after a delay."""
         tag, due = f"tag {next(self._tags)}", self.clock.now().timestamp() + seconds
         self.queue.append(Message(tag, headers, due))
         self.published.add(headers["id"])
 
     def has_message(self) -> bool:
-        """Is there one to be begun now?"""
+        """True if a message can be started now."""
         return self._next() is not None
 
     def _next(self) -> Message | None:
@@ -118,35 +121,36 @@ class World:
         return next((message for message in self.queue if message.due <= now), None)
 
     def taken(self) -> Message:
-        """The next message, which is nowhere but in the hands of whoever takes it."""
+        """Return the next message. From now on, only the process that takes it has it."""
         message = self._next()
         assert message is not None
         self.queue.remove(message)
         return message
 
     def deliver(self, message: Message, to: object) -> None:
-        """A message is with a worker, and in ``unacked``."""
+        """Record that a worker has the message: it is in ``unacked``."""
         self.unacked[message.tag] = message
         self.holders[message.tag] = to
 
     def died(self, holder: object) -> None:
-        """Nobody touches its messages any more."""
+        """Record that an actor died: no process touches its messages any more."""
         self.holders = {tag: who for tag, who in self.holders.items() if who is not holder}
 
     def restore_orphans(self) -> bool:
-        """What ``fetched.py`` does once nobody has touched a message for a while."""
+        """Restore messages as ``fetched.py`` does when no process has touched them for a while."""
         return any([self.restore(tag) for tag in list(self.unacked) if tag not in self.holders])
 
     def restore(self, tag: str) -> bool:
-        """Put a message back, if it is still there."""
+        """Put a message back, if it still exists."""
         message = self.unacked.pop(tag, None)
         if message is not None:
             self.queue.append(message)
         return message is not None
 
     def redeliver_all(self) -> None:
-        """The visibility timeout of every message is over, whether somebody works on it or not. Those
-        that are not to be begun yet lie with workers, too: there they stay, and come back as well.
+        """End the visibility timeout of every message, whether a worker processes it or not.
+
+        Messages with an ETA are with workers as well: they stay there, and are also delivered again.
         """
         self.redeliveries += 1
         now = self.clock.now().timestamp()
@@ -157,34 +161,34 @@ class World:
     # -- the result backend --------------------------------------------------------------------------
 
     def keep_result(self, run_id: str, state: str, result: Any) -> None:
-        """What whoever waits for a run is told. Celery's backends replace no success."""
+        """Store the state that the caller sees. Celery's backends never replace a success."""
         known = self.state(run_id)
         if known == SUCCESS:
             return
         if known in READY_STATES and state in READY_STATES - {known}:
-            self.wrong.append(f"{run_id} was told to be {known}, and then {state}")
+            self.wrong.append(f"{run_id} was reported as {known}, then as {state}")
         self.results[run_id] = state, result
 
     def state(self, run_id: str) -> str:
-        """What whoever asks for a run is told."""
+        """Return the state that the caller sees."""
         return self.results.get(run_id, ("PENDING", None))[0]
 
     @property
     def troubles(self) -> int:
-        """How often something happened that excuses a repetition."""
+        """Return how often something happened that excuses a repetition."""
         return self.crashes + self.jumps
 
     # -- time ----------------------------------------------------------------------------------------
 
     def jump(self) -> None:
-        """All leases end, as if everybody had been frozen."""
+        """Expire all leases, as if every process had been frozen."""
         self.jumps += 1
         self.clock.advance(LEASE + 1)
 
     # -- what bodies do ------------------------------------------------------------------------------
 
     def begin(self, actor: object, run_id: str) -> None:
-        """A body begins. Nobody else may be in one of the same run, unless time has jumped since."""
+        """Begin a body. No other body of the same run may be active, unless time has jumped since."""
         for other, (theirs, jumps) in self.bodies.items():
             if other is not actor and theirs == run_id and jumps == self.jumps:
                 self.wrong.append(f"two bodies of {run_id} at once")
@@ -192,45 +196,49 @@ class World:
         self.order.append(run_id)
 
     def call(self, run_id: str, number: int) -> str:
-        """A model is called: the very thing that costs money."""
+        """Call a model: the operation that costs money."""
         if (run_id, number) in self.recorded:
-            self.wrong.append(f"call {number} of {run_id} was made again although it was recorded")
+            self.wrong.append(f"call {number} of {run_id} was repeated although it was recorded")
         self.calls[run_id, number] += 1
         pause("the model answers")
         return f"{run_id}, call {number}"
 
     def forget(self) -> None:
-        """The agent is about to be deleted: what comes after it begins from nothing."""
-        self.untold |= {run.run_id for run in self.open_runs() if run.status.is_final}
+        """Forget what was done, because the agent is about to be deleted: a later run begins without
+        history.
+        """
+        self.unreported |= {run.run_id for run in self.open_runs() if run.status.is_final}
         self.recorded.clear()
         self.calls.clear()
         self.is_deleted = True
 
     def fail(self, run_id: str, retries: int) -> None:
-        """A body is about to end: does it fail?"""
+        """Fail if this attempt must fail; the body is about to end."""
         if retries < self.fails:
             self.failures[run_id] += 1
             raise Broken(f"attempt after {retries} retries")
 
     def due_times(self) -> list[float]:
-        """When the watchdog is to look at some agent, in seconds since 1970."""
+        """Return when the watchdog is due to look at an agent, in seconds since 1970."""
         return [due_at / 1e6 for due_at in self.store._schedules[Schedule.WATCHDOG].values()]
 
     def etas(self) -> list[float]:
-        """When messages that are not to be begun yet are."""
+        """Return the times at which delayed messages are started."""
         return [message.due for message in self.queue]
 
     def newest_token(self) -> int:
-        """The token of whoever got a lease last."""
+        """Return the token of the newest lease."""
         return max((agent.lease.token for agent in self.store._agents.values()), default=0)
 
     def open_runs(self) -> list[RunRecord]:
-        """The runs that are not settled, and can be."""
-        return [run for run in self.store.activity(AGENT).open if not self.is_beyond_help(run)]
+        """Return the runs that are not settled, and can be."""
+        return [run for run in self.store.activity(AGENT).open if not self.cannot_be_settled(run)]
 
-    def is_beyond_help(self, run: RunRecord) -> bool:
-        """Its agent was deleted. Whoever made its record anew died before the message was in it, and
-        whoever took that message next died with it.
+    def cannot_be_settled(self, run: RunRecord) -> bool:
+        """True if no process can settle the run.
+
+        Its agent was deleted. The process that created its record again died before the message was in
+        it, and the process that took that message next died with it.
         """
         messages = {message.run_id for message in (*self.queue, *self.unacked.values())}
         is_lost = not run.has_envelope and run.run_id not in messages

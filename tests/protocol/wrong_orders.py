@@ -1,4 +1,6 @@
-"""Orders that are wrong on purpose, each in the place of what the library does: all are to be found."""
+"""Wrong orders that replace those of the library, one at a time. The exploration must find each
+of them.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,21 @@ from tests.protocol.scenarios import OPERATOR, Given
 from tests.protocol.schedules import CRASH, JUMP, REDELIVER
 
 
-def _send_before_it_is_released(attempt: Any, run: Any, reason: str) -> BaseException:
+def _publish_before_release(attempt: Any, run: Any, reason: str) -> BaseException:
     released = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
     publish(attempt.context.app, released.envelope, has_begun=True, instead_of=attempt.held.tag)
     attempt.release(released, 5.0)
     return Ignore("handed off")
 
 
-def _settle_before_celery_has_it(attempt: Any, run: Any, value: Any) -> Any:
+def _settle_before_result_is_stored(attempt: Any, run: Any, value: Any) -> Any:
     finished(attempt, run, value)
     settle(attempt)
     return value
 
 
 @contextmanager
-def _publish_before_it_is_recorded(
+def _publish_before_recording(
     task_name: str, serializer: str, action: Callable[[dict[str, Any]], None]
 ) -> Iterator[None]:
     envelopes: list[dict[str, Any]] = []
@@ -43,12 +45,12 @@ def _publish_before_it_is_recorded(
     action(envelopes[0])
 
 
-def _count_in_the_message_alone(attempt: Any, envelope: Any, retries: int, delay: float) -> None:
+def _count_only_in_message(attempt: Any, envelope: Any, retries: int, delay: float) -> None:
     changes = {"status": RunStatus.QUEUED, "envelope": envelope}
     attempt.release(attempt.run_record.model_copy(update=changes), delay + 30)
 
 
-def _settle_and_watch_no_more(attempt: Any) -> None:
+def _settle_and_unschedule(attempt: Any) -> None:
     context, record = attempt.context, attempt.run_record
     following = context.store.settle_run(record, attempt.held.lease)
     if following is None:
@@ -56,7 +58,7 @@ def _settle_and_watch_no_more(attempt: Any) -> None:
     publish_next(context, following)
 
 
-def _tell_before_it_is_on_record(context: AppContext, run: RunRecord) -> bool:
+def _report_before_recording(context: AppContext, run: RunRecord) -> bool:
     store_cancelled(context.app, run)
     try:
         lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, 10.0)
@@ -66,93 +68,94 @@ def _tell_before_it_is_on_record(context: AppContext, run: RunRecord) -> bool:
     return True
 
 
-def _settle_before_it_is_told(context: AppContext, run: RunRecord, lease: Any) -> None:
+def _settle_before_reporting(context: AppContext, run: RunRecord, lease: Any) -> None:
     cancelled = context.store.run(run.agent_id, run.run_id)
     if cancelled is not None:
         publish_next(context, context.store.settle_run(cancelled, lease))
     store_cancelled(context.app, run)
 
 
-#: What is wrong: what is done instead of what, in which plan, with what before the one thing between,
-#: and what comes of it.
+#: Each wrong order: its replacement and what it replaces, the plan, the deviations that precede the one
+#: that is explored, and the violation that must be found.
 BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
-    "a message is published before its run is on record": (
-        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_recorded),
+    "a message is published before its run is recorded": (
+        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_recording),
         "one run",
-        # The caller dies between both. A worker that takes the message may die with it, too.
+        # The caller dies between the two. A worker that takes the message may die with it as well.
         (("add_run", CRASH),),
-        "nobody hears of",
+        "outcome never stored",
     ),
-    "a hand-off is published before the lease is free": (
-        ("celery_ckpt.runtime.attempt.execution._handed_off", _send_before_it_is_released),
+    "a hand-off is published before the lease is released": (
+        ("celery_ckpt.runtime.attempt.execution._handed_off", _publish_before_release),
         "handed off after each iteration",
         (),
         "waits: ",
     ),
     "a run is settled before Celery has its result": (
-        ("celery_ckpt.runtime.attempt.execution._finished", _settle_before_celery_has_it),
+        ("celery_ckpt.runtime.attempt.execution._finished", _settle_before_result_is_stored),
         "one run",
         (),
-        "nobody hears of",
+        "outcome never stored",
     ),
-    "whoever lost the lease goes on writing": (
+    "a process that lost the lease continues to write": (
         ("celery_ckpt.stores.rules.leases.LeaseState.refuse", lambda *_: None),
         "one run",
         (("record_step", JUMP),),
-        "accepted of somebody who had lost the lease",
+        "accepted from a process that had lost the lease",
     ),
-    "a duplicate is dropped although nobody could send it again": (
-        ("celery_ckpt.runtime.attempt.start._duplicate", lambda *_: Ignore("somebody works on it")),
+    "a duplicate is dropped although no other process can publish it again": (
+        ("celery_ckpt.runtime.attempt.start._duplicate", lambda *_: Ignore("another worker has it")),
         "deleted",
-        # A worker has made the record anew, and has not put the message into it.
+        # A worker has created the record again, and has not stored the message in it.
         (
             ("take a message", OPERATOR),
-            ("ask for the state", REDELIVER),
-            ("ask for the state", "second"),
+            ("read the state", REDELIVER),
+            ("read the state", "second"),
         ),
         "not settled",
     ),
-    "a run that waits is dropped although nobody could send it": (
+    "a blocked run is dropped although no other process can publish it": (
         ("celery_ckpt.runtime.attempt.start._nothing_to_do", lambda *_: Ignore("it waits")),
         "deleted",
-        # The second run is recorded, and deleted with the first; its message comes when another works.
-        (("take a message", OPERATOR), ("ask for the state", "second")),
+        # The second run is recorded, and deleted with the first; its message arrives while another run
+        # is active.
+        (("take a message", OPERATOR), ("read the state", "second")),
         "not settled",
     ),
-    "an agent is watched no more although a run was never sent": (
-        ("celery_ckpt.runtime.attempt.settlement.settle", _settle_and_watch_no_more),
+    "an agent is unscheduled although one of its runs was never published": (
+        ("celery_ckpt.runtime.attempt.settlement.settle", _settle_and_unschedule),
         "two runs of one agent",
         (),
         "not settled",
     ),
-    "a retry is published before the lease is free": (
-        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_it_is_recorded),
-        "tried again at once",
+    "a retry is published before the lease is released": (
+        ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_recording),
+        "retried immediately",
         (),
         "waits: ",
     ),
-    "a retry is counted in its message alone": (
-        ("celery_ckpt.runtime.task.admission._release", _count_in_the_message_alone),
-        "tried again until it fails",
+    "a retry is counted only in its message": (
+        ("celery_ckpt.runtime.task.admission._release", _count_only_in_message),
+        "retried until it fails",
         (),
-        "was tried too often",
+        "was attempted too often",
     ),
-    "a retry is told when the run was cancelled, and nobody looks again": (
+    "a retry is stored after the run was cancelled, and the state is not checked again": (
         ("celery_ckpt.runtime.attempt.settlement.store_outcome_again", lambda attempt: None),
-        "cancelled while it is tried again",
+        "cancelled while it is retried",
         (),
-        "cancelled, RETRY, retries 1. is told otherwise",
+        "cancelled, RETRY, retries 1. has another state in Celery",
     ),
-    "a cancellation is told before it is on record": (
-        ("celery_ckpt.runtime.agents.cancellation._cancel", _tell_before_it_is_on_record),
-        "cancelled at work while another waits",
+    "a cancellation is reported before it is recorded": (
+        ("celery_ckpt.runtime.agents.cancellation._cancel", _report_before_recording),
+        "cancelled while running and another run is blocked",
         (),
-        "told to be REVOKED, and then SUCCESS",
+        "reported as REVOKED, then as SUCCESS",
     ),
-    "a cancelled run is settled before it is told": (
-        ("celery_ckpt.runtime.agents.cancellation._settle", _settle_before_it_is_told),
-        "cancelled at work while another waits",
+    "a cancelled run is settled before it is reported": (
+        ("celery_ckpt.runtime.agents.cancellation._settle", _settle_before_reporting),
+        "cancelled while running and another run is blocked",
         (),
-        "nobody hears of",
+        "outcome never stored",
     ),
 }
