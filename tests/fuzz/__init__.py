@@ -1,1 +1,3 @@
-"""Forged, torn and mixed-up bytes for everything that decodes: ``make fuzz`` and a short form."""
+"""Forged, torn and mixed-up bytes for everything that decodes: ``make fuzz``, and a short form
+as tests.
+"""

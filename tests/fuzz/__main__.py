@@ -1,6 +1,6 @@
-"""``python -m tests.fuzz [--cases N] [--seed N] [check ...]``: many cases of everything, on all cores.
+"""``python -m tests.fuzz [--cases N] [--seed N] [check ...]``: many cases of every check, on all cores.
 
-A case is a check, the seed and a number: what is printed of one that fails makes it again.
+A case is a check, the seed and a number. The output about a failed case is enough to repeat it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rich.progress import Progress
 
 from tests.fuzz.checks import CHECKS, run_case
 
-#: How many cases a process is given at once.
+#: The number of cases that a process gets at once.
 _BATCH = 500
-#: How many failures are shown of each check.
+#: The number of failures that are shown for each check.
 _SHOWN = 3
 Failure = tuple[str, int, str]
 
 
 def main() -> int:
-    """Run the cases; the exit status says whether all did no harm."""
+    """Run the cases. The exit status is 0 if none of them did harm."""
     arguments = _arguments()
     names = arguments.check or list(CHECKS)
     failures = list(_run_all(names, arguments.seed, arguments.cases, arguments.jobs))
     for name in names:
         of_it = [failure for failure in failures if failure[0] == name]
-        for _, number, told in of_it[:_SHOWN]:
-            sys.stderr.write(f"\n{name}, seed {arguments.seed}, case {number}:\n{told}")
+        for _, number, failure in of_it[:_SHOWN]:
+            sys.stderr.write(f"\n{name}, seed {arguments.seed}, case {number}:\n{failure}")
     cases = len(names) * arguments.cases
     sys.stdout.write(f"{cases:,} cases, seed {arguments.seed}: {len(failures):,} did harm\n")
     return 1 if failures else 0
@@ -43,7 +43,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("check", nargs="*", choices=[[], *CHECKS])
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10_000))
-    parser.add_argument("--cases", type=int, default=30_000, help="so many for each check")
+    parser.add_argument("--cases", type=int, default=30_000, help="the number of cases for each check")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     return parser.parse_args()
 

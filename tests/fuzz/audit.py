@@ -1,7 +1,7 @@
-"""Whoever decodes must execute nothing: the interpreter tells of everything that would.
+"""Code that decodes must execute nothing. The interpreter's audit events report everything that would.
 
-Not of threads that were there before: what other tests have left running in this process may connect
-to its server meanwhile.
+Threads that existed before are left out: threads that other tests have left running in this process may
+connect to their server at any time.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _seen: list[str] | None = None
 _others: frozenset[int | None] = frozenset()
 
 
-def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+def _record_event(event: str, arguments: tuple[Any, ...]) -> None:
     if _seen is not None and event in _EXECUTING and threading.get_ident() not in _others:
         _seen.append(f"{event} {str(arguments)[:200]}")
 
 
-sys.addaudithook(_watch)
+sys.addaudithook(_record_event)
 
 
 @contextmanager
 def nothing_executed() -> Iterator[None]:
-    """Fail if anything is compiled, executed, unpickled, started or connected to in here."""
+    """Fail if anything is compiled, executed, unpickled, started or connected to inside the block."""
     global _seen, _others
     _others = frozenset(one.ident for one in threading.enumerate()) - {threading.get_ident()}
     _seen = seen = []

@@ -1,4 +1,6 @@
-"""All checks by name: each takes a ``Random``, and fails if what it makes of it does harm."""
+"""All checks by name. A check takes a ``Random``, makes a case from it, and fails if the case
+does harm.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ CHECKS: dict[str, Check] = {
     for name, check in vars(module).items()
     if name.startswith("check_")
 }
-#: A case that takes longer has found a way to keep somebody busy.
+#: Seconds. A case that takes longer has found a way to keep a process busy.
 _LONGEST = 20
 
 
@@ -35,6 +37,6 @@ def _in_time() -> Iterator[None]:
 
 
 def run_case(name: str, seed: int, number: int) -> None:
-    """Make a case, and see that it does no harm."""
+    """Make a case, and check that it does no harm."""
     with _in_time():
         CHECKS[name](Random(f"{name} {seed} {number}"))

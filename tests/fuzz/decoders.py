@@ -1,4 +1,6 @@
-"""Whatever lies in a store or comes over a wire: a value or an error of ours, never anything else."""
+"""Decoding any bytes from a store or from the network gives a value or one of our errors,
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ RUN = RunRecord(
     created_at=FakeClock().now(), envelope={"headers": {"id": "run"}, "text": "[]"},
 )  # fmt: skip
 STORED_STEP, STORED_RUN = encoded(STEP, LIMIT), encoded(RUN, LIMIT)
-#: What the providers' messages look like.
+#: The shapes of the providers' messages.
 SHAPES: tuple[dict[str, Any], ...] = (
     {"role": "user", "content": "hello"},
     {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "tool_use", "id": "t",
@@ -63,7 +65,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
 
 
 def check_checkpoint(chance: Random) -> None:
-    """Bytes are a checkpoint, or refused as none."""
+    """Check that bytes are decoded to a checkpoint, or refused."""
     try:
         checkpoint = Checkpoint.from_bytes(mangled(chance, WHOLE))
     except CheckpointError as error:
@@ -73,7 +75,7 @@ def check_checkpoint(chance: Random) -> None:
 
 
 def check_record(chance: Random) -> None:
-    """A record and its messages are the checkpoint, or damaged."""
+    """Check that a record and its messages are decoded to the checkpoint, or reported as damaged."""
     forged = [mangled(chance, DRAFT.messages[0]) for _ in range(chance.randrange(4))]
     messages = dict(enumerate([*forged, *DRAFT.messages]))
     line = mangled_bytes(chance, LINE)
@@ -82,17 +84,17 @@ def check_record(chance: Random) -> None:
     except CheckpointError as error:
         assert "agent" in str(error)  # noqa: PT017
     else:
-        # The digest is of the content: nothing else can pass for it.
+        # The digest covers the content: no other content has it.
         assert is_same(found, CHECKPOINT)
 
 
 def check_step(chance: Random) -> None:
-    """A step is read, or named as damaged."""
+    """Check that a step is read, or reported as damaged."""
     _check_stored(chance, decoded_step, STORED_STEP)
 
 
 def check_run(chance: Random) -> None:
-    """A run record is read, or named as damaged."""
+    """Check that a run record is read, or reported as damaged."""
     _check_stored(chance, decoded_run, STORED_RUN)
 
 
@@ -106,7 +108,7 @@ def _check_stored(chance: Random, decoded: Callable[..., Any], valid: bytes) -> 
 
 
 def check_policy(chance: Random) -> None:
-    """A policy is read, or a ValueError that every store names as damage."""
+    """Check that a policy is read, or raises a ValueError, which every store reports as damage."""
     valid = AgentPolicy(pins={"an id": "a label"}, keep=3, max_age=2.5).to_bytes()
     try:
         policy = AgentPolicy.from_bytes(mangled(chance, valid))
@@ -116,7 +118,9 @@ def check_policy(chance: Random) -> None:
 
 
 def check_conversation(chance: Random) -> None:
-    """Messages of any shape are kept exactly or refused, and whatever reads them copes."""
+    """Check that messages of any shape are kept exactly or refused, and that every reader copes
+    with them.
+    """
     conversation = Conversation()
     for _ in range(chance.randrange(1, 6)):
         shape = chance.choice(SHAPES)

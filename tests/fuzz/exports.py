@@ -1,4 +1,4 @@
-"""Exports, and what somebody may make of them."""
+"""Exports, and forged versions of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from celery_ckpt.testing import FakeClock, make_checkpoint, make_run, make_step
 from celery_ckpt.transfer import export_agents
 from tests.fuzz.mutations import changed, mangled_bytes
 
-#: Is in the store before, and must be there after; some exports claim to be about it.
+#: An agent that exists before the import and must not change. Some exports claim to contain it.
 BYSTANDER = "bystander"
 Line = tuple[str, dict[str, Any]]
 
 
 def fill(store: CheckpointStore, agent_id: str, says: str = "hello", **more: Any) -> None:
-    """Give an agent some of everything."""
+    """Give an agent data of every kind."""
     conversation = Conversation(messages=[Message.user(says)])
     run = make_run(agent_id, f"run of {agent_id}", status=RunStatus.FAILED, delivered=True, error="e")
     store.add_run(run)
@@ -37,29 +37,31 @@ def fill(store: CheckpointStore, agent_id: str, says: str = "hello", **more: Any
 
 
 def id_of(agent_id: str, iteration: int) -> str:
-    """The id of a checkpoint; it does not name its agent, so that another one can claim it."""
+    """Return the id of a checkpoint. It does not contain the agent's name, so that another
+    agent can claim it.
+    """
     return f"{agent_id} {iteration}"
 
 
 def exported(store: CheckpointStore, *agent_ids: str) -> bytes:
-    """An export of some agents."""
+    """Return an export of some agents."""
     return b"".join(export_agents(store, agent_ids))
 
 
 def parsed(export: bytes) -> list[Line]:
-    """The kinds and fields of its lines."""
+    """Return the kinds and fields of its lines."""
     fields = [json.loads(line) for line in export.splitlines()]
     return [(one.pop("kind"), one) for one in fields if one.pop("sum")]
 
 
 def with_sums(lines: Sequence[Line]) -> bytes:
-    """Lines with the sums that they should have, whatever they say: a sum is no signature."""
+    """Return lines with correct checksums, whatever they contain: a checksum is not a signature."""
     bodies = (json.dumps({"kind": kind, **fields}, separators=(",", ":")) for kind, fields in lines)
     return _with_sums(body.encode() for body in bodies)
 
 
 def with_new_sums(export: bytes) -> bytes:
-    """The same lines with the sums that they should have."""
+    """Return the same lines with correct checksums."""
     return _with_sums(b"{" + line.partition(b",")[2] for line in export.splitlines())
 
 
@@ -84,7 +86,7 @@ LINES = parsed(EXPORT)
 
 
 def forged_export(chance: Random) -> bytes:
-    """An export with lines that were changed, left out, repeated or moved, with sums that match."""
+    """Return an export with changed, missing, repeated or moved lines, and with correct checksums."""
     lines = list(LINES)
     for _ in range(chance.randrange(1, 4)):
         lines = _forged(chance, lines)
@@ -123,5 +125,5 @@ def _renamed(fields: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def any_export(chance: Random) -> bytes:
-    """An export that is wrong in one way or another; some are still right."""
+    """Return an export that is usually wrong in one of several ways. Some are still correct."""
     return forged_export(chance) if chance.random() < 0.8 else mangled_bytes(chance, EXPORT)

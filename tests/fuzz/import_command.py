@@ -1,4 +1,6 @@
-"""``celery ckpt import``, given any file: a documented code, a line for what is wrong, and no harm."""
+"""``celery ckpt import`` with any file: a documented exit code, a line for each problem, and no
+harm.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,17 @@ from tests.fuzz.exports import BYSTANDER, EXPORT, any_export, exported
 from tests.fuzz.imports import store_with
 from tests.fuzz.mutations import any_text, nested
 
-#: What an import can end with: all is done, or there was another history, or the file is damaged, or
-#: has names that nobody can have.
+#: The exit codes of an import: success, a different history, a damaged file, or names that no agent can
+#: have.
 _CODES = {Code.DONE, Code.NO, Code.DAMAGED, Code.USAGE}
-#: What changes the direction of a line.
+#: Characters that change the direction of a line.
 _TURNS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def check_import_command(chance: Random) -> None:
-    """Whatever the file holds, the command ends as it is documented, and touches nobody else."""
+    """Check that the command ends as documented, whatever the file contains, and changes no
+    other agent.
+    """
     store = store_with(BYSTANDER)
     before, as_json = exported(store, BYSTANDER), chance.random() < 0.3
     _warm()
@@ -39,26 +43,26 @@ def check_import_command(chance: Random) -> None:
 
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in _CODES, result.exit_code
-    errors, told = result.stderr.split("\n"), result.stdout.split("\n")
-    assert errors.pop() == told.pop() == "", "each line has its end"
+    errors, reported = result.stderr.split("\n"), result.stdout.split("\n")
+    assert errors.pop() == reported.pop() == "", "each line is terminated"
     assert bool(errors) == bool(result.exit_code)
     assert all(line.startswith("Error: ") and _does_nothing(line) for line in errors), errors
     assert len(errors) <= 4, "one for each agent that an export claims, and one for the file"
-    for line in told:
+    for line in reported:
         assert isinstance(json.loads(line), dict) if as_json else _does_nothing(line)
-    if not any(BYSTANDER in line for line in told):
+    if not any(BYSTANDER in line for line in reported):
         assert exported(store, BYSTANDER) == before
     if result.exit_code == Code.DONE:
         assert all(store.load_latest(name) or store.runs(name) for name in store.agents())
 
 
 def _does_nothing(line: str) -> bool:
-    """Is there no character in it that a terminal would obey?"""
+    """True if the text has no character that a terminal obeys."""
     return not any(category(one) in ("Cc", "Cs", "Zl", "Zp") or one in _TURNS for one in line)
 
 
 def any_file(chance: Random) -> bytes:
-    """An export that was forged or torn; or a file that never was one."""
+    """Return an export that was forged or torn, or a file that never was an export."""
     if chance.random() < 0.7:
         return any_export(chance)
     line = EXPORT.partition(b"\n")[0]
@@ -99,7 +103,7 @@ def _app() -> Celery:
 
 @cache
 def _warm() -> None:
-    """What is imported only when it is needed, is."""
+    """Trigger all imports that happen on demand."""
     one_line("\x1b")
     for file in (EXPORT, b"nothing"):
         for options in ([], ["--json"]):

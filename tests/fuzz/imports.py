@@ -1,4 +1,6 @@
-"""Whatever is imported: agents that are whole, or an error of ours, and nothing that was not told."""
+"""An import of any bytes gives complete agents or one of our errors, and reports everything it
+stores.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.fuzz.exports import BYSTANDER, any_export, exported, fill
 
 
 def store_with(*agent_ids: str, says: str = "hello") -> MemoryCheckpointStore:
-    """A store in which these are."""
+    """Return a store with these agents."""
     store = MemoryCheckpointStore(clock=FakeClock())
     for agent_id in agent_ids:
         fill(store, agent_id, says)
@@ -21,27 +23,27 @@ def store_with(*agent_ids: str, says: str = "hello") -> MemoryCheckpointStore:
 
 
 def imported_into(store: MemoryCheckpointStore, export: bytes) -> tuple[list[Imported], str]:
-    """What was told of each agent, and how it ended."""
-    told: list[Imported] = []
+    """Return what was reported for each agent, and the error that ended the import."""
+    reported: list[Imported] = []
     try:
         for one in import_agents(store, export.splitlines(keepends=True)):
-            told.append(one)
+            reported.append(one)
     except CheckpointError as error:
-        return told, str(error)
-    return told, ""
+        return reported, str(error)
+    return reported, ""
 
 
 def check_import(chance: Random) -> None:
-    """An import is whole or refused, runs nothing, and touches nobody else."""
+    """Check that an import is complete or refused, executes nothing, and changes no other agent."""
     store = store_with(BYSTANDER)
     before = exported(store, BYSTANDER)
     with nothing_executed():
-        told, _ = imported_into(store, any_export(chance))
+        reported, _ = imported_into(store, any_export(chance))
 
-    good = {one.agent_id for one in told if one.error is None}
-    # What is in the store was told of, and what was refused is not in it.
-    assert set(store.agents()) <= good | {BYSTANDER} | {one.agent_id for one in told if one.in_part}
-    if BYSTANDER not in {one.agent_id for one in told if one.checkpoints or one.runs}:
+    good = {one.agent_id for one in reported if one.error is None}
+    # Everything in the store was reported, and nothing that was refused is in it.
+    assert set(store.agents()) <= good | {BYSTANDER} | {one.agent_id for one in reported if one.in_part}
+    if BYSTANDER not in {one.agent_id for one in reported if one.checkpoints or one.runs}:
         assert exported(store, BYSTANDER) == before
     for agent_id in good - {BYSTANDER}:
         again = exported(store, agent_id)
@@ -51,7 +53,7 @@ def check_import(chance: Random) -> None:
 
 
 def check_import_over(chance: Random) -> None:
-    """An agent that has another history is left alone."""
+    """Check that an agent with a different history is not changed."""
     names = ("first", "second", BYSTANDER)
     store = store_with(*names, says="something else")
     before = exported(store, *names)

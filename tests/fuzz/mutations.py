@@ -1,6 +1,6 @@
-"""Bytes that somebody forged, tore or mixed up, made of ones that were right.
+"""Forged, torn and mixed-up bytes, made from correct ones.
 
-Everything comes out of a ``Random``: a number is a case, and gives the same one everywhere.
+Everything is derived from a ``Random``: a number identifies a case, and gives the same case everywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TEXTS = (
     "0:99999999999999", "1:1,0:1", "agent", "succeeded", "2026-01-01T00:00:00Z", "\U0001f600",
     "e\u0301", "*", "a b", "a:b", "\n", "__class__", "cos\nsystem\n(S'id'\ntR.", "!!python/object",
 )  # fmt: skip
-#: Characters of every kind: control, separators, letters, marks, beyond the basic plane, of no meaning.
+#: Characters of every kind: control, separators, letters, marks, beyond the basic plane, unassigned.
 _CHARACTERS = (
     "\x00\x07\x1b\n\r\t \"'\\/%{}[]():*?~.-_aZ0"
     "\xe9\u0301\u200b\u2028\u202e\ufeff\uffff\u6f22\U0001f600\U0010ffff"
@@ -23,7 +23,7 @@ _CHARACTERS = (
 
 
 def any_text(chance: Random, longest: int = 12) -> str:
-    """Text of every kind of character."""
+    """Return text with every kind of character."""
     if chance.random() < 0.4:
         return chance.choice(_TEXTS)
     return "".join(_character(chance) for _ in range(chance.randrange(longest)))
@@ -37,7 +37,7 @@ def _character(chance: Random) -> str:
 
 
 def any_value(chance: Random, depth: int = 3) -> Any:
-    """Anything that JSON can say, and some that it cannot."""
+    """Return anything that JSON can express, and some values that it cannot."""
     kind = chance.randrange(8 if depth else 5)
     if kind == 0:
         return chance.choice((None, True, False))
@@ -54,7 +54,7 @@ def any_value(chance: Random, depth: int = 3) -> Any:
 
 
 def nested(depth: int) -> Any:
-    """A list in a list in a list."""
+    """Return a list in a list in a list."""
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -62,7 +62,7 @@ def nested(depth: int) -> Any:
 
 
 def changed(chance: Random, value: Any) -> Any:
-    """The same with one of its parts replaced, removed or added."""
+    """Return the value with one of its parts replaced, removed or added."""
     if isinstance(value, dict) and value and chance.random() < 0.8:
         key = chance.choice(sorted(value))
         match chance.randrange(6):
@@ -79,7 +79,7 @@ def changed(chance: Random, value: Any) -> Any:
 
 
 def mangled_json(chance: Random, valid: Any) -> bytes:
-    """A JSON value of which up to three parts are others, as bytes."""
+    """Return a JSON value with up to three changed parts, as bytes."""
     value = valid
     for _ in range(chance.randrange(1, 4)):
         value = changed(chance, value)
@@ -87,7 +87,7 @@ def mangled_json(chance: Random, valid: Any) -> bytes:
 
 
 def mangled_bytes(chance: Random, valid: bytes) -> bytes:
-    """Bytes that are cut, repeated, or have some others in between."""
+    """Return the bytes cut, repeated, or with others inserted."""
     data = valid
     for _ in range(chance.randrange(1, 4)):
         at, to = sorted((chance.randrange(len(data) + 1), chance.randrange(len(data) + 1)))
@@ -96,7 +96,7 @@ def mangled_bytes(chance: Random, valid: bytes) -> bytes:
 
 
 def mangled(chance: Random, valid: bytes) -> bytes:
-    """JSON bytes that are wrong in one way or the other; some are still right."""
+    """Return JSON bytes that are usually wrong in one of several ways. Some are still correct."""
     match chance.randrange(5):
         case 0:
             return chance.randbytes(chance.randrange(40))

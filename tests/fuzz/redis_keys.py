@@ -1,7 +1,7 @@
-"""Keys of a real server in which somebody has written: what is answered was saved, or an error says so.
+"""Tampered keys of a real server: every reply is what was saved, or an error that says so.
 
-What carries a checksum, every checkpoint, is answered as it was saved, or refused. Of the rest the page
-on reliability says what is noticed; in a store that is encrypted all but removal is.
+Checkpoints carry a checksum: each is returned as it was saved, or refused. For the rest, the page on
+reliability says what is detected. An encrypted store detects everything except removal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tests.fuzz.mutations import any_text, mangled_bytes
 from tests.support.servers.valkey import Valkey
 
 AGENT, RUN, WAITING = "first", "run of first", "another run"
-#: All that can show that there was a checkpoint: the agent's hash, with the records, and its log.
+#: All keys that show that there was a checkpoint: the agent's hash, with the records, and its log.
 CHECKPOINT_KEYS = f"ckpt:{{{AGENT}}}:agent", f"ckpt:{{{AGENT}}}:log"
 _KEY = base64.b64encode(bytes(range(32))).decode()
 
 
 class Saved(NamedTuple):
-    """Everything that was saved of an agent, and the keys that it and others have."""
+    """Everything that was saved for an agent, and the keys of all agents."""
 
     checkpoints: list[Checkpoint]
     steps: list[Step]
@@ -46,23 +46,25 @@ class Saved(NamedTuple):
 
 
 def check_redis(chance: Random) -> None:
-    """Values in the keys of an agent were changed, exchanged, moved, removed or added."""
+    """Check a store after values in the keys of an agent were changed, exchanged, moved,
+    removed or added.
+    """
     with _tampered(chance, is_encrypted=False) as (store, saved, is_lost):
         _check_checkpoints(store, saved, is_lost, _is_content_of)
         _check_the_rest(store)
-        if chance.random() < 0.1:  # which looks at all there is
+        if chance.random() < 0.1:  # the doctor reads everything
             _check_doctor(store)
         _write(store)
         assert exported(store, BYSTANDER) == saved.neighbour
 
 
 def check_encrypted_redis(chance: Random) -> None:
-    """The same where everything is encrypted: nothing is answered that was not saved there."""
+    """Check an encrypted store in the same way: it returns nothing that was not saved there."""
     with _tampered(chance, is_encrypted=True) as (store, saved, is_lost):
         _check_checkpoints(store, saved, is_lost, lambda one, all_: one in all_)
         _check_encrypted(store, saved)
         _check_the_rest(store)
-        if chance.random() < 0.1:  # which looks at all there is
+        if chance.random() < 0.1:  # the doctor reads everything
             _check_doctor(store)
         _write(store)
         assert exported(store, BYSTANDER) == saved.neighbour
@@ -72,22 +74,22 @@ def check_encrypted_redis(chance: Random) -> None:
 
 
 def _read(read: Callable[[], Any]) -> Any:
-    """What is answered; ``None`` if it is refused by an error that names the agent."""
+    """Return the reply, or ``None`` if an error that names the agent refuses it."""
     try:
         return read()
     except CheckpointError as error:
         if not _is_named_in(str(error)):
-            raise AssertionError(f"whose is it? {error}") from error
+            raise AssertionError(f"the error does not name its agent: {error}") from error
         return list(error.readable) if isinstance(error, CheckpointDamaged) else None
 
 
 def _is_named_in(message: str) -> bool:
-    # Or the index that all agents share.
+    # Or it names the index that all agents share.
     return any(name in message for name in (f"{AGENT!r}", f"{{{AGENT}}}", " about ckpt:"))
 
 
 def _is_content_of(one: Checkpoint, all_: list[Checkpoint]) -> bool:
-    """A digest is of the content: under which id, and in which order, is not in it."""
+    """True if the content was saved. A digest covers neither the id nor the order."""
     return any(one.model_copy(update={"id": other.id}) == other for other in all_)
 
 
@@ -138,7 +140,7 @@ def _check_encrypted(store: CheckpointStore, saved: Saved) -> None:
 
 
 def _check_the_rest(store: CheckpointStore) -> None:
-    """What has no checksum is of the agent that was asked for, and of its kind."""
+    """Check that data without a checksum belongs to the requested agent, and has the right type."""
     for info in _read(lambda: store.history(AGENT)) or ():
         assert isinstance(info, CheckpointInfo)
     for step in _read(lambda: store.steps(AGENT, RUN)) or ():
@@ -167,7 +169,7 @@ def _check_doctor(store: CheckpointStore) -> None:
 
 
 def _write(store: CheckpointStore) -> None:
-    """Whatever is written after it is written, or refused."""
+    """Check that later writes succeed or are refused."""
     run = make_run(AGENT, WAITING, envelope={"text": "[]"})
     ended = run.model_copy(update={"status": RunStatus.FAILED})
     writes: tuple[Callable[[], Any], ...] = (
@@ -195,7 +197,9 @@ def _write(store: CheckpointStore) -> None:
 
 @contextmanager
 def _tampered(chance: Random, *, is_encrypted: bool) -> Iterator[tuple[CheckpointStore, Saved, bool]]:
-    """A store with two agents, one of which was tampered with; can anything of it have been lost?"""
+    """Return a store with two agents of which one was tampered with, and whether any of its
+    data may be lost.
+    """
     saved, client = _saved(is_encrypted, chance.random() < 0.3), _client()
     _restore(client, saved.keys)
     own = [key for key in sorted(saved.keys) if b"{%b}" % AGENT.encode() in key]
@@ -204,7 +208,7 @@ def _tampered(chance: Random, *, is_encrypted: bool) -> Iterator[tuple[Checkpoin
     for _ in range(chance.randrange(1, 3)):
         key = chance.choice(own if chance.random() < 0.85 else shared)
         is_lost |= _tamper(chance, client, key) or key in shared
-    # Nobody else is about to write anything.
+    # No other process is about to write anything.
     with patch.object(doctor, "PATIENCE", 0):
         yield _store(client, is_encrypted), saved, is_lost
 
@@ -218,7 +222,7 @@ def store_without(*keys: str, is_encrypted: bool) -> CheckpointStore:
 
 
 def _tamper(chance: Random, client: Redis, key: bytes) -> bool:
-    """Change one thing in a key; is anything of it gone, or elsewhere?"""
+    """Change one thing in a key. Return True if something was removed or moved."""
     kind = client.type(key).decode()
     if kind == "none" or chance.random() < 0.06:
         client.delete(key)
@@ -302,7 +306,7 @@ def _in_text(chance: Random, client: Redis, key: bytes) -> bool:
 
 @cache
 def _client() -> Redis:
-    """A server of this process's own."""
+    """Return the server of this process."""
     directory = tempfile.TemporaryDirectory(prefix="ckpt-hostile-")
     server = Valkey(Path(directory.name), "--save", "", "--appendonly", "no").__enter__()
     atexit.register(lambda: (server.__exit__(None, None, None), directory.cleanup()))

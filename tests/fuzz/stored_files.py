@@ -1,4 +1,4 @@
-"""Stores in whose files or tables somebody has written: what they say is right, or an error of ours."""
+"""Tampered files and tables: what the store returns is right, or it raises one of our errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ READS: tuple[Callable[[CheckpointStore], Any], ...] = (
 
 
 def check_files(chance: Random) -> None:
-    """A file of an agent was changed, cut or removed."""
+    """Check a store after a file of an agent was changed, cut or removed."""
     with _copy("file") as directory:
         own = sorted(
             path for path in directory.rglob("*") if path.is_file() and "lock" not in path.name
@@ -54,13 +54,15 @@ def check_files(chance: Random) -> None:
 
 
 def _is_firsts(path: Path, directory: Path) -> bool:
-    """What lies elsewhere than in the directory of an agent is of all of them."""
+    """True if the file belongs only to the first agent. Files outside agents' directories
+    belong to all.
+    """
     name = directory / "agents" / path.relative_to(directory).parts[1] / path.parent.name / "name"
     return not name.exists() or b'"first"' in name.read_bytes()
 
 
 def check_tables(chance: Random) -> None:
-    """A value in a table was replaced by one of another kind."""
+    """Check a store after a value in a table was replaced by one of another type."""
     with _copy("sqlite") as directory:
         path = directory / "store"
         with closing(sqlite3.connect(path)) as connection, connection:
@@ -85,7 +87,7 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def _look(store: CheckpointStore, *, is_shared: bool = False) -> None:
-    """Do everything with the agent that was tampered with; its neighbour is as it was."""
+    """Perform every operation on the tampered agent. The other agent must be unchanged."""
     with store:
         for read in READS:
             with suppress(CheckpointError):
@@ -102,7 +104,7 @@ def _neighbour() -> bytes:
 
 @contextmanager
 def _copy(kind: str) -> Iterator[Path]:
-    # In memory if there is such a place: nothing here depends on a disk.
+    # In memory if possible: nothing here depends on a disk.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory, prefix="ckpt-hostile-") as directory:
         for name, content in _template(kind).items():
@@ -114,7 +116,7 @@ def _copy(kind: str) -> Iterator[Path]:
 
 @cache
 def _template(kind: str) -> dict[Path, bytes]:
-    """The files of a store with two agents."""
+    """Return the files of a store with two agents."""
     with tempfile.TemporaryDirectory(prefix="ckpt-hostile-") as directory:
         name = "" if kind == "file" else "/store"
         with open_store(f"{kind}:///{directory}{name}") as store:
@@ -125,7 +127,7 @@ def _template(kind: str) -> dict[Path, bytes]:
 
 
 def check_names(chance: Random) -> None:
-    """Two names are two agents, whatever characters they are made of, or refused."""
+    """Check that two names are two agents, whatever their characters, or are refused."""
     store = MemoryCheckpointStore(clock=FakeClock())
     with _copy("file") as directory, open_store(f"file:///{directory}") as files:
         for where in (store, files):

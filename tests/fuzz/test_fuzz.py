@@ -1,4 +1,4 @@
-"""Some hundreds of cases of what ``make fuzz`` tries hundreds of thousands of."""
+"""A few hundred of the cases of which ``make fuzz`` tries hundreds of thousands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENVELOPE = envelope(
 )
 
 
-#: Those that write files, or the keys of a server, for each case.
+#: The checks that write files or keys of a server for each case.
 SLOW = {"files", "import_command", "names", "redis", "encrypted_redis", "tables"}
 
 
@@ -101,7 +101,7 @@ def test_an_agent_with_a_forged_message_is_resumed_or_refused_and_can_be_deleted
     try:
         run = run.model_copy(update={"envelope": forged})
     except ValueError:
-        return  # no record holds that
+        return  # no record contains that
     with Celery("hostile", broker="memory://", backend="cache+memory://", set_as_current=False) as app:
         app.conf.ckpt_store_url = "memory://"
         agents = Agents(app)
@@ -154,8 +154,8 @@ def test_code_executed_by_an_existing_thread_is_ignored() -> None:
 
 def test_an_unmodified_export_is_imported_completely() -> None:
     store = store_with()
-    told, error = imported_into(store, EXPORT)
-    assert ([one.error for one in told], error) == ([None, None], "")
+    reported, error = imported_into(store, EXPORT)
+    assert ([one.error for one in reported], error) == ([None, None], "")
     assert exported(store, "first", "second") == EXPORT
 
 
@@ -165,8 +165,10 @@ def test_an_unmodified_export_is_imported_completely() -> None:
 def test_an_export_of_an_unsupported_version_is_refused_immediately(
     version: object, reason: str
 ) -> None:
-    told, error = imported_into(store_with(), with_sums([("export", {"format": version}), *LINES[1:]]))
-    assert told == []
+    reported, error = imported_into(
+        store_with(), with_sums([("export", {"format": version}), *LINES[1:]])
+    )
+    assert reported == []
     assert reason in error
 
 
@@ -175,8 +177,8 @@ def test_a_line_that_is_nested_too_deeply_is_refused(depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
     here = ("message", {"message": {"content": "HERE"}})
     lines = [here if kind == "message" else (kind, fields) for kind, fields in LINES]
-    told, error = imported_into(
+    reported, error = imported_into(
         store_with(), with_new_sums(with_sums(lines).replace(b'"HERE"', nested))
     )
-    assert told == []
+    assert reported == []
     assert "not JSON" in error

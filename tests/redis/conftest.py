@@ -17,13 +17,13 @@ def store(redis_url: str) -> Iterator[RedisCheckpointStore]:
 
 @pytest.fixture
 def wire(valkey: Valkey, redis_url: str) -> Iterator[Proxy]:
-    """The way to an empty server, watched."""
+    """A proxy to an empty server."""
     with Proxy(valkey.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def far_store(wire: Proxy) -> Iterator[RedisCheckpointStore]:
-    """A store whose server is at the other end of the wire."""
+    """A store that reaches its server through ``wire``."""
     with RedisCheckpointStore.from_url(wire.url) as store:
         yield store

@@ -1,4 +1,4 @@
-"""Users of Redis with few rights: those of the documentation suffice, and what is missing is said."""
+"""Redis users with few rights: the documented ones suffice, and an error names what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.stored_bytes import content_of_keys
 USERS = """
 user app on >pw ~myapp:* &* +@all -@dangerous
 user reader on >pw ~myapp:* &* +@all -hset
-user nobody on >pw ~myapp:* &* +@all -@scripting
+user noscript on >pw ~myapp:* &* +@all -@scripting
 """
 
 
@@ -48,7 +48,7 @@ def test_a_user_without_access_to_the_configuration_is_reported_as_a_risk(server
 
 
 @pytest.mark.parametrize(
-    ("user", "prefix"), [("app", "ckpt:"), ("reader", "myapp:"), ("nobody", "myapp:")]
+    ("user", "prefix"), [("app", "ckpt:"), ("reader", "myapp:"), ("noscript", "myapp:")]
 )
 def test_a_missing_permission_is_named_in_the_error(server: Valkey, user: str, prefix: str) -> None:
     with opened(server, user, prefix) as store:
@@ -100,7 +100,7 @@ WRITES: dict[str, Callable[[CheckpointStore], Any]] = {
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """A server with exactly the documented users; a worker has left an agent there."""
+    """A server with exactly the documented users. A worker has left an agent there."""
     with Valkey(tmp_path_factory.mktemp("acl"), config=documented_rules("store.acl")) as server:
         with as_role(server, "worker") as store:
             work(store, "agent", 3)
@@ -119,7 +119,8 @@ def test_the_acl_rules_of_a_worker_are_sufficient_for_every_operation(strict: Va
         assert all("append-only" in risk for risk in store.risks())
         assert list(store.findings()) == []
     lacked = {what for user, kind, what in refusals(strict) if (user, kind) == ("worker", "command")}
-    # Redis 6 has one right for all of CLIENT, a dangerous one; the driver can do without its name.
+    # Redis 6 has one right for all of CLIENT, and it is a dangerous one. The driver works without a
+    # client name.
     assert lacked <= ({"client"} if is_before(7, 0) else set())
 
 
@@ -130,24 +131,26 @@ def test_a_dashboard_can_read_everything(strict: Valkey, what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def told() -> str:
-    """How a server says which command is lacked; older ones do not name it where a script calls it."""
+def refusal_pattern() -> str:
+    """Return the pattern of a server's refusal. Older servers do not name a command that a
+    script calls.
+    """
     return "permission: .* command" if is_before(7, 2) else r"User dashboard .*'\w+' command"
 
 
 @pytest.mark.parametrize("what", WRITES)
 def test_a_dashboard_cannot_write_and_the_error_names_the_denied_command(
-    strict: Valkey, what: str, told: str
+    strict: Valkey, what: str, refusal_pattern: str
 ) -> None:
     with strict.client() as client:
         before = content_of_keys(client)
         began = time.monotonic()
         with (
             as_role(strict, "dashboard") as store,
-            pytest.raises(ConfigurationError, match=told),
+            pytest.raises(ConfigurationError, match=refusal_pattern),
         ):
             WRITES[what](store)
-        assert time.monotonic() - began < 8  # to try again takes ten seconds
+        assert time.monotonic() - began < 8  # the retries take ten seconds
         assert content_of_keys(client) == before
 
 

@@ -43,4 +43,4 @@ def test_a_client_created_by_the_store_is_closed_with_it(valkey: Valkey, redis_u
         with RedisCheckpointStore.from_url(f"{redis_url}?client_name=ours") as store:
             store.load_latest("agent")
             assert connected()
-        wait_until("the connection is gone", lambda: not connected())
+        wait_until("the connection is closed", lambda: not connected())

@@ -110,6 +110,6 @@ def test_a_sweep_works_on_a_cluster(clustered: CheckpointStore, masters: list[Va
     assert sweep(clustered, Rules(keep=1)) == sorted(latest)
     assert sweep(clustered, Rules(keep=1)) == []
     assert {name: clustered.list(name) for name in latest} == {n: [c] for n, c in latest.items()}
-    clustered.schedule("nobody", 60, Schedule.SWEEP)
-    assert [found.subject for found in clustered.findings(repair=True)] == ["nobody"]
+    clustered.schedule("no-such-agent", 60, Schedule.SWEEP)
+    assert [found.subject for found in clustered.findings(repair=True)] == ["no-such-agent"]
     assert list(clustered.findings()) == []

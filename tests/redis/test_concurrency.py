@@ -1,4 +1,4 @@
-"""Many writers at once: whatever was saved and not pruned loads back exactly as it was saved."""
+"""Many concurrent writers: whatever was saved and not pruned loads back exactly as it was saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAVES = 80
 
 
 def assert_exact(store: CheckpointStore, saved: dict[str, Checkpoint]) -> None:
-    """Everything stored was saved, and is what was saved, by every way of reading."""
+    """Assert that everything stored was saved, and that every way of reading returns what was saved."""
     for one in store.list("agent"):
         assert one == saved[one.id]
     for info in store.history("agent")[::7]:
@@ -43,19 +43,19 @@ def test_concurrent_threads_save_exactly(store, redis_url: str, shared: bool) ->
 def test_concurrent_processes_and_threads_save_exactly(
     store: RedisCheckpointStore, redis_url: str, tmp_path: Path
 ) -> None:
-    notes = [tmp_path / str(seed) for seed in range(3)]
+    save_logs = [tmp_path / str(seed) for seed in range(3)]
     with ExitStack() as running:
         processes = [
             running.enter_context(
                 another_process(save_among_others, redis_url, "agent", seed, SAVES, path)
             )
-            for seed, path in enumerate(notes)
+            for seed, path in enumerate(save_logs)
         ]
         saved = {one.id: one for one in Writer(store, "agent", 99).work(SAVES)}
         for process in processes:
             process.join(60)
             assert process.exitcode == 0
-    for path in notes:
+    for path in save_logs:
         checkpoints = map(Checkpoint.from_bytes, path.read_bytes().splitlines())
         saved.update({one.id: one for one in checkpoints})
     assert_exact(store, saved)
@@ -89,7 +89,9 @@ def test_checkpoints_kept_by_concurrent_pruning_are_exact(store, redis_url: str)
 
 
 def test_concurrent_removals_never_lose_the_latest(store, redis_url: str) -> None:
-    """Each removes another part of the same agent; the newest that stays is the latest."""
+    """Each process removes a different part of the same agent. The newest checkpoint that
+    remains is the latest.
+    """
     stores = [open_store(redis_url) for _ in range(4)]
     with ExitStack() as opened, ThreadPoolExecutor() as threads:
         for each in stores:

@@ -1,4 +1,6 @@
-"""Many threads share few connections: they wait for each other, and the store is never called away."""
+"""Many threads share few connections: they wait for each other, and the store is never reported
+as down.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PATIENT = "socket_timeout=60"
 
 @contextmanager
 def holding_writes(server: Valkey) -> Iterator[None]:
-    """Meanwhile a server answers no write, so that every connection that has one stays in use."""
+    """Make the server hold every write inside the block, so that each connection with a write
+    stays in use.
+    """
     with server.client() as client:
         client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         yield
@@ -40,7 +44,7 @@ def leased(store: CheckpointStore, threads: ThreadPoolExecutor, count: int) -> l
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Valkey]:
-    """Nobody else is connected to it."""
+    """A server without other clients."""
     with Valkey(tmp_path) as server:
         yield server
 
@@ -52,8 +56,8 @@ def test_more_threads_than_connections_can_write_concurrently(
     with open_store(f"{server.url}?{options}") as store, ThreadPoolExecutor(MANY) as threads:
         with holding_writes(server):
             leases = leased(store, threads, MANY)
-            # The one that holds the writes is a connection too.
-            wait_until("all are in use", lambda: connections(server) == at_most + 1)
+            # The client that holds the writes is a connection too.
+            wait_until("all connections are in use", lambda: connections(server) == at_most + 1)
         assert len({future.result(timeout=60) for future in leases}) == MANY
         assert connections(server) == at_most
 
@@ -63,7 +67,7 @@ def test_the_error_about_an_exhausted_pool_says_what_to_do(server: Valkey) -> No
     with open_store(url) as store, ThreadPoolExecutor(1) as threads:
         with holding_writes(server):
             [first] = leased(store, threads, 1)
-            wait_until("it is in use", lambda: connections(server) == 2)
+            wait_until("the connection is in use", lambda: connections(server) == 2)
             with pytest.raises(StoreUnavailable, match=r"all 1 connections.*larger max_connections"):
                 store.load_latest("agent")
         first.result(timeout=60)
@@ -77,7 +81,7 @@ def test_a_thread_keeps_waiting_while_other_threads_return_connections(
     waits = iter([2, 1, 0])
 
     def get(self: LifoQueue[object], block: bool, timeout: float) -> object:
-        # Another thread returned one in time, and a third one was quicker to take it.
+        # Another thread returned a connection in time, and a third thread was quicker to take it.
         queue.taken += (left := next(waits)) > 0
         if left:
             raise Empty

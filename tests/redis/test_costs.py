@@ -1,4 +1,4 @@
-"""What an operation costs on the wire and in the server."""
+"""The cost of each operation, in round trips, bytes and commands of the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trips_of(wire: Proxy, action: Callable[[], object]) -> int:
 
 @pytest.fixture
 def saved(far_store: RedisCheckpointStore) -> list[Checkpoint]:
-    """The checkpoints of an agent that the store knows, on a server that knows the scripts."""
+    """Return the checkpoints of an agent that the store knows, on a server that knows the scripts."""
     lease = far_store.acquire("agent", "somebody", 30)
     saved = work(far_store, "agent", 3, lease)
     far_store.release(lease)
@@ -148,8 +148,9 @@ def test_a_sweep_takes_as_many_round_trips_for_ten_agents_as_for_one(far_store, 
             work(far_store, f"agent-{number}", 3)
         return trips_of(wire, lambda: sweep(far_store, Rules(keep=1)))
 
-    assert trips_for(1) > 0  # the server learns the scripts
-    # The client sends longer pipelines in pieces, which the proxy would take for several trips.
+    assert trips_for(1) > 0  # the server loads the scripts
+    # The client splits longer pipelines into pieces, which the proxy would count as several round
+    # trips.
     assert trips_for(1) == trips_for(10) == 4
 
 

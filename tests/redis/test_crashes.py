@@ -1,4 +1,6 @@
-"""Kill -9 in the middle of saving: what was acknowledged is there, and the latest is whole."""
+"""SIGKILL in the middle of a save: everything acknowledged is there, and the latest checkpoint
+is complete.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,23 @@ KILLED_SERVERS = 6
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """Where the writer notes what was acknowledged."""
+def save_log(tmp_path: Path) -> Path:
+    """The file in which the writer records what was acknowledged."""
     path = tmp_path / "acknowledged"
     path.touch()
     return path
 
 
-def wait_for_more(notes: Path) -> None:
-    """Wait for a few acknowledged saves, so that a kill comes at some moment of the next."""
-    more = notes.stat().st_size + random.randrange(1, 400)
-    wait_until("more was acknowledged", lambda: notes.stat().st_size >= more)
+def wait_for_more(save_log: Path) -> None:
+    """Wait for a few acknowledged saves, so that a kill hits the next one at a random point."""
+    more = save_log.stat().st_size + random.randrange(1, 400)
+    wait_until("more saves were acknowledged", lambda: save_log.stat().st_size >= more)
 
 
-def assert_nothing_is_missing(store: CheckpointStore, notes: Path) -> None:
-    acknowledged = notes.read_text().split()
+def assert_nothing_is_missing(store: CheckpointStore, save_log: Path) -> None:
+    acknowledged = save_log.read_text().split()
     history = [info.id for info in reversed(store.history("agent"))]
-    # At most one save at a time was under way and could be there without having been acknowledged.
+    # At most one save was in flight, and may be there without having been acknowledged.
     assert [one for one in history if one in set(acknowledged)] == acknowledged
     latest = store.load_latest("agent")
     assert latest.id == history[-1]
@@ -50,13 +52,13 @@ def assert_all_are_exact(store: CheckpointStore) -> None:
 
 
 def test_a_client_killed_during_a_save_leaves_no_partial_write(
-    store: RedisCheckpointStore, redis_url: str, notes: Path
+    store: RedisCheckpointStore, redis_url: str, save_log: Path
 ) -> None:
     for _ in range(KILLED_CLIENTS):
-        with another_process(save_for_ever, redis_url, "agent", notes) as writer:
-            wait_for_more(notes)
+        with another_process(save_for_ever, redis_url, "agent", save_log) as writer:
+            wait_for_more(save_log)
             writer.kill()
-        assert_nothing_is_missing(store, notes)
+        assert_nothing_is_missing(store, save_log)
     assert_all_are_exact(store)
 
 
@@ -67,17 +69,17 @@ def lasting(tmp_path: Path) -> Iterator[Valkey]:
 
 
 def test_a_server_killed_during_saves_has_everything_it_acknowledged(
-    lasting: Valkey, notes: Path
+    lasting: Valkey, save_log: Path
 ) -> None:
     with (
         open_store(lasting.url) as store,
-        another_process(save_for_ever, lasting.url, "agent", notes) as writer,
+        another_process(save_for_ever, lasting.url, "agent", save_log) as writer,
     ):
         for _ in range(KILLED_SERVERS):
-            wait_for_more(notes)
+            wait_for_more(save_log)
             lasting.restart()
-        wait_for_more(notes)
+        wait_for_more(save_log)
         writer.kill()
         writer.join()
-        assert_nothing_is_missing(store, notes)
+        assert_nothing_is_missing(store, save_log)
         assert_all_are_exact(store)

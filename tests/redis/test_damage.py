@@ -1,4 +1,6 @@
-"""What somebody else did to the keys is noticed, named, and costs no more than it must."""
+"""Changes that another client made to the keys are detected and named, and cost no more than
+necessary.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is no master any more: nobody stays with it."""
+"""A server that is no longer the master: no store stays connected to it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.fixture
 def address(pair: Pair) -> Iterator[Proxy]:
-    """Leads to whoever is the master, as a name does that is changed in a failover."""
+    """An address that leads to the current master, like a host name that a failover changes."""
     with Proxy(pair.master.port) as address:
         yield address
 
 
-def _change_places(pair: Pair, address: Proxy) -> None:
-    """The connections stay: nobody tells the clients."""
+def _swap_roles(pair: Pair, address: Proxy) -> None:
+    """Swap master and replica. The connections stay open: the clients are not notified."""
     with pair.master.client() as old, pair.replica.client() as new:
         new.replicaof("NO", "ONE")
         old.replicaof(LOOPBACK, pair.replica.port)
-        # As after a restart: what it says of a script is that it does not know it.
+        # As after a restart: the server answers that it does not know the script.
         old.script_flush()
     pair.master, pair.replica = pair.replica, pair.master
-    wait_until("the new replica is in step", pair.is_in_step)
+    wait_until("the new replica is in sync", pair.is_in_step)
     address.lead_to(pair.master.port)
 
 
-def _goes_on(store: CheckpointStore, pair: Pair, address: Proxy) -> None:
+def _continues_after_swap(store: CheckpointStore, pair: Pair, address: Proxy) -> None:
     [before] = work(store, "agent", 1)
-    wait_until("the replica is in step", pair.is_in_step)
-    _change_places(pair, address)
+    wait_until("the replica is in sync", pair.is_in_step)
+    _swap_roles(pair, address)
 
     with pytest.raises(StoreUnavailable):
         work(store, "agent", 1)
@@ -60,7 +60,7 @@ def test_a_store_disconnects_from_a_server_that_became_a_replica(
     pair: Pair, address: Proxy, durability: Durability
 ) -> None:
     with open_store(address.url, durability=durability) as store:
-        _goes_on(store, pair, address)
+        _continues_after_swap(store, pair, address)
 
 
 def test_a_client_with_a_bounded_pool_also_disconnects_from_the_replica(
@@ -68,7 +68,7 @@ def test_a_client_with_a_bounded_pool_also_disconnects_from_the_replica(
 ) -> None:
     pool = BlockingConnectionPool(host=LOOPBACK, port=address.port)
     with Redis(connection_pool=pool) as client:
-        _goes_on(RedisCheckpointStore(client), pair, address)
+        _continues_after_swap(RedisCheckpointStore(client), pair, address)
     pool.disconnect()
 
 
@@ -82,12 +82,12 @@ def test_nothing_is_read_from_a_demoted_master_that_sentinel_still_names(
             client.replicaof(LOOPBACK, servers.replica.port)
             client.config_resetstat()
             reading = threads.submit(store.load_latest, "agent")
-            wait_until("it came twice", lambda: _times_asked(client) > 1)
+            wait_until("it arrived twice", lambda: _times_asked(client) > 1)
             assert not reading.done()
             client.replicaof("NO", "ONE")
             assert reading.result(timeout=60) == saved
 
 
 def _times_asked(client: Redis) -> int:
-    """How often a server was asked what it is."""
+    """Return how often a server was asked for its role."""
     return client.info("commandstats").get("cmdstat_role", {}).get("calls", 0)

@@ -1,5 +1,5 @@
-"""A client that dies at any command of a sweep or a deletion: a doctor finds all that is left, and then
-there is nothing else.
+"""A client that dies at any command of a sweep or a deletion: a doctor repairs everything that
+is left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from celery_ckpt.testing.contract.fixtures import judged, settled
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """Raised where the process dies."""
 
 
 class DyingServer(Server):
@@ -38,7 +38,7 @@ class DyingServer(Server):
         return super()._one(call)
 
     def command(self, *args: Any) -> Any:
-        # The source of a script comes after the death that its call was.
+        # The source of a script follows the call, and the process died at the call.
         return super().command(*args) if args[0] == "EVAL" else self._one(Call.command(*args))
 
     def together(self, *calls: Call) -> list[Any]:
@@ -57,7 +57,9 @@ def dying(url: str, at: int) -> RedisCheckpointStore:
 
 
 def content(client: Redis) -> dict[bytes, Any]:
-    """Every key with all that it holds; except due times and other times, which differ each time."""
+    """Return every key with its content, without due times and other times, which differ in
+    each run.
+    """
     found: dict[bytes, Any] = {}
     for key in client.scan_iter():
         kind = client.type(key)
@@ -72,7 +74,7 @@ def content(client: Redis) -> dict[bytes, Any]:
 
 
 def fill(store: CheckpointStore) -> list[Checkpoint]:
-    """An agent to be pruned, one to be forgotten, one to stay; both with ids of their own."""
+    """Add an agent to prune, one to delete and one to keep. Two of them have ids of their own."""
     now = system_clock.now()
     staying = []
     for agent_id in ("forgotten", "pruned", "stays"):
@@ -93,7 +95,7 @@ def fill(store: CheckpointStore) -> list[Checkpoint]:
     return staying
 
 
-def sweep_away(store: CheckpointStore, mortal: CheckpointStore) -> None:
+def sweep_all(store: CheckpointStore, mortal: CheckpointStore) -> None:
     plans = judged(store, Rules(keep=1, forget_after=1), later=timedelta(minutes=1))
     mortal.apply([one for one in plans if one.snapshot.agent_id != "stays"])
 
@@ -103,7 +105,7 @@ def delete(_: CheckpointStore, store: CheckpointStore) -> None:
     store.remove("pruned", ["pruned 0", "pruned 1"])
 
 
-@pytest.mark.parametrize("act", [sweep_away, delete])
+@pytest.mark.parametrize("act", [sweep_all, delete])
 def test_doctor_restores_a_clean_store_after_a_crash_at_any_command(
     act: Callable[[CheckpointStore, CheckpointStore], None],
     redis_url: str,
@@ -126,7 +128,7 @@ def test_doctor_restores_a_clean_store_after_a_crash_at_any_command(
             list(store.findings(repair=True))
             assert list(store.findings()) == []
             _assert_as_before_or_after(store, content(client), staying)
-            # Whoever comes next does what was not done, and then it is as if nobody had died.
+            # The next process completes the rest. Then the result is the same as without a death.
             for name in list(store.agents()):
                 store.schedule(name, 0, Schedule.SWEEP)
             act(store, store)
@@ -134,7 +136,7 @@ def test_doctor_restores_a_clean_store_after_a_crash_at_any_command(
             assert sorted(store.agents()) == ["pruned", "stays"]
             assert [one.id for one in store.list("pruned")][:1] == [pruned.id]
             assert store.load_latest("stays") == stays
-            if act is sweep_away:
+            if act is sweep_all:
                 assert [run.run_id for run in store.runs("pruned")] == ["pruned"]
                 assert client.zrange("ckpt:{pruned}:stepidx", 0, -1) == [b"6:pruned:step"]
             assert not any(b"forgotten" in key for key in content(client))
@@ -146,7 +148,9 @@ def test_doctor_restores_a_clean_store_after_a_crash_at_any_command(
 def _assert_as_before_or_after(
     store: CheckpointStore, now: dict[bytes, Any], before: dict[bytes, Any]
 ) -> None:
-    """Each key is one that there was; nothing points to what is gone."""
+    """Assert that each key is one that existed before or after, and that nothing refers to
+    deleted data.
+    """
     assert now.keys() <= before.keys()
     for key, value in now.items():
         if key.startswith(b"ckpt:ids:"):

@@ -1,4 +1,4 @@
-"""What a failover takes back, and what is kept when a write waits for a replica or for the disk."""
+"""What a failover undoes, and what is kept when a write waits for a replica or for the disk."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.support.servers.proxies import Proxy
 from tests.support.servers.replicas import Pair, replicated
 from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster, is_before, wait_until
 
-#: Scripts that write nothing, or nothing of an agent.
+#: Scripts that write nothing, or nothing that belongs to an agent.
 READING = {
     "agent_activity", "agent_contents", "agent_snapshot", "checkpoint_list", "checkpoint_load",
     "checkpoint_messages", "checkpoint_scan", "hash_all", "lease_holder", "schedule_count", "shared",
     "wait_write",
 }  # fmt: skip
-#: Most of that is waited for a confirmation, where none is to come.
+#: Most of this time is spent waiting for a confirmation that never arrives.
 SOON = "?socket_timeout=0.25"
 
 
 @pytest.fixture
 def doomed(tmp_path: Path) -> Iterator[Pair]:
-    """For tests at whose end there is no master."""
+    """A pair for tests that lose their master."""
     with replicated(tmp_path) as pair:
         yield pair
 
@@ -45,10 +45,10 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture
 def pair(lasting: Pair) -> Iterator[Pair]:
-    """An empty master, whose replica may fall behind and catch up."""
+    """An empty master, whose replica can fall behind and catch up."""
     with lasting.master.client() as client:
         client.flushall()
-    wait_until("the replica is in step", lasting.is_in_step)
+    wait_until("the replica is in sync", lasting.is_in_step)
     yield lasting
     lasting.catch_up()
 
@@ -71,7 +71,7 @@ def impatient(pair: Pair) -> Iterator[CheckpointStore]:
 def test_without_waiting_a_failover_can_lose_an_acknowledged_save(doomed: Pair) -> None:
     with open_store(doomed.master.url) as store:
         [kept] = work(store, "agent", 1)
-        wait_until("the replica is in step", doomed.is_in_step)
+        wait_until("the replica is in sync", doomed.is_in_step)
         doomed.fall_behind()
         work(store, "agent", 1)
     doomed.lose_master()
@@ -92,7 +92,7 @@ def test_a_write_confirmed_by_a_replica_survives_the_loss_of_the_master(doomed: 
         assert not saving.done()
         doomed.catch_up()
         saving.result(timeout=60)
-    # At once: nothing was waited for but the calls themselves.
+    # Immediately: only the calls themselves took time.
     doomed.lose_master()
     with open_store(doomed.replica.url) as store:
         assert store.list("agent") == [second, first]
@@ -136,17 +136,17 @@ def test_a_repeated_write_on_a_new_connection_is_not_confirmed_without_the_repli
     pair: Pair, durable: CheckpointStore, impatient: RedisCheckpointStore, prepare: Any
 ) -> None:
     write = prepare(durable)
-    wait_until("the replica is in step", pair.is_in_step)
+    wait_until("the replica is in sync", pair.is_in_step)
     pair.freeze_replica()
-    # A server counts what a connection has written: a new one, and a write that was done before. An
-    # agent's first save is two writes.
+    # A server counts the writes of each connection. This one is new, and the write was made before. The
+    # first save of an agent is two writes.
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match=r"not confirmed by a replica within 0\.2 s"):
             write(impatient)
         impatient._server.client.connection_pool.disconnect()
     pair.catch_up()
     write(durable)
-    wait_until("the replica is in step", pair.is_in_step)
+    wait_until("the replica is in sync", pair.is_in_step)
 
 
 def test_a_lease_is_renewed_and_released_without_a_replica(
@@ -173,7 +173,7 @@ def waits_for_the_disk() -> None:
 
 @pytest.mark.usefixtures("waits_for_the_disk")
 def test_a_save_waits_until_the_server_has_synced_its_log(tmp_path: Path) -> None:
-    """A power failure cannot be had in a test: that the answer follows the sync can."""
+    """A test cannot cause a power failure, but it can check that the reply follows the sync."""
     never_synced = ("--appendonly", "yes", "--appendfsync", "no")
     with Valkey(tmp_path, *never_synced) as server:
         with (
@@ -191,21 +191,21 @@ def test_a_save_waits_until_the_server_has_synced_its_log(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--appendonly", "no"), "append-only file; .* off"),
         (("--appendonly", "yes", "--appendfsync", "no"), "never does"),
     ],
 )
 def test_a_server_that_cannot_sync_is_reported_at_startup(
-    tmp_path: Path, options: tuple[str, ...], told: str
+    tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
     with (
         Valkey(tmp_path, *options) as server,
         open_store(server.url + SOON, durability="fsync") as store,
     ):
         is_old = is_before(7, 2)
-        with pytest.raises(ConfigurationError, match="Redis from 7.2 on" if is_old else told):
+        with pytest.raises(ConfigurationError, match="Redis from 7.2 on" if is_old else message):
             store.risks()
         with pytest.raises(ConfigurationError if is_old else StoreUnavailable):
             store.save(checkpoint("agent"))
@@ -278,7 +278,7 @@ def test_every_operation_waits_on_the_node_of_its_slot(clustered: RedisCheckpoin
 
 
 def _move(masters: list[Valkey], key: str) -> None:
-    """Give the slot of a key to another node, in the steps by which all of them come to agree."""
+    """Move the slot of a key to another node, with the steps that make all nodes agree."""
     nodes = [ClusterNode(LOOPBACK, node.port) for node in masters]
     with RedisCluster(startup_nodes=nodes) as client:
         slot = client.keyslot(key)
@@ -287,7 +287,7 @@ def _move(masters: list[Valkey], key: str) -> None:
         old_id, new_id = client.cluster_myid(old), client.cluster_myid(new)
         client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", old_id, target_nodes=new)
         client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", new_id, target_nodes=old)
-        # Who imports it first: its claim is then newer than that of the old one.
+        # The importing node comes first: its claim is then newer than that of the old owner.
         for node in (new, old, third):
             client.execute_command("CLUSTER SETSLOT", slot, "NODE", new_id, target_nodes=node)
 

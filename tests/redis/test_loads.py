@@ -1,4 +1,6 @@
-"""The latest checkpoint is read with the newest messages of its log, or with all that it needs."""
+"""The latest checkpoint is read with the newest messages of its log, or with all messages that
+it needs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ FEW = 3
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the three newest messages come without a script."""
+    """A store that reads only the three newest messages without a script."""
     monkeypatch.setattr(redis_store, "_NEWEST", FEW)
 
 

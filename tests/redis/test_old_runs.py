@@ -1,4 +1,4 @@
-"""Thousands of old runs of one agent: they go in short scripts, and nobody reads them for nothing."""
+"""Thousands of old runs of one agent: short scripts delete them, and no run is read without need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from celery_ckpt.testing.contract.fixtures import judged, settled, sweep
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 AGENT, RUNS = "ckpt:{agent}:agent", "ckpt:{agent}:runs"
-#: See run_delete.lua. A server reads more than it is asked for while it makes its table smaller.
+#: See run_delete.lua. While a server shrinks its table, it reads more entries than requested.
 RUNS_AT_ONCE, BYTES_AT_ONCE, STEPS_AT_ONCE = 100 + 400, 100_000, 500
 
 
@@ -32,7 +32,7 @@ def client(redis_url: str) -> Iterator[Redis]:
 
 
 def fill(client: Redis, count: int, **fields: Any) -> None:
-    """Put so many old runs beside the one that is there, as the store would have."""
+    """Add old runs beside the one that exists, in the format of the store."""
     pipeline = client.pipeline(transaction=False)
     for number in range(count):
         facts = {"status": RunStatus.SUCCEEDED, "delivered": True, "ended_at": NOON, **fields}
@@ -43,7 +43,7 @@ def fill(client: Redis, count: int, **fields: Any) -> None:
 
 
 def parts(store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """What each ``forget_runs`` answers from now on."""
+    """Return a list that receives the reply of each ``forget_runs`` from now on."""
     replies, send = [], store._server.each
 
     def sent(*calls: Call) -> list[Any]:
@@ -82,7 +82,7 @@ def test_batches_are_smaller_if_the_runs_are_large(
     store.apply([PrunePlan(store.snapshots(["agent"])[0], runs_before=NOON)])
 
     assert client.hlen(RUNS) == 1
-    # The first page that is over the limit is the last one of its part.
+    # The first page above the limit is the last one of its part.
     assert max(size for _, _, size, *_ in replies) < BYTES_AT_ONCE + 40 * 50_000
 
 
@@ -126,7 +126,7 @@ def test_runs_are_read_again_only_when_one_of_them_is_old_enough(
     for run_id, ago in {"young": HOUR * 0.5, "younger": HOUR / 4, "last": HOUR / 5}.items():
         settled(store, "agent", run_id, now - ago)
         sweep(store, rules)
-    assert len(replies) == 1, "only before it was known when they had ended"
+    assert len(replies) == 1, "only the first sweep, which did not know yet when they had ended"
 
     store.schedule("agent", 0, Schedule.SWEEP)
     [plan] = judged(store, rules, later=HOUR * 0.45)

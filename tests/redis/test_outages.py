@@ -1,4 +1,4 @@
-"""Servers that restart, forget, hang or are away, and replies that get lost."""
+"""Servers that restart, lose their scripts, hang or are unavailable, and replies that are lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, free_por
 
 
 class Disturbed:
-    """A store with something happening before each call."""
+    """A store that calls a function before each of its methods."""
 
     def __init__(self, store: RedisCheckpointStore, disturb: Callable[[], object]) -> None:
         self._store, self._disturb = store, disturb
@@ -99,16 +99,16 @@ def test_an_unavailable_server_is_never_reported_as_an_empty_result(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [("maxmemory", 1, "used memory"), ("min-replicas-to-write", 1, "Not enough good replicas")],
 )
 def test_a_server_that_cannot_write_is_unavailable(
-    store, valkey: Valkey, name: str, value: int, told: str
+    store, valkey: Valkey, name: str, value: int, message: str
 ) -> None:
     with valkey.client() as client:
         client.config_set(name, value)
         try:
-            with pytest.raises(StoreUnavailable, match=told):
+            with pytest.raises(StoreUnavailable, match=message):
                 store.save(checkpoint("agent"))
         finally:
             client.config_set(name, 0)
@@ -116,7 +116,9 @@ def test_a_server_that_cannot_write_is_unavailable(
 
 
 def test_retries_for_an_unreachable_server_end_soon(tmp_path: Path) -> None:
-    """Each of them is tried for about ten seconds; all at once, to spare the reader's time."""
+    """Each URL is tried for about ten seconds. All are tried at the same time, to keep the test
+    short.
+    """
 
     def ask(url: str) -> tuple[Exception | None, float]:
         began = time.monotonic()
@@ -288,4 +290,4 @@ def test_an_agent_whose_claim_reply_was_lost_is_due_again_after_the_hold(
     wire.lose_reply()
     found = far_store.claim_due(10, 0.05)
     assert wire.lost_replies == 1
-    wait_until("it is named", lambda: found or far_store.claim_due(10, 30))
+    wait_until("the error names it", lambda: found or far_store.claim_due(10, 30))

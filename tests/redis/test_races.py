@@ -1,4 +1,4 @@
-"""Something happens to the agent between two round trips of an operation, at each possible place."""
+"""Something happens to the agent between two round trips of an operation, at each possible point."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore
 from tests.support.redis_agents import line, talk, work
 from tests.support.servers.proxies import Proxy
 
-#: More than any of the operations needs.
+#: More round trips than any of the operations needs.
 TRIPS = range(1, 8)
 
 
 class Agent:
-    """An agent with six checkpoints, of which the newer three share no message with the older ones."""
+    """An agent with six checkpoints. The newer three share no message with the older ones."""
 
     def __init__(self, store: CheckpointStore, agent_id: str) -> None:
         self.store, self.agent_id = store, agent_id
@@ -37,20 +37,20 @@ class Agent:
         conversation.append(line(self.agent_id, 1000))
         return Checkpoint.new(self.agent_id, conversation, 1000)
 
-    def come_anew(self) -> None:
+    def start_over(self) -> None:
         self.store.delete(self.agent_id)
         self.saved += work(self.store, self.agent_id, 6)
 
 
 HAPPENINGS: dict[str, Callable[[Agent], object]] = {
-    "a save on the latest": lambda it: it.save(it.after(it.saved[-1])),
-    "a save on the oldest": Agent.save_on_the_oldest,
+    "a save based on the latest": lambda it: it.save(it.after(it.saved[-1])),
+    "a save based on the oldest": Agent.save_on_the_oldest,
     "the removal of the latest": lambda it: it.store.remove(it.agent_id, [it.saved[-1].id]),
     "the removal of the oldest": lambda it: it.store.remove(it.agent_id, [it.saved[0].id]),
     "a prune": lambda it: it.store.prune(it.agent_id, keep=2),
     "a prune of everything": lambda it: it.store.prune(it.agent_id, keep=0),
     "a deletion": lambda it: it.store.delete(it.agent_id),
-    "a deletion and a new beginning": Agent.come_anew,
+    "a deletion and a new start": Agent.start_over,
 }
 
 
@@ -85,9 +85,9 @@ def test_stored_data_is_exact_whatever_happens_concurrently(
 ) -> None:
     for trip in TRIPS:
         it = Agent(store, f"agent {trip}")
-        # A store of its own for each: it must know nothing of what the agent has stored.
+        # A separate store for each: it must know nothing about the stored data of the agent.
         with RedisCheckpointStore.from_url(wire.url) as cold:
-            cold.load_latest("nobody")
+            cold.load_latest("no-such-agent")
             happened = wire.before(trip, lambda it=it: HAPPENINGS[happening](it))
             OPERATIONS[operation](cold, it)
         if not happened.done():

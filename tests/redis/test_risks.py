@@ -1,4 +1,4 @@
-"""A server that can lose checkpoints is known to."""
+"""A server that can lose checkpoints is reported."""
 
 from __future__ import annotations
 

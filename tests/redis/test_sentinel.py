@@ -30,7 +30,7 @@ def test_a_store_continues_after_a_failover_with_everything_the_replica_had(
     every_verb(store, "somebody else")
     lease = store.acquire("agent", "me", 60)
     saved = work(store, "agent", 3, lease)
-    wait_until("the replica has all", servers.replica_holds_all)
+    wait_until("the replica has every write", servers.replica_holds_all)
     servers.lose_master()
     saved += work(store, "agent", 2, lease)
     assert servers.is_master(servers.replica)
@@ -42,8 +42,8 @@ def test_a_writer_whose_last_saves_never_reached_the_promoted_replica_still_save
     servers: Guarded, store: CheckpointStore
 ) -> None:
     kept = work(store, "agent", 3)
-    wait_until("the replica has all", servers.replica_holds_all)
-    # While the replica stands still its connection is taken away, so that nothing reaches it.
+    wait_until("the replica has every write", servers.replica_holds_all)
+    # The connection of the frozen replica is closed, so that nothing reaches it.
     servers.replica.signal(signal.SIGSTOP)
     with servers.master.client() as client:
         client.execute_command("CLIENT", "KILL", "TYPE", "replica")

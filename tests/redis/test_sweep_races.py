@@ -1,4 +1,6 @@
-"""Sweeps at full speed beside agents that write, are pinned and resume: nothing that is needed goes."""
+"""Sweeps at full speed beside agents that save, are pinned and resume: nothing that is needed
+is deleted.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ RULES = Rules(keep=KEEP, forget_after=60)
 
 
 def write_and_resume(url: str, agent_id: str) -> tuple[str, str]:
-    """An agent that saves, and after each few saves goes on from what another process finds."""
+    """Save in a loop. After every few saves, continue from what another process loads."""
     pinned = ""
     with RedisCheckpointStore.from_url(url) as store:
         conversation, saved = Conversation(), 0
@@ -40,13 +42,13 @@ def write_and_resume(url: str, agent_id: str) -> tuple[str, str]:
                 checkpoint = Checkpoint.new(agent_id, conversation, saved, metadata=metadata)
                 store.save(checkpoint, start.lease)
                 pinned = checkpoint.id if metadata else pinned
-                # What was just saved is there, whole, whatever a sweep does.
+                # The last save is there, complete, whatever a sweep does.
                 assert store.load(checkpoint.id) == checkpoint
                 saved += 1
             status = RunStatus.SUCCEEDED if saved % 2 else RunStatus.FAILED
             store.record_step(make_step(agent_id, start.run.run_id), start.lease)
             ended = {"status": status, "ended_at": start.run.created_at - timedelta(days=1)}
-            assert store.run(agent_id, start.run.run_id) == start.run, "an open run stays"
+            assert store.run(agent_id, start.run.run_id) == start.run, "an open run is kept"
             store.settle_run(start.run.model_copy(update=ended), start.lease)
         latest = store.load_latest(agent_id)
         assert latest is not None
@@ -73,7 +75,7 @@ def test_a_live_agent_never_misses_data_it_needs(store: RedisCheckpointStore, re
             over.set()
         swept = sum(future.result(60) for future in sweeping)
     assert swept > 0
-    for name in names:  # whoever was still held by a sweep
+    for name in names:  # agents that a sweep still had claimed
         store.schedule(name, 0, Schedule.SWEEP)
     sweep(store, RULES)
 
@@ -90,7 +92,9 @@ def test_a_live_agent_never_misses_data_it_needs(store: RedisCheckpointStore, re
 
 
 def with_a_trimmed_log(store: RedisCheckpointStore) -> list[Checkpoint]:
-    """Each has messages of its own, and the log does not begin at 0."""
+    """Return a store with an agent whose checkpoints share no messages, and whose log does not
+    begin at 0.
+    """
     conversations = [Conversation(messages=[make_message(), make_message()]) for _ in range(5)]
     history = [make_checkpoint("agent", conversation) for conversation in conversations]
     for checkpoint in history:
@@ -132,7 +136,7 @@ def test_an_agent_rewritten_while_it_is_pruned_stays_intact(
 def test_no_agent_that_changes_is_lost_from_the_index(
     store: RedisCheckpointStore, redis_url: str
 ) -> None:
-    """A save between any two steps of a sweep: it is told of the agent again, always."""
+    """If a save happens between any two steps of a sweep, the next sweep visits the agent again."""
     over = threading.Event()
     with ThreadPoolExecutor() as pool:
         sweeping = [pool.submit(sweep_until, redis_url, over.is_set) for _ in range(2)]

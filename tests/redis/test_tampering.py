@@ -1,4 +1,6 @@
-"""What somebody wrote into keys by hand is named, and keeps nobody else from being looked after."""
+"""Values that were written into keys manually are named, and do not affect the care for other
+agents.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.redis_agents import run, work
 from tests.support.servers.valkey import Valkey
 
 AGENT, RUNS, STEPS = "ckpt:{agent}:agent", "ckpt:{agent}:runs", "ckpt:{agent}:steps"
-#: A name that is no text.
+#: A name that is not text.
 NO_TEXT = b"\xff\xfe"
 LONGEST = b"x" * 513
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -116,9 +118,9 @@ def test_an_agent_without_tip_and_messages_is_not_treated_as_new(store, server, 
 DAMAGE: dict[str, Callable[[Redis], Any]] = {
     "a lease without an end": lambda server: server.hset(AGENT, "expires_ms", "soon"),
     "a log that begins nowhere": lambda server: server.hset(AGENT, "first", "x"),
-    "a nonce that is no text": lambda server: server.hset(AGENT, "nonce", NO_TEXT),
+    "a nonce that is not text": lambda server: server.hset(AGENT, "nonce", NO_TEXT),
     "another kind of key": lambda server: (server.delete(AGENT), server.set(AGENT, "x")),
-    "a run that ended at no time": lambda server: (
+    "a run without a time of its end": lambda server: (
         server.hset(AGENT, "last", "run-1"),
         server.hset(RUNS, "run-1", b'1 failed 1 0 0 - - {"x":1,"created_at":"x","ended_at":7}'),
     ),
@@ -161,7 +163,7 @@ def _wrong_kind(key: str) -> Callable[[Redis], object]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("tamper", "message"),
     [
         (_wrong_kind("ckpt:{agent}:log"), "WRONGTYPE"),
         (_wrong_kind("ckpt:{agent}:stepidx"), "WRONGTYPE"),
@@ -173,26 +175,28 @@ def test_an_agent_that_cannot_be_pruned_does_not_block_the_others(
     store: RedisCheckpointStore,
     server: Redis,
     caplog: pytest.LogCaptureFixture,
-    spoil: Callable[[Redis], object],
-    told: str,
+    tamper: Callable[[Redis], object],
+    message: str,
 ) -> None:
     histories = {name: [] for name in ("neighbour", "agent", "other neighbour")}
     for name, history in histories.items():
         for run_id in ("old", "last"):
             settled(store, name, run_id, NOON)
             store.record_step(make_step(name, run_id))
-        for number in range(3):  # what a later one says is all new, so that the log is trimmed
+        for number in range(
+            3
+        ):  # the messages of a later checkpoint are all new, so that the log is trimmed
             history.append(make_checkpoint(name, Conversation(messages=[make_message(f"{number}")])))
             store.save(history[-1])
-    spoil(server)
+    tamper(server)
     rules = Rules(keep=1, forget_after=60)
     pruned = {one.agent_id: one for one in store.apply(judged(store, rules))}
 
-    assert (told in caplog.text, "Could not prune agent 'agent'" in caplog.text) == (True, True)
+    assert (message in caplog.text, "Could not prune agent 'agent'" in caplog.text) == (True, True)
     for name in ("neighbour", "other neighbour"):
         assert (pruned[name].checkpoints, pruned[name].runs) == (2, 1)
         assert store.list(name) == histories[name][-1:]
     [snapshot] = store.snapshots(["agent"])
     drop = [one.id for one in histories["agent"][:2]]
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=message):
         store.apply([PrunePlan(snapshot, remove=drop, runs_before=NOON)])

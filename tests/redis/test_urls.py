@@ -57,7 +57,7 @@ def test_an_unanswered_tls_handshake_is_not_retried_for_long(monkeypatch: pytest
             list(store.agents())
         silent.setblocking(False)
         silent.accept()[0].close()
-        with pytest.raises(BlockingIOError):  # it came once
+        with pytest.raises(BlockingIOError):  # it is listed once
             silent.accept()
 
 
@@ -92,7 +92,7 @@ def test_an_unknown_option_is_named(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "path", "told"),
+    ("scheme", "path", "message"),
     [
         ("redis", "/99", "Name another database"),
         ("redis+cluster", "", "Write redis://"),
@@ -100,10 +100,10 @@ def test_an_unknown_option_is_named(redis_url: str) -> None:
     ],
 )
 def test_a_url_that_does_not_fit_its_server_is_a_configuration_error(
-    valkey: Valkey, scheme: str, path: str, told: str
+    valkey: Valkey, scheme: str, path: str, message: str
 ) -> None:
     url = f"{scheme}://127.0.0.1:{valkey.port}{path}"
-    with pytest.raises(ConfigurationError, match=told), open_store(url) as store:
+    with pytest.raises(ConfigurationError, match=message), open_store(url) as store:
         store.load_latest("agent")
 
 
