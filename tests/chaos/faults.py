@@ -221,10 +221,10 @@ def _lose_master(servers: Guarded) -> None:
     servers.master.kill()
     until(lambda: servers.is_master(servers.replica), _FAILOVER, "the replica is the master")
     servers.master, servers.replica = servers.replica, servers.master
-    until(servers.is_watched, _FAILOVER, "all sentinels know the new master")
+    until(servers.is_monitored, _FAILOVER, "all sentinels know the new master")
     servers.replica.start()
     until(servers.is_replicated, _FAILOVER, "the old master is its replica")
-    until(servers.is_watched, _FAILOVER, "the sentinels are ready again")
+    until(servers.is_monitored, _FAILOVER, "the sentinels are ready again")
 
 
 def lag(fleet: Fleet) -> None:

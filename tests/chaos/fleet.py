@@ -20,7 +20,7 @@ from tests.support.servers.valkey import Valkey
 from tests.support.tasks.scenarios import MODULE, count
 from tests.support.wait import until
 from tests.support.workers.broker import BACKEND_DB, RedisBroker
-from tests.support.workers.clocks import WorkerClock, sweep_up_after
+from tests.support.workers.clocks import WorkerClock, remove_shared_memory
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import app_of
 from tests.support.workers.processes import Pool, Worker
@@ -149,7 +149,7 @@ def fleet(
         running.enter_context(app_of(configuration))
         made = Fleet(directory, chance, broker, servers, network, ledger, configuration)
         made.turns, made.own_clocks = turns, own_clocks
-        running.callback(lambda: [sweep_up_after(pid) for pid in made.pids if own_clocks])
+        running.callback(lambda: [remove_shared_memory(pid) for pid in made.pids if own_clocks])
         running.callback(lambda: [worker.close() for worker in made.workers])
         for _ in range(workers):
             made.add_worker()

@@ -11,7 +11,7 @@ import pytest
 from celery_ckpt import CheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError
 from celery_ckpt.records import Schedule
-from tests.support.redis_agents import checkpoint, every_verb, run, step, work
+from tests.support.redis_agents import call_every_method, checkpoint, run, step, work
 from tests.support.servers.acl import as_user, documented_rules, refusals
 from tests.support.servers.valkey import Valkey, is_before
 from tests.support.stored_bytes import content_of_keys
@@ -36,7 +36,7 @@ def opened(server: Valkey, user: str, prefix: str = "myapp:") -> CheckpointStore
 def test_a_user_limited_to_the_prefix_can_do_everything(server: Valkey) -> None:
     with opened(server, "app") as store:
         work(store, "stays", 1)
-        every_verb(store, "agent {with} braces")
+        call_every_method(store, "agent {with} braces")
     with server.client() as client:
         assert all(key.startswith(b"myapp:") for key in client.scan_iter())
 
@@ -115,7 +115,7 @@ def as_role(server: Valkey, role: str, prefix: str = "research:") -> CheckpointS
 
 def test_the_acl_rules_of_a_worker_are_sufficient_for_every_operation(strict: Valkey) -> None:
     with as_role(strict, "worker") as store:
-        every_verb(store, "another {agent}")
+        call_every_method(store, "another {agent}")
         assert all("append-only" in risk for risk in store.risks())
         assert list(store.findings()) == []
     lacked = {what for user, kind, what in refusals(strict) if (user, kind) == ("worker", "command")}

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from celery_ckpt import RedisCheckpointStore
-from tests.support.redis_agents import every_verb
+from tests.support.redis_agents import call_every_method
 from tests.support.servers.proxies import Proxy
 from tests.support.servers.valkey import LOOPBACK, Valkey, wait_until
 
@@ -14,7 +14,7 @@ from tests.support.servers.valkey import LOOPBACK, Valkey, wait_until
 def test_a_client_that_was_passed_in_is_not_closed(wire: Proxy) -> None:
     with Redis(LOOPBACK, wire.port) as client:
         with RedisCheckpointStore(client) as store:
-            every_verb(store, "agent")
+            call_every_method(store, "agent")
         client.ping()
         assert wire.connections == 1
 
@@ -32,7 +32,7 @@ def test_a_client_that_was_passed_in_is_not_closed(wire: Proxy) -> None:
 )
 def test_a_client_can_have_any_options(valkey: Valkey, redis_url: str, options: dict[str, Any]) -> None:
     with valkey.client(**options) as client:
-        every_verb(RedisCheckpointStore(client), "ágent ✓")
+        call_every_method(RedisCheckpointStore(client), "ágent ✓")
 
 
 def test_a_client_created_by_the_store_is_closed_with_it(valkey: Valkey, redis_url: str) -> None:

@@ -10,7 +10,7 @@ from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.testing.contract.fixtures import sweep
-from tests.support.redis_agents import every_verb, work
+from tests.support.redis_agents import call_every_method, work
 from tests.support.servers.valkey import LOOPBACK, Valkey, cluster
 
 
@@ -36,7 +36,7 @@ def clustered(masters: list[Valkey]) -> Iterator[CheckpointStore]:
 
 @pytest.mark.parametrize("agent_id", ["agent", "{another}", "a third %7B", "\0", "🦊" * 512])
 def test_every_operation_works_on_a_cluster(clustered: CheckpointStore, agent_id: str) -> None:
-    every_verb(clustered, agent_id)
+    call_every_method(clustered, agent_id)
 
 
 def test_agents_spread_over_all_masters_and_are_all_found(
@@ -57,7 +57,7 @@ def test_a_deleted_agent_leaves_no_key_on_any_master(
     clustered: CheckpointStore, masters: list[Valkey]
 ) -> None:
     for number in range(10):
-        every_verb(clustered, f"agent {number}")
+        call_every_method(clustered, f"agent {number}")
     for node in masters:
         with node.client() as client:
             assert client.dbsize() == 0
@@ -99,7 +99,7 @@ def test_a_cluster_client_that_was_passed_in_is_not_closed(
     nodes = [ClusterNode(LOOPBACK, node.port) for node in masters]
     with RedisCluster(startup_nodes=nodes, decode_responses=True) as client:
         with RedisCheckpointStore(client) as store:
-            every_verb(store, "agent")
+            call_every_method(store, "agent")
         assert client.ping()
 
 

@@ -15,7 +15,7 @@ from redis.cluster import ClusterNode
 from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError, StoreUnavailable
 from celery_ckpt.stores.redis.durability import MAY_BE_LOST, MUST_BE_KEPT, SHOULD_BE_KEPT
-from tests.support.redis_agents import checkpoint, every_verb, line, run, step, work
+from tests.support.redis_agents import call_every_method, checkpoint, line, run, step, work
 from tests.support.servers.proxies import Proxy
 from tests.support.servers.replicas import Pair, replicated
 from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster, is_before, wait_until
@@ -220,10 +220,10 @@ def test_a_server_without_a_replica_is_reported_at_startup(valkey: Valkey, redis
 
 
 def test_every_operation_works_with_waiting(pair: Pair, durable: CheckpointStore) -> None:
-    every_verb(durable, "agent")
+    call_every_method(durable, "agent")
     with pair.master.client() as client:
         client.script_flush()
-        every_verb(durable, "agent")
+        call_every_method(durable, "agent")
         assert client.dbsize() == 0
 
 
@@ -274,7 +274,7 @@ def clustered(masters: list[Valkey]) -> Iterator[RedisCheckpointStore]:
 def test_every_operation_waits_on_the_node_of_its_slot(clustered: RedisCheckpointStore) -> None:
     assert clustered.risks() == []
     for agent_id in ("agent", "another", "a third"):
-        every_verb(clustered, agent_id)
+        call_every_method(clustered, agent_id)
 
 
 def _move(masters: list[Valkey], key: str) -> None:

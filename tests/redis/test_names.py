@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
-from tests.support.redis_agents import every_verb, run, step, work
+from tests.support.redis_agents import call_every_method, run, step, work
 from tests.support.servers.valkey import Valkey
 
 NAMES = [
@@ -53,7 +53,7 @@ def test_run_ids_and_step_keys_do_not_collide(store: RedisCheckpointStore) -> No
 
 def test_a_deleted_agent_leaves_no_key_behind(store: RedisCheckpointStore, valkey: Valkey) -> None:
     for name in NAMES[:5]:
-        every_verb(store, name)
+        call_every_method(store, name)
         work(store, name, 3)
         lease = store.acquire(name, "me", 30)
         store.record_step(step(name), lease)

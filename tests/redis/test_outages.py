@@ -15,7 +15,7 @@ import trustme
 from celery_ckpt import RedisCheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError, StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus
-from tests.support.redis_agents import checkpoint, every_verb, run, step, work
+from tests.support.redis_agents import call_every_method, checkpoint, run, step, work
 from tests.support.servers.proxies import Proxy, server_side_of
 from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, free_port, wait_until
 
@@ -33,11 +33,11 @@ class Disturbed:
 
 def test_scripts_flushed_from_the_server_are_loaded_again(store, valkey: Valkey) -> None:
     with valkey.client() as client:
-        every_verb(Disturbed(store, client.script_flush), "agent")
+        call_every_method(Disturbed(store, client.script_flush), "agent")
 
 
 def test_a_cut_connection_is_reestablished(far_store, wire: Proxy) -> None:
-    every_verb(Disturbed(far_store, wire.cut), "agent")
+    call_every_method(Disturbed(far_store, wire.cut), "agent")
     assert wire.connections > 10
 
 
@@ -157,7 +157,7 @@ def test_retries_for_an_unreachable_server_end_soon(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _scripts_are_known(request: pytest.FixtureRequest) -> None:
     if "wire" in request.fixturenames:
-        every_verb(request.getfixturevalue("far_store"), "somebody else")
+        call_every_method(request.getfixturevalue("far_store"), "somebody else")
 
 
 TRIPS = pytest.mark.parametrize("trip", [1, 2, 3])  # the index, the script, the index again

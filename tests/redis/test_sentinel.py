@@ -8,7 +8,7 @@ import pytest
 
 from celery_ckpt import Checkpoint, CheckpointStore, open_store
 from celery_ckpt.errors import LeaseLost
-from tests.support.redis_agents import every_verb, work
+from tests.support.redis_agents import call_every_method, work
 from tests.support.servers.valkey import Guarded, guarded, wait_until
 
 
@@ -27,7 +27,7 @@ def store(servers: Guarded) -> Iterator[CheckpointStore]:
 def test_a_store_continues_after_a_failover_with_everything_the_replica_had(
     servers: Guarded, store: CheckpointStore
 ) -> None:
-    every_verb(store, "somebody else")
+    call_every_method(store, "somebody else")
     lease = store.acquire("agent", "me", 60)
     saved = work(store, "agent", 3, lease)
     wait_until("the replica has every write", servers.replica_holds_all)

@@ -9,7 +9,7 @@ import trustme
 from celery_ckpt import RedisCheckpointStore, open_store
 from celery_ckpt.errors import ConfigurationError, StoreUnavailable
 from celery_ckpt.stores.redis import connections
-from tests.support.redis_agents import every_verb
+from tests.support.redis_agents import call_every_method
 from tests.support.servers.proxies import Proxy, server_side_of
 from tests.support.servers.valkey import Valkey
 
@@ -18,7 +18,7 @@ from tests.support.servers.valkey import Valkey
 def test_the_redis_and_valkey_schemes_both_connect(redis_url: str, scheme: str) -> None:
     with open_store(redis_url.replace("redis", scheme, 1)) as store:
         assert isinstance(store, RedisCheckpointStore)
-        every_verb(store, "agent")
+        call_every_method(store, "agent")
 
 
 def test_the_database_of_the_url_is_used(valkey: Valkey, redis_url: str) -> None:
@@ -34,7 +34,7 @@ def test_the_user_and_password_of_the_url_are_used(tmp_path: Path) -> None:
     with Valkey(tmp_path, config=config) as server:
         url = server.url.replace("//", "//me:p%40ss%2Fword@")
         with open_store(url) as store:
-            every_verb(store, "agent")
+            call_every_method(store, "agent")
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
@@ -46,7 +46,7 @@ def test_tls_works_with_the_signing_authority(
     with Proxy(valkey.port, server_side_of(authority)) as proxy:
         url = proxy.url.replace("rediss", scheme, 1)
         with open_store(f"{url}?ssl_ca_certs={tmp_path}/ca.pem") as store:
-            every_verb(store, "agent")
+            call_every_method(store, "agent")
 
 
 def test_an_unanswered_tls_handshake_is_not_retried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def run(agent_id: str, run_id: str = "run-1", **fields: Any) -> RunRecord:
     return RunRecord(agent_id=agent_id, run_id=run_id, created_at=system_clock.now(), **fields)
 
 
-def every_verb(store: CheckpointStore, agent_id: str) -> None:
+def call_every_method(store: CheckpointStore, agent_id: str) -> None:
     """Call every method of a store for one agent, and assert the results."""
     first, second, third = work(store, agent_id, 3)
     assert store.load_latest(agent_id) == third
@@ -68,7 +68,7 @@ def every_verb(store: CheckpointStore, agent_id: str) -> None:
     assert store.run(agent_id, "run-1") == changed
     assert store.runs(agent_id) == [changed]
     assert store.release(lease)
-    every_turn(store, agent_id)
+    take_turns(store, agent_id)
     [snapshot] = store.snapshots([agent_id])
     [pruned] = store.apply([PrunePlan(snapshot, runs_before=system_clock.now())])
     assert (pruned.runs, store.run(agent_id, "run-2")) == (1, None)
@@ -79,7 +79,7 @@ def every_verb(store: CheckpointStore, agent_id: str) -> None:
     assert agent_id not in store.agents()
 
 
-def every_turn(store: CheckpointStore, agent_id: str) -> None:
+def take_turns(store: CheckpointStore, agent_id: str) -> None:
     """Start and end two runs of an agent in turn, and claim it as the watchdog does."""
     start = store.start_run(run(agent_id, "run-2"), "me", 30)
     assert store.start_run(run(agent_id, "run-3"), "me", 30).lease is None

@@ -227,9 +227,9 @@ class Guarded:
         is_its = link.get("master_port") == self.master.port
         return is_its and link["master_link_status"] == "up"
 
-    def is_watched(self) -> bool:
+    def is_monitored(self) -> bool:
         """True if all sentinels know each other, the master and the replica."""
-        return all(_watches(sentinel, self.master) for sentinel in self.sentinels)
+        return all(_monitors(sentinel, self.master) for sentinel in self.sentinels)
 
     def lose_master(self) -> None:
         """Kill the master with SIGKILL, and make the sentinels consider it dead at once."""
@@ -251,7 +251,7 @@ def _replication(server: Valkey) -> dict[str, Any]:
         return {}
 
 
-def _watches(sentinel: Valkey, master: Valkey) -> bool:
+def _monitors(sentinel: Valkey, master: Valkey) -> bool:
     with sentinel.client(decode_responses=True) as client:
         seen = client.info("sentinel")["master0"]
     is_well = (seen["status"], seen["slaves"], seen["sentinels"]) == ("ok", 1, 3)
@@ -282,5 +282,5 @@ def guarded(
         ]
         servers = Guarded(master, replica, sentinels)
         wait_until("the replica is in sync", servers.replica_holds_all)
-        wait_until("the sentinels are ready", servers.is_watched)
+        wait_until("the sentinels are ready", servers.is_monitored)
         yield servers

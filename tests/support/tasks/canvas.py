@@ -132,7 +132,7 @@ async def _shouted(text: str) -> str:
 
 
 @shared_task(base=AgentTask, bind=True, iterations_per_task=1)
-def in_celery_s_words(self: AgentTask[Any, Any], n: int) -> list[Any]:
+def bound(self: AgentTask[Any, Any], n: int) -> list[Any]:
     run = current_run()
     for _ in run.iterations(limit=n):
         run.state["sum"] = run.step("add", _sum, run.state.get("sum", 0), run.iteration)
@@ -140,7 +140,7 @@ def in_celery_s_words(self: AgentTask[Any, Any], n: int) -> list[Any]:
 
 
 @shared_task(base=AgentTask, bind=True)
-async def in_celery_s_words_async(self: AgentTask[Any, Any], n: int) -> list[Any]:
+async def bound_async(self: AgentTask[Any, Any], n: int) -> list[Any]:
     run, total = current_run(), 0
     async for _ in run.iterations(limit=n):
         total = await run.step("add", _async_sum, total, run.iteration)

@@ -23,7 +23,7 @@ from tests.support.ledger import here
 MODULE = "tests.support.tasks.interruptions"
 _STORE = ("start_run", "load_latest", "release", "save", "update_run")
 #: Points at which the body of an agent is not running.
-MOMENTS = (
+INTERRUPTION_POINTS = (
     *(f"{when} {name}" for name in _STORE for when in ("before", "after")),
     "ignored",
     "succeeded",
@@ -37,7 +37,7 @@ class Broken(Exception):
 
 
 @agent_task(iterations_per_task=1, max_retries=0)
-def count(run: AgentRun, moment: str) -> int:
+def count(run: AgentRun, point: str) -> int:
     """Hand off once, and return in the second attempt."""
     for _ in run.iterations(limit=2):
         run.state["sum"] = run.state.get("sum", 0) + run.iteration
@@ -45,7 +45,7 @@ def count(run: AgentRun, moment: str) -> int:
 
 
 @agent_task(iterations_per_task=1, max_retries=0)
-async def async_count(run: AgentRun, moment: str) -> int:
+async def async_count(run: AgentRun, point: str) -> int:
     """Do as ``count``, as a coroutine."""
     async for _ in run.iterations(limit=2):
         run.state["sum"] = run.state.get("sum", 0) + run.iteration
@@ -67,12 +67,12 @@ def held(run: AgentRun) -> str:
 
 
 @agent_task(max_retries=0)
-def fail(run: AgentRun, moment: str) -> None:
+def fail(run: AgentRun, point: str) -> None:
     raise Broken("by itself")
 
 
 @agent_task(max_retries=1, retry_backoff=False, default_retry_delay=0)
-def fail_once(run: AgentRun, moment: str) -> int:
+def fail_once(run: AgentRun, point: str) -> int:
     """Fail once: the retry releases the lease."""
     if not run.task.request.retries:
         raise Broken("once")
@@ -85,15 +85,15 @@ def plain() -> None:
     here().call("", "plain")
 
 
-def _interrupt(moment: str) -> None:
+def _interrupt(point: str) -> None:
     """Interrupt the current task if its arguments name this point and it was not interrupted yet."""
     request = getattr(current_task, "request", None)
-    if request is None or moment not in (request.args or ()):
+    if request is None or point not in (request.args or ()):
         return
     if not here().notes(request.id, "interrupted"):
-        here().note(request.id, "interrupted", moment=moment)
-        if moment == TRACER_FAILS:
-            raise Broken(moment)
+        here().note(request.id, "interrupted", point=point)
+        if point == TRACER_FAILS:
+            raise Broken(point)
         os.kill(os.getpid(), signal.SIGUSR1)
 
 
@@ -110,9 +110,9 @@ def _interrupted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 class _Listener(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        for moment, words in _LOGGED.items():
+        for point, words in _LOGGED.items():
             if words in record.getMessage():
-                _interrupt(moment)
+                _interrupt(point)
         return True
 
 

@@ -27,8 +27,8 @@ def _model(run: AgentRun, conversation: Conversation) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "tool_calls": [{**call, "function": function}]}
 
 
-@agent_task(name="tell_all", strategy=EveryN(1), max_retries=0)
-def tell_all(run: AgentRun, n: int, fails: bool = False) -> list[Any]:
+@agent_task(name="keep_secret_everywhere", strategy=EveryN(1), max_retries=0)
+def keep_secret_everywhere(run: AgentRun, n: int, fails: bool = False) -> list[Any]:
     """Put the secret wherever a body can put text."""
     with here().body(run.run_id, attempt=run.attempt):
 

@@ -10,5 +10,5 @@ MODULE = "tests.support.tasks.short_waits"
 
 
 @worker_init.connect
-def _be_impatient(**_: object) -> None:
+def _retry_soon(**_: object) -> None:
     start.LATER_SECONDS = execution.LATER_SECONDS = 0.5

@@ -19,7 +19,7 @@ SIGNALS: dict[str, Signal] = {
 }
 
 
-def _told(name: str) -> Any:
+def _receiver(name: str) -> Any:
     def receive(sender: Any, signal: Any, **facts: Any) -> None:
         run = facts.get("run")
         run_id = facts["run"].run_id if run else sender.request.id
@@ -31,17 +31,17 @@ def _told(name: str) -> Any:
 
 
 def _broken(**_: Any) -> None:
-    raise RuntimeError("a receiver's own trouble")
+    raise RuntimeError("an error of the receiver")
 
 
-RECEIVERS = {name: _told(name) for name in SIGNALS}
+RECEIVERS = {name: _receiver(name) for name in SIGNALS}
 for name, signal in SIGNALS.items():
     signal.connect(_broken)
     signal.connect(RECEIVERS[name])
 
 
 @agent_task(strategy=EveryN(1), iterations_per_task=2)
-def telling(run: AgentRun, n: int) -> int:
+def emits_events(run: AgentRun, n: int) -> int:
     """Emit events in each iteration."""
     for _ in run.iterations(limit=n):
         run.llm(_answer)
@@ -74,11 +74,11 @@ def without_a_store(run: AgentRun) -> str:
     store: CheckpointStore = AppContext.of(run.task.app).store
     save = store.save
 
-    def away(*args: Any, **kwargs: Any) -> None:
+    def unavailable(*args: Any, **kwargs: Any) -> None:
         store.save = save  # type: ignore[method-assign]
-        raise StoreUnavailable(where="a test", reason="it says so")
+        raise StoreUnavailable(where="a test", reason="simulated")
 
-    store.save = away  # type: ignore[method-assign]
+    store.save = unavailable  # type: ignore[method-assign]
     for _ in run.iterations(limit=2):
         run.step("work", str.upper, "on")
     return "done"

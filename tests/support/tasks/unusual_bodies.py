@@ -46,7 +46,7 @@ def wants_no_checkpoints(run: AgentRun) -> int:
 
 
 @agent_task
-def answers_the_second_call_only(run: AgentRun) -> int:
+def answers_only_the_second_call(run: AgentRun) -> int:
     """Return while the result of the first call is missing."""
     _, second = run.llm(_asks_for, 1, 2).tool_calls
     return run.tool(second, _square)
@@ -100,7 +100,7 @@ def fails_speechless(run: AgentRun) -> None:
 
 
 @agent_task
-def returns_what_nobody_can_keep(run: AgentRun) -> Any:
+def returns_an_unserializable_value(run: AgentRun) -> Any:
     return run.step("think", lambda: 1) and object()
 
 
@@ -138,7 +138,7 @@ interrupted = {
 
 
 @agent_task(strategy=EveryN(1), retry_backoff=False, default_retry_delay=0)
-def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
+def keeps_a_non_json_value(run: AgentRun, what: str) -> None:
     """Keep a value that JSON cannot hold, in every attempt."""
     for _ in run.iterations(limit=2):
         kept: dict[str, Any] = {"state": run.state, "metadata": run.metadata}[what]
@@ -146,7 +146,7 @@ def forgets_that_it_is_json(run: AgentRun, what: str) -> None:
 
 
 @agent_task(autoretry_for=())
-def retries_with_what_cannot_be_sent(run: AgentRun, what: Any = None) -> None:
+def retries_with_an_unserializable_argument(run: AgentRun, what: Any = None) -> None:
     """Call ``retry`` with an argument that a message cannot hold."""
     run.task.retry(args=(object(),), countdown=0)
 
@@ -168,9 +168,9 @@ def ends_its_process(run: AgentRun) -> None:
 
 
 @agent_task(track_started=False)
-def tells_its_progress(run: AgentRun) -> None:
+def reports_progress(run: AgentRun) -> None:
     """Report its progress with ``update_state``, as many tasks do."""
     for number in run.iterations():
         here().call(run.run_id, f"working {number}")
         run.task.update_state(state="PROGRESS", meta={"done": number})
-        here().note(run.run_id, "told")
+        here().note(run.run_id, "progress")

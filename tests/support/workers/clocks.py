@@ -37,7 +37,7 @@ class WorkerClock:
         }
 
 
-def sweep_up_after(pid: int) -> None:
+def remove_shared_memory(pid: int) -> None:
     """Remove the shared memory that the library leaves when its process is killed."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         (Path("/dev/shm") / name).unlink(missing_ok=True)

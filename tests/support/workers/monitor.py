@@ -14,7 +14,7 @@ from tests.support.wait import until
 _PROBE = "probe-sent"
 
 
-class Watcher:
+class EventCollector:
     """Collects all events since its start."""
 
     def __init__(self, app: Celery) -> None:
@@ -43,16 +43,16 @@ class Watcher:
 
 
 @contextmanager
-def watching(app: Celery) -> Iterator[Watcher]:
+def collect_events(app: Celery) -> Iterator[EventCollector]:
     """Collect the events of all workers of an app inside the block."""
-    watcher = Watcher(app)
+    collected = EventCollector(app)
     with app.connection_for_read() as connection:
-        receiver = app.events.Receiver(connection, handlers={"*": watcher._seen.append})
+        receiver = app.events.Receiver(connection, handlers={"*": collected._seen.append})
         thread = threading.Thread(target=lambda: receiver.capture(wakeup=False), daemon=True)
         thread.start()
         try:
-            watcher.catch_up()
-            yield watcher
+            collected.catch_up()
+            yield collected
         finally:
             receiver.should_stop = True
             thread.join(5)

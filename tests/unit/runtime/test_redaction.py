@@ -228,7 +228,7 @@ def test_a_killed_worker_repeats_no_recorded_call_and_the_secret_is_stored_nowhe
 ) -> None:
     worker = start_worker()
     ledger.hold("tool 2")
-    result = redaction.tell_all.delay(4)
+    result = redaction.keep_secret_everywhere.delay(4)
     worker.kill_child(ledger.wait_for_call("tool 2", 10).pid)
     ledger.let_go()
 
@@ -246,7 +246,7 @@ def test_a_killed_worker_repeats_no_recorded_call_and_the_secret_is_stored_nowhe
     assert SECRET not in checkpoint.to_bytes().decode()
     assert checkpoint.to_bytes().count(b"[gone]") >= 9
 
-    failed = redaction.tell_all.delay(1, fails=True)
+    failed = redaction.keep_secret_everywhere.delay(1, fails=True)
     with pytest.raises(RuntimeError):
         failed.get(timeout=60)
     [run] = agents.runs(failed.id)

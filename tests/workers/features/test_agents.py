@@ -1,4 +1,4 @@
-"""Agents(app): looking at agents, and resuming, forking, deleting and pruning them."""
+"""``Agents(app)``: inspect, resume, fork, delete and prune agents."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_deleting_an_agent_deletes_everything_it_has(
         site.ledger.wait_for_call("think 2", 10, result.id)
     else:
         has_status(agents, name, "succeeded")
-        # Settled later, it would be listed for the next sweep, which drops that.
+        # If it were settled later, it would be listed for the next sweep, which removes that entry.
         until(lambda: not AppContext.of(site.app).store.activity(name).open, 10, "it is settled")
     assert traces(site, name) != []
 
@@ -221,7 +221,7 @@ def test_deleting_an_agent_deletes_everything_it_has(
 
 
 def traces(site: Site, name: str) -> list[str]:
-    """Wherever an agent's name or one of its words stands in the store's database."""
+    """Return every place in the store's database that contains the agent's name or one of its words."""
     found = []
     with site.broker.server.client(db=STORE_DB) as client:
         for key in client.scan_iter():

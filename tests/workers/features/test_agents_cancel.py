@@ -1,4 +1,4 @@
-"""Agents(app).cancel: whatever a run is doing, it ends there, as REVOKED, and never comes back."""
+"""``Agents(app).cancel``: whatever a run is doing, it ends there as REVOKED, and is never requeued."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def agents(celery_app: Celery) -> Agents:
 
 
 def is_over(worker: Worker, ledger: Ledger, result: AsyncResult, broker: RedisBroker) -> None:
-    """The body has ended, its message is gone, and whoever asks hears that it was revoked."""
+    """True if the body has ended, its message is acknowledged, and its state is REVOKED."""
     ledger.wait_for(lambda note: note.what == "end" and note.run_id == result.id, 10)
     assert [body.how for body in ledger.bodies(result.id)] == ["Fenced"]
     broker.assert_clean(5)
@@ -38,7 +38,7 @@ def is_over(worker: Worker, ledger: Ledger, result: AsyncResult, broker: RedisBr
 
 
 def state_of(result: AsyncResult) -> str:
-    """As the backend has it now, not as the object remembers it."""
+    """Return the state that the backend has now, not the one that the object has cached."""
     return str(result.app.AsyncResult(result.id).state)
 
 
@@ -68,7 +68,7 @@ def test_an_async_agent_is_cancelled_during_a_long_call(
 
     assert agents.cancel(result.id)
 
-    # It ends when its worker notices that the lease is lost, and not at its next event.
+    # It ends when its worker notices that the lease is lost, not only at its next event.
     ledger.wait_for(lambda note: note.what == "end" and note.run_id == result.id, 20)
     assert [body.how for body in ledger.bodies(result.id)] == ["CancelledError"]
     broker.assert_clean(5)
@@ -82,7 +82,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
     ledger.hold("tool")
     result = calling.apply_async(agent_id="caller")
     ledger.wait_for_call("tool", 10)
-    until(lambda: agents.history("caller"), 5, "the answer is saved")
+    until(lambda: agents.history("caller"), 5, "the reply is saved")
     latest = agents.latest("caller")
     assert latest is not None
     assert len(latest.conversation.pending_tool_calls()) == 2
@@ -96,7 +96,7 @@ def test_a_cancelled_conversation_has_no_pending_tool_calls(
     assert latest is not None
     assert [message.text for message in latest.conversation.messages] == ["begin"]
     assert latest.conversation.pending_tool_calls() == []
-    assert latest.state == {}, "that of the iteration's beginning, like the conversation"
+    assert latest.state == {}, "the usage at the beginning of the iteration, like the conversation"
     assert latest.metadata == {"reason": "cancelled"}
 
 
@@ -141,7 +141,7 @@ def test_a_run_waiting_for_its_retry_is_cancelled(
 ) -> None:
     start_worker(pool="threads")
     result = backing_off.delay()
-    until(lambda: state_of(result) == "RETRY", 10, "it is in back-off")
+    until(lambda: state_of(result) == "RETRY", 10, "it waits for its retry")
 
     assert agents.cancel(result.id)
 
@@ -155,13 +155,13 @@ def test_an_interrupted_cancellation_is_completed_by_a_worker(
 ) -> None:
     result = endless.apply_async(agent_id="half cancelled")
     store = AppContext.of(celery_app).store
-    # As much as somebody does who dies right after it.
+    # Everything that a process has done that dies right afterwards.
     store.cancel_run("half cancelled", result.id, "somebody", 0.1)
     assert state_of(result) == "PENDING"
 
     start_worker(pool="threads")
 
-    until(lambda: state_of(result) == "REVOKED", 10, "whoever waits hears of it")
+    until(lambda: state_of(result) == "REVOKED", 10, "the caller sees it")
     until(lambda: not store.activity("half cancelled").open, 10, "it is settled")
     assert agents.runs("half cancelled")[0].ended_at is not None
     assert ledger.bodies(result.id) == []
@@ -186,7 +186,7 @@ def test_cancelling_a_finished_or_unknown_agent_does_nothing(
     start_worker(pool="threads")
     result = remember.delay("all")
     assert result.get(timeout=60) == ["all"]
-    until(lambda: agents.status(result.id).status == "succeeded", 5, "it is on record")
+    until(lambda: agents.status(result.id).status == "succeeded", 5, "it is recorded")
 
     assert agents.cancel(result.id) is False
     assert agents.cancel("nobody") is False

@@ -1,4 +1,4 @@
-"""Async bodies: one loop for each process, and all that asyncio can do in it."""
+"""Async bodies: one loop for each process, and everything that asyncio can do in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.tasks.async_agents import (
 from tests.support.tasks.canvas import ask_async, async_facts
 from tests.support.workers.site import Site
 
-#: A process that has a loop forks, as a worker does whose modules have called an agent directly.
+#: A process with a loop forks, like a worker whose modules have called an agent directly.
 FORKING = """
 import os, signal
 from celery import Celery

@@ -1,4 +1,4 @@
-"""Async bodies on pools of all kinds: how they last, and how they are interrupted."""
+"""Async bodies on pools of all kinds: how long they may take, and how they are interrupted."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_revocation_cancels_the_body(
     result.revoke(terminate=True)
 
     ledger.wait_for(lambda note: note.what == "cleaned up", 10)
-    until(lambda: Agents(celery_app).status(result.id).status == "cancelled", 10, "it is on record")
+    until(lambda: Agents(celery_app).status(result.id).status == "cancelled", 10, "it is recorded")
     assert len(ledger.bodies(result.id)) == 1
 
 

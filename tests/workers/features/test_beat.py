@@ -1,4 +1,4 @@
-"""Beat prunes by itself, whichever scheduler it has, and leaves the user's schedule alone."""
+"""Beat schedules pruning automatically, with any scheduler, and leaves the user's schedule alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.workers.processes import WorkerProcess
 
 AGENTS = "tests.support.tasks.agents"
 THEIRS = "theirs"
-#: The user's own schedule, which has to go on beside ours.
+#: The user's own schedule, which must continue to work beside ours.
 CONF = {
     "ckpt_prune_every": 1,
     "ckpt_keep": 2,
@@ -71,7 +71,9 @@ def start_beat(configuration: Configuration, tmp_path: Path) -> Iterator[StartBe
 
 
 def django_database(path: Path) -> dict[str, str]:
-    """A database with the tables of django-celery-beat; what leads to it."""
+    """Create a database with the tables of django-celery-beat. Return the environment that
+    leads to it.
+    """
     environment = {
         "CKPT_TEST_DJANGO_DB": str(path),
         "DJANGO_SETTINGS_MODULE": "tests.support.workers.django_settings",
@@ -107,13 +109,13 @@ def test_beat_publishes_the_pruning_task_next_to_the_entries_of_the_user(
     tmp_path: Path,
 ) -> None:
     beat = started(kind, start_beat, configuration, tmp_path)
-    until(lambda: messages(broker), 30, f"beat has sent something\n{beat.log()}")
-    until(lambda: messages(broker, THEIRS), 10, "beat has sent the user's task")
+    until(lambda: messages(broker), 30, f"beat has published something\n{beat.log()}")
+    until(lambda: messages(broker, THEIRS), 10, "beat has published the user's task")
 
     [first, *_] = messages(broker)
     assert first["task"] == PRUNE
     expires = datetime.fromisoformat(first["expires"])
-    assert expires <= datetime.now(UTC) + timedelta(seconds=1), "by when the next one is sent"
+    assert expires <= datetime.now(UTC) + timedelta(seconds=1), "the next message is published"
     assert {message["task"] for message in messages(broker, THEIRS)} == {"their.task"}
 
 
@@ -145,7 +147,7 @@ def test_a_schedule_entry_of_the_user_with_that_name_takes_precedence(
     start_beat: StartBeat, broker: RedisBroker
 ) -> None:
     start_beat()
-    until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has sent the user's task twice")
+    until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has published the user's task twice")
 
     assert messages(broker) == []
 
@@ -153,7 +155,7 @@ def test_a_schedule_entry_of_the_user_with_that_name_takes_precedence(
 @pytest.mark.configured(conf={**CONF, "ckpt_prune_every": None})
 def test_the_beat_entry_can_be_disabled(start_beat: StartBeat, broker: RedisBroker) -> None:
     start_beat()
-    until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has sent the user's task twice")
+    until(lambda: len(messages(broker, THEIRS)) >= 2, 20, "beat has published the user's task twice")
 
     assert messages(broker) == []
 

@@ -1,4 +1,4 @@
-"""Agent tasks in Celery's canvas: hand-offs are nothing that a chain, a group or a chord can see."""
+"""Agent tasks in Celery's canvas: chains, groups and chords do not notice hand-offs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.support.workers.site import Site
 
 SITE = {"include": ("tests.support.tasks.canvas",), "conf": {"ckpt_lease_ttl": 10}}
 
-#: Floor by floor, once each.
+#: Each floor once.
 FLOORS = ["floor 1", "floor 2", "floor 3"]
 
 
 def chain_of(result: AsyncResult) -> list[AsyncResult]:
-    """The results of a chain, the first one first."""
+    """Return the results of a chain, the first one first."""
     found = [result]
     while found[0].parent:
         found.insert(0, found[0].parent)
@@ -68,7 +68,7 @@ def test_a_partial_signature_accepts_options_and_the_agent_name(site: Site) -> N
     signature = climb.s(floors=2).set(agent_id="climber", countdown=0)
 
     assert signature.delay(5).get(timeout=60) == 7
-    assert signature.clone((9,)).apply_async().get(timeout=60) == 9, "from where it was"
+    assert signature.clone((9,)).apply_async().get(timeout=60) == 9, "from its last checkpoint"
 
 
 def test_a_group_of_agents_returns_all_results_in_order(site: Site) -> None:
@@ -142,7 +142,7 @@ def test_another_agent_can_replace_an_agent(site: Site, by: str, agent_id: str |
 
 
 def settled(site: Site, result: AsyncResult, agent_id: str | None = None) -> None:
-    """Wait until nothing of an agent is left to do."""
+    """Wait until the run of an agent is settled."""
     from celery_ckpt.runtime.process.context import AppContext
 
     store = AppContext.of(site.app).store

@@ -1,4 +1,6 @@
-"""Celery events: a worker with -E tells monitors of agents, one without tells nothing."""
+"""Celery events: a worker with -E sends events about agents to monitors, a worker without it
+sends none.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import pytest
 from celery import Celery
 from celery.events.state import State
 
-from tests.support.tasks.signal_log import changing, overtaken, telling, without_a_store
+from tests.support.tasks.signal_log import changing, emits_events, overtaken, without_a_store
 from tests.support.wait import until
 from tests.support.workers.fixtures import StartWorker
-from tests.support.workers.monitor import watching
+from tests.support.workers.monitor import collect_events
 from tests.support.workers.processes import FAST, Pool
 
 pytestmark = pytest.mark.configured(
@@ -25,12 +27,16 @@ def test_a_worker_with_events_enabled_emits_agent_events(
     celery_app: Celery, start_worker: StartWorker, pool: Pool
 ) -> None:
     start_worker(pool=pool, options=(*FAST, "-E"))
-    with watching(celery_app) as watcher:
-        result = telling.apply_async((3,), agent_id="watched")
+    with collect_events(celery_app) as collected:
+        result = emits_events.apply_async((3,), agent_id="monitored")
         assert result.get(timeout=60) == 3
-        # The worker's parent tells of it after the result is there.
-        until(lambda: watcher.kinds("task", result.id)[-1:] == ["task-succeeded"], 10, "it is told")
-        events, of_tasks = watcher.saw("agent", result.id), watcher.saw("task", result.id)
+        # The worker's parent sends the event after the result is stored.
+        until(
+            lambda: collected.kinds("task", result.id)[-1:] == ["task-succeeded"],
+            10,
+            "the event is sent",
+        )
+        events, of_tasks = collected.saw("agent", result.id), collected.saw("task", result.id)
 
     kinds = [event["type"] for event in events]
     assert kinds[0] == "agent-started"
@@ -40,7 +46,7 @@ def test_a_worker_with_events_enabled_emits_agent_events(
         "agent-handed-off",
         "agent-resumed",
     ]
-    assert {event["agent_id"] for event in events} == {"watched"}
+    assert {event["agent_id"] for event in events} == {"monitored"}
     first, last = events[0], events[-1]
     assert (first["attempt"], first["iteration"], first["status"]) == (1, 0, "running")
     assert (last["attempt"], last["iteration"], last["status"]) == (2, 3, "succeeded")
@@ -52,22 +58,22 @@ def test_a_worker_with_events_enabled_emits_problem_events(
     celery_app: Celery, start_worker: StartWorker, tmp_path: Path
 ) -> None:
     start_worker(pool="threads", options=(*FAST, "-E"))
-    with watching(celery_app) as watcher:
-        # One after the other: for the second one the store of the whole worker is away.
+    with collect_events(celery_app) as collected:
+        # One after the other: for the second agent, the store is unavailable in the whole worker.
         changed = changing.delay(str(tmp_path / "marker"))
         assert changed.get(timeout=60) == "NEW"
         missed = without_a_store.delay()
         assert missed.get(timeout=60) == "done"
         lost = overtaken.delay()
-        until(lambda: "agent-lease-lost" in watcher.kinds("agent", lost.id), 10, "it is told")
-        watcher.catch_up()
+        until(lambda: "agent-lease-lost" in collected.kinds("agent", lost.id), 10, "the event is sent")
+        collected.catch_up()
 
-    assert "agent-step-changed" in watcher.kinds("agent", changed.id)
-    assert "agent-checkpoint-failed" in watcher.kinds("agent", missed.id)
+    assert "agent-step-changed" in collected.kinds("agent", changed.id)
+    assert "agent-checkpoint-failed" in collected.kinds("agent", missed.id)
 
 
 def state_from(events: list[dict[str, Any]], run_id: str) -> str:
-    """The state that monitors derive."""
+    """Return the state that monitors derive from the events."""
     state = State()
     for event in sorted(events, key=lambda event: event["timestamp"]):
         state.event(event)
@@ -78,8 +84,8 @@ def test_a_worker_with_events_disabled_emits_nothing(
     celery_app: Celery, start_worker: StartWorker
 ) -> None:
     start_worker(pool="threads")
-    with watching(celery_app) as watcher:
-        assert telling.delay(3).get(timeout=60) == 3
-        watcher.catch_up()
+    with collect_events(celery_app) as collected:
+        assert emits_events.delay(3).get(timeout=60) == 3
+        collected.catch_up()
 
-        assert watcher.saw("agent") == []
+        assert collected.saw("agent") == []

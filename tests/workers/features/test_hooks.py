@@ -1,4 +1,6 @@
-"""The hooks of a task's own class: also if one of them fails, a run ends as any task does, and once."""
+"""Hooks of a custom task class: even if a hook fails, the run ends like that of any task, and
+only once.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ SITE = {
 
 
 def settled(site: Site, result: AsyncResult) -> RunRecord:
-    """The run, once nobody will bring it back any more."""
+    """Wait until no process will requeue the run; return its record."""
 
     def is_settled() -> bool:
         return Agents(site.app).runs(result.id)[0].is_settled
 
-    until(is_settled, 8, "the run is settled, long before a watchdog would bring it back")
+    until(is_settled, 8, "the run is settled, long before a watchdog would requeue it")
     return Agents(site.app).runs(result.id)[0]
 
 
@@ -40,7 +42,7 @@ def test_a_successful_run_stays_ended_whatever_its_hook_does(site: Site, fails: 
 
 
 def test_a_failed_run_stays_ended_whatever_its_hook_does(site: Site) -> None:
-    """It was brought back again and again, and each time the errbacks were called."""
+    """The run used to be requeued again and again, and each time the errbacks were called."""
     result = hooked.apply_async(kwargs={"fails": "on_failure"}, link_error=note_failure.s())
 
     until(result.failed, 30, "the failure")
@@ -49,7 +51,9 @@ def test_a_failed_run_stays_ended_whatever_its_hook_does(site: Site) -> None:
 
 
 def test_a_run_whose_before_start_hook_raises_fails_once_and_is_not_requeued(site: Site) -> None:
-    """Only Celery knew: a watchdog sent it again and again, and each time the errbacks were called."""
+    """Only Celery knew of the failure: a watchdog requeued the run again and again, and each
+    time the errbacks were called.
+    """
     result = hooked.apply_async(kwargs={"fails": "before_start"}, link_error=note_failure.s())
 
     with pytest.raises(RuntimeError, match="before_start has failed"):

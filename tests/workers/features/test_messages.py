@@ -1,4 +1,4 @@
-"""What travels with an agent's message, and how it may end: all as with any Celery task."""
+"""What an agent's message carries, and how it may end: everything as with any Celery task."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.support.ledger import names
 from tests.support.tasks.canvas import (
     ask,
     ask_often,
+    bound,
+    bound_async,
     climb,
     facts,
-    in_celery_s_words,
-    in_celery_s_words_async,
     largest,
     leave,
     silent,
@@ -47,7 +47,7 @@ def has_status(site: Site, agent_id: str, status: str) -> None:
     until(lambda: agents.status(agent_id).status == status, 10, f"{agent_id} is {status}")
 
 
-@pytest.mark.parametrize("task", [in_celery_s_words, in_celery_s_words_async], ids=["sync", "async"])
+@pytest.mark.parametrize("task", [bound, bound_async], ids=["sync", "async"])
 def test_the_base_class_works_the_same_with_plain_celery_syntax(site: Site, task: Any) -> None:
     assert task.delay(3).get(timeout=60) == [6, True, True]
 
@@ -138,7 +138,7 @@ def test_a_task_that_started_in_time_does_not_expire_during_a_hand_off(site: Sit
     result = climb.apply_async((1,), expires=datetime.now(UTC) + timedelta(seconds=3))
     sent = time.monotonic()
     site.ledger.wait_for_call("floor 2", 10, result.id)
-    until(lambda: time.monotonic() - sent > 3.5, 10, "its time is over")
+    until(lambda: time.monotonic() - sent > 3.5, 10, "it has expired")
     site.ledger.let_go()
 
     assert result.get(timeout=60) == 4
@@ -168,8 +168,8 @@ def test_a_run_that_ends_through_a_celery_exception_is_settled(
     until(lambda: site.app.AsyncResult(result.id).state == state, 5, f"it is {state}")
 
 
-def a_stranger(site: Site) -> Celery:
-    """An app that knows no agents."""
+def app_without_agents(site: Site) -> Celery:
+    """Return an app that has no agent tasks."""
     urls = {"broker": site.configuration.broker_url, "backend": site.configuration.backend_url}
     stranger = Celery("stranger", **urls, set_as_current=False)
     for task in (climb, largest):
@@ -179,7 +179,7 @@ def a_stranger(site: Site) -> Celery:
 
 @pytest.mark.parametrize("task", ["facts", "climb"])
 def test_an_app_without_agents_can_send_one_by_name(site: Site, task: str) -> None:
-    stranger = a_stranger(site)
+    stranger = app_without_agents(site)
     args = () if task == "facts" else (1,)
     result: AsyncResult = stranger.send_task(
         f"tests.support.tasks.canvas.{task}", args, headers={"ckpt_agent_id": f"by name {task}"}
@@ -203,7 +203,7 @@ def test_an_invalid_agent_name_is_refused(site: Site, name: str) -> None:
 def test_the_error_about_an_invalid_name_reaches_a_sender_by_name(
     site: Site, option: dict[str, Any]
 ) -> None:
-    """An error of pydantic's, which it was, reached him without its text."""
+    """The caller used to get a pydantic error without its text."""
     with pytest.raises(InvalidName, match="has 513 characters"):
         facts.apply_async(**option)
     result = site.app.send_task(facts.name, **option)
@@ -218,7 +218,7 @@ def test_a_message_that_json_cannot_represent_is_kept_as_published(
     site: Site, option: dict[str, Any]
 ) -> None:
     """Celery asks a route for the serializer only if it does not know the task."""
-    stranger = a_stranger(site)
+    stranger = app_without_agents(site)
     stranger.conf.task_routes = site.app.conf.task_routes
     sent = stranger.send_task(largest.name, ({1, 3, 2},), **option)
     result = site.app.AsyncResult(sent.id)

@@ -1,4 +1,4 @@
-"""While a new version is rolled out: what it wrote is left to its own workers, and nothing is lost."""
+"""During a deploy of a new version: its records are left to its own workers, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def client(broker: RedisBroker) -> Iterator[Redis]:
 
 
 def written_by_a_newer_version(client: Redis, key: str, old: bytes, new: bytes) -> dict[bytes, bytes]:
-    """Put what a newer version would write into a key; returns what was there."""
+    """Store what a newer version would write in a key. Return the previous value."""
     before = client.hgetall(key)
     changed = {field: value.replace(old, new, 1) for field, value in before.items() if old in value}
     assert changed
@@ -44,7 +44,7 @@ def test_a_run_recorded_by_a_newer_version_is_left_to_that_version(
     worker = start_worker()
     assert other.get(timeout=60) == ["old"]
     refusal = f"run={result.id} error=The record of run {result.id!r} of agent 'new' has"
-    until(lambda: refusal in worker.log(), 15, "it is put off")
+    until(lambda: refusal in worker.log(), 15, "it is postponed")
     assert not result.ready()
     assert client.hget("ckpt:{new}:agent", "token") is None, "no attempt has begun"
 
@@ -63,7 +63,7 @@ def test_an_agent_written_by_a_newer_version_is_left_to_that_version(
     known = written_by_a_newer_version(client, "ckpt:{new}:agent", b"1 2 ", b"2 2 ")
     result = remember.apply_async(("two",), agent_id="new")
     refusal = f"Run cannot continue on this worker and was requeued: agent=new task={remember.name}"
-    until(lambda: worker.log().count(refusal) >= 2, 25, "it is put back")
+    until(lambda: worker.log().count(refusal) >= 2, 25, "it is requeued")
     assert not result.ready()
 
     client.hset("ckpt:{new}:agent", mapping=known)

@@ -55,7 +55,7 @@ def test_a_run_that_is_too_large_to_hand_off_is_recorded_as_failed(
 
 
 class TestAStoreThatRefuses:
-    """A right that is missing, for instance: what the store refuses is not on record."""
+    """For example because a permission is missing: what the store refuses is not recorded."""
 
     @pytest.fixture
     def configuration(self, configuration: Configuration, other_server: Valkey) -> Configuration:
@@ -97,7 +97,7 @@ class TestAStoreThatRefuses:
 
 @contextmanager
 def without_rights(server: Valkey) -> Iterator[None]:
-    """Nobody may run a script meanwhile, which every write of a store is."""
+    """Deny scripts to every client inside the block. Every write of the store is a script."""
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "default", "-@scripting")
         try:

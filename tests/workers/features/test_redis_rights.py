@@ -1,4 +1,4 @@
-"""Workers, senders and beat with exactly the rights in Redis that the documentation gives them."""
+"""Workers, senders and beat with exactly the Redis permissions that the documentation gives them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def configuration(servers: dict[str, Valkey], ledger: Ledger) -> Configuration:
 def beat(
     configuration: Configuration, servers: dict[str, Valkey], tmp_path: Path
 ) -> Iterator[WorkerProcess]:
-    """It may send, and nobody in the store knows it."""
+    """Beat may publish, and has no user in the store."""
     its_own = replace(
         configuration,
         broker_url=as_user(servers["broker"], "beat"),
@@ -84,7 +84,7 @@ def test_nothing_that_a_worker_a_sender_or_beat_does_is_refused(
     assert fair.delay(3, 0).get(timeout=60) == uninterrupted(3)
     assert retried.get(timeout=60) == ["retried 1", "retried 2"]
     agents = Agents(celery_app)
-    until(lambda: len(agents.history(deployed.id)) == 2, 60, "beat has it pruned")
+    until(lambda: len(agents.history(deployed.id)) == 2, 60, "beat has triggered pruning")
     agents.delete("somebody")
     findings = list(agents.doctor(repair=True))
     assert all(found.repaired or found.kind == "risk" for found in findings), findings
@@ -110,10 +110,10 @@ def test_an_agent_whose_worker_lacks_a_permission_continues_when_it_is_granted(
         "the end of the attempt is refused",
     )
     assert "no permissions to run the 'evalsha' command" in worker.log()
-    until(lambda: "The watchdog cannot check" in worker.log(), 30, "the watchdog says so")
-    until(lambda: refused_more_often(servers["store"], 10), 60, "it looks again and again")
+    until(lambda: "The watchdog cannot check" in worker.log(), 30, "the watchdog reports it")
+    until(lambda: refused_more_often(servers["store"], 10), 60, "it tries again and again")
     assert worker.log().count("The watchdog cannot check") == 1
-    # The store knows nothing of an end, so nobody else hears of one.
+    # The store has no outcome, so Celery reports none.
     assert not result.ready()
 
     with servers["store"].client() as client:

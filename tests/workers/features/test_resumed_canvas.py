@@ -1,4 +1,4 @@
-"""Chains, chords, groups and callbacks do not notice that a worker died under one of their agents."""
+"""Chains, chords, groups and callbacks do not notice that a worker died while it executed an agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INCLUDED = (
     "tests.support.tasks.canvas",
     "tests.support.tasks.chain_links",
 )
-#: The death of a child is noticed at once, that of a whole worker by its lease.
+#: The death of a child is noticed immediately, that of a whole worker when its lease expires.
 soon = pytest.mark.configured(include=INCLUDED, conf={"ckpt_lease_ttl": 3})
 
 pytestmark = [

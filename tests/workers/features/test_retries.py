@@ -1,4 +1,4 @@
-"""Retries: Celery's own, counted by the store, and without a call made twice."""
+"""Retries by Celery, counted by the store, without repeated calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_failed_agent_is_retried_after_a_delay(site: Site, task: Any) -> None:
     assert result.get(timeout=60) == 2
     attempts = site.ledger.calls("attempt", result.id)
     assert [(call["retries"], call["attempt"]) for call in attempts] == [(0, 1), (1, 2)]
-    assert site.ledger.repeated(result.id) == {(result.id, "attempt"): 2}, "the step is not made twice"
+    assert site.ledger.repeated(result.id) == {(result.id, "attempt"): 2}, "the step is not repeated"
 
 
 def test_agents_are_retried_with_backoff_by_default() -> None:
@@ -66,7 +66,7 @@ def test_an_agent_fails_after_the_last_retry(site: Site) -> None:
     with pytest.raises(Broken, match="attempt 4"):
         result.get(timeout=60)
     assert result.state == "FAILURE"
-    until(lambda: Agents(site.app).status(result.id).status == "failed", 5, "it is on record")
+    until(lambda: Agents(site.app).status(result.id).status == "failed", 5, "it is recorded")
     status = Agents(site.app).status(result.id)
     assert (status.retries, status.attempts, status.error) == (2, 4, "Broken: attempt 4")
     assert len(site.ledger.calls("attempt", result.id)) == 3
@@ -87,7 +87,7 @@ def test_a_manually_resumed_run_has_all_its_retries_again(site: Site) -> None:
 def test_an_old_copy_of_the_message_does_not_restore_a_used_retry(site: Site) -> None:
     store = AppContext.of(site.app).store
     again = much_later.delay(9)
-    until(lambda: outcome(again) == "RETRY", 10, "it was tried once, and is to be tried again")
+    until(lambda: outcome(again) == "RETRY", 10, "it was attempted once, and a retry is pending")
     publish(site.app, copy_of(store, again.id, retries=0, eta=None), has_begun=True)
 
     site.ledger.wait_for_call("attempt", 10, again.id, count=2)
@@ -96,7 +96,7 @@ def test_an_old_copy_of_the_message_does_not_restore_a_used_retry(site: Site) ->
 
 
 def copy_of(store: CheckpointStore, run_id: str, **headers: Any) -> dict[str, Any]:
-    """The message of a run, as it was sent, or with other headers."""
+    """Return the message of a run as it was sent, or with other headers."""
     run = store.run(run_id, run_id)
     assert run is not None
     return {**run.envelope, "headers": {**run.envelope["headers"], **headers}}

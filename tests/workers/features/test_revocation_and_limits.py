@@ -1,4 +1,4 @@
-"""Revocation and time limits: what was ended on purpose stays ended; no watchdog brings it back."""
+"""Revocation and time limits: a run that was ended on purpose stays ended. No watchdog requeues it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tests.support.wait import until
 from tests.support.workers.broker import Broker
 from tests.support.workers.fixtures import StartWorker
 
-#: Short, because it has to pass; but not because a machine with two cores was busy for a moment.
+#: Short, because tests wait until it has expired, but longer than the pauses of a busy machine with two
+#: cores.
 LEASE = 2.5
 pytestmark = pytest.mark.configured(
     include=("tests.support.tasks.retries",), conf={"ckpt_lease_ttl": LEASE}
 )
 
-#: A name of its own: the parent has to find it.
+#: A unique name: the parent must find it.
 NAME = "named"
 
 
@@ -62,15 +63,15 @@ def stays_ended(
     result: AsyncResult,
     status: str,
 ) -> None:
-    """It is on record, nothing is left to do, and another agent of that worker works."""
+    """Assert that the end is recorded, nothing is left to do, and another agent of that worker runs."""
     agents = Agents(app)
     until(lambda: agents.status(NAME).status == status, 10, f"it is {status}")
     broker.assert_clean(5)
-    # Longer than its lease, and than a watchdog waits for one that was interrupted.
+    # Longer than its lease, and longer than a watchdog waits for an interrupted run.
     assert stubborn.delay(LEASE + 2).get(timeout=60) == "done"
     assert len(ledger.bodies(result.id)) == 1
     assert agents.status(NAME).status == status
-    # It is forgotten so long after its end, and not after it was sent.
+    # It is forgotten this long after its end, not after it was sent.
     assert agents.runs(NAME)[0].ended_at is not None
 
 
@@ -90,7 +91,7 @@ def test_an_agent_that_is_revoked_before_its_start_never_starts(
     assert blocking.get(timeout=60) == "done"
     until(lambda: outcome(result) == "REVOKED", 10, "it is revoked")
     agents = Agents(celery_app)
-    until(lambda: agents.status("too early").status == "cancelled", 5, "it is on record")
+    until(lambda: agents.status("too early").status == "cancelled", 5, "it is recorded")
     assert ledger.bodies(result.id) == []
     broker.assert_clean(5)
     assert slow_step.apply_async((1,), agent_id="too early").get(timeout=60) == 1
@@ -147,6 +148,6 @@ def test_a_call_that_is_too_long_for_the_time_limit_is_not_repeated_forever(
 
     with pytest.raises(RunStalled, match="2 attempts"):
         result.get(timeout=60)
-    # The first one has recorded its first call, and is none of them.
+    # The first run has recorded its first call, and is not one of them.
     assert ledger.repeated(result.id) == {(result.id, "sleep 2"): 3}
     broker.assert_clean(5)

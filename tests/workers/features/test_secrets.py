@@ -1,4 +1,6 @@
-"""What agents say and know is in no log, in no event, and, if there are keys, nowhere in the store."""
+"""The data of agents is in no log and in no event, and, if there are keys, nowhere in plain in
+the store.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.support.tasks.secret_agent import MODULE, SECRET, blurt, hide
 from tests.support.wait import until
 from tests.support.workers.broker import STORE_DB, RedisBroker
 from tests.support.workers.fixtures import StartWorker
-from tests.support.workers.monitor import watching
+from tests.support.workers.monitor import collect_events
 from tests.support.workers.processes import FAST
 
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -42,15 +44,15 @@ def test_logs_events_and_results_contain_nothing_of_the_conversation(
     broker: RedisBroker = request.getfixturevalue("broker")
     start_worker: StartWorker = request.getfixturevalue("start_worker")
     worker = start_worker(options=DEBUG)
-    with watching(app) as watcher:
+    with collect_events(app) as collected:
         result = hide.delay(str(tmp_path / "marker"))
         assert result.get(timeout=60) >= 3
-        until(lambda: "agent-finished" in watcher.kinds("agent", result.id), 10, "it is told")
-        events = str(watcher.saw("agent")) + str(watcher.saw("task"))
+        until(lambda: "agent-finished" in collected.kinds("agent", result.id), 10, "the event is sent")
+        events = str(collected.saw("agent")) + str(collected.saw("task"))
     app.send_task("celery_ckpt.prune")
     until(lambda: "Pruning finished" in worker.log(), 10, "pruning is done")
 
-    assert {"agent-step-changed", "agent-handed-off"} <= set(watcher.kinds("agent", result.id))
+    assert {"agent-step-changed", "agent-handed-off"} <= set(collected.kinds("agent", result.id))
     assert found_in(worker.log().encode(), SECRET) == []
     assert found_in(events.encode(), SECRET) == []
     for database in {0, 1, 2} - {STORE_DB}:
@@ -62,14 +64,14 @@ def test_arguments_results_and_errors_are_encrypted_in_the_store(
     celery_app: Celery, broker: RedisBroker, start_worker: StartWorker
 ) -> None:
     start_worker()
-    told, failed = blurt.delay(SECRET, False), blurt.delay(SECRET, True)
-    assert told.get(timeout=60) == SECRET
+    returned, failed = blurt.delay(SECRET, False), blurt.delay(SECRET, True)
+    assert returned.get(timeout=60) == SECRET
     with pytest.raises(RuntimeError, match=SECRET):
         failed.get(timeout=60)
 
     agents = Agents(celery_app)
     until(lambda: not agents.store.activity(failed.id).open, 10, "it is settled")
-    assert agents.runs(told.id)[0].result == SECRET
+    assert agents.runs(returned.id)[0].result == SECRET
     [run] = agents.runs(failed.id)
     assert (run.status, run.error) == (RunStatus.FAILED, f"RuntimeError: {SECRET}")
     assert list(keys_with_the_secret(broker, STORE_DB)) == []

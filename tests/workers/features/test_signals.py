@@ -1,4 +1,4 @@
-"""What agents tell the world: signals in their process, events for whoever watches."""
+"""Signals in the process of an agent, and events for monitors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.ledger import Note
 from tests.support.tasks.signal_log import (
     SIGNALS,
     changing,
+    emits_events,
     failing,
     overtaken,
-    telling,
     without_a_store,
 )
 from tests.support.wait import until
@@ -30,13 +30,13 @@ ROWS = {
 }
 
 
-def told(site: Site, run_id: str) -> list[Note]:
+def signals_of(site: Site, run_id: str) -> list[Note]:
     return [note for note in site.ledger.notes(run_id) if note.what in SIGNALS]
 
 
 def sent(site: Site, run_id: str, name: str) -> Note:
-    """The one note of that signal; its arguments were those of the page."""
-    notes = [note for note in told(site, run_id) if note.what == name]
+    """Return the only note of that signal. Its arguments are the documented ones."""
+    notes = [note for note in signals_of(site, run_id) if note.what == name]
     assert len(notes) == 1, notes
     assert set(notes[0]["kinds"]) == ROWS[name]
     return notes[0]
@@ -52,20 +52,20 @@ def test_the_page_has_every_event() -> None:
 
 
 def test_a_run_emits_its_signals_in_order(site: Site) -> None:
-    result = telling.delay(3)
+    result = emits_events.delay(3)
     assert result.get(timeout=60) == 3
     site.ledger.wait_for(lambda note: note.what == "agent_finished" and note.run_id == result.id, 10)
 
     iteration = ["checkpoint_event", "checkpoint_saved"] * 2
     resumed = ["agent_resumed", *iteration]
-    # What the end of an iteration has just saved is not saved again, nor at the end of the run.
+    # What the end of an iteration has just saved is not saved again, not even at the end of the run.
     story = ["agent_started", *iteration, *iteration, "agent_handed_off"]
-    assert [note.what for note in told(site, result.id)] == [*story, *resumed, "agent_finished"]
-    assert {note["sender"] for note in told(site, result.id)} == {telling.name}
-    assert {name: set(note["kinds"]) for note in told(site, result.id) if (name := note.what)} == {
-        name: ROWS[name] for name in {note.what for note in told(site, result.id)}
-    }
-    events = [json.loads(note["texts"]).get("event") for note in told(site, result.id)]
+    assert [note.what for note in signals_of(site, result.id)] == [*story, *resumed, "agent_finished"]
+    assert {note["sender"] for note in signals_of(site, result.id)} == {emits_events.name}
+    assert {
+        name: set(note["kinds"]) for note in signals_of(site, result.id) if (name := note.what)
+    } == {name: ROWS[name] for name in {note.what for note in signals_of(site, result.id)}}
+    events = [json.loads(note["texts"]).get("event") for note in signals_of(site, result.id)]
     assert [event for event in events if event] == ["llm_response", "iteration"] * 3
     assert "iterations_per_task=2" in sent(site, result.id, "agent_handed_off")["texts"]
     finished = sent(site, result.id, "agent_finished")
@@ -77,7 +77,7 @@ def test_a_failure_is_emitted_as_an_end(site: Site) -> None:
     with pytest.raises(ValueError, match="no"):
         result.get(timeout=60)
 
-    assert [note.what for note in told(site, result.id)] == ["agent_started", "agent_finished"]
+    assert [note.what for note in signals_of(site, result.id)] == ["agent_started", "agent_finished"]
     assert sent(site, result.id, "agent_finished")["kinds"]["run"] == "AgentRun"
 
 
@@ -112,7 +112,7 @@ def test_pruning_is_emitted(site: Site) -> None:
     def receive(**facts: object) -> None:
         pruned.append(facts)
 
-    result = telling.delay(1)
+    result = emits_events.delay(1)
     assert result.get(timeout=60) == 1
     signals.checkpoints_pruned.connect(receive)
     try:
@@ -127,5 +127,5 @@ def test_pruning_is_emitted(site: Site) -> None:
 
 
 def test_receivers_that_raise_are_logged_and_do_no_harm(site: Site) -> None:
-    assert telling.delay(1).get(timeout=60) == 1
-    until(lambda: "a receiver's own trouble" in site.worker.log(), 5, "the trouble is logged")
+    assert emits_events.delay(1).get(timeout=60) == 1
+    until(lambda: "an error of the receiver" in site.worker.log(), 5, "the error is logged")

@@ -1,4 +1,4 @@
-"""A soft time limit that comes while the body is not at work fails nothing."""
+"""A soft time limit that is reached while the body is not running fails nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.ledger import Ledger
 from tests.support.servers.valkey import Valkey
 from tests.support.tasks.canvas import collect, note_failure
 from tests.support.tasks.interruptions import (
+    INTERRUPTION_POINTS,
     MODULE,
-    MOMENTS,
     Broken,
     async_count,
     count,
@@ -47,56 +47,56 @@ either_way = pytest.mark.parametrize((), [FAILS, HANDS_OFF])
 def test_a_limit_outside_the_body_does_not_fail_the_run(
     celery_app: Celery, start_worker: StartWorker, ledger: Ledger, task: AgentTask[..., int]
 ) -> None:
-    """Neither for who waits for it, nor for its errback, nor for a chord that it is a part of."""
+    """Not for the caller, not for its errback, and not for a chord that it is part of."""
     start_worker(concurrency=2)
-    # A coroutine does its I/O in threads, where no task is the current one.
-    moments = [moment for moment in MOMENTS if "update_run" not in moment]
-    headers = [task.s(moment).on_error(note_failure.s()) for moment in moments]
+    # A coroutine does its I/O in threads, which have no current task.
+    points = [point for point in INTERRUPTION_POINTS if "update_run" not in point]
+    headers = [task.s(point).on_error(note_failure.s()) for point in points]
 
     result = chord(headers, collect.s())()
 
-    assert result.get(timeout=120) == [3] * len(moments)
+    assert result.get(timeout=120) == [3] * len(points)
     parts: list[AsyncResult] = result.parent.results
-    assert [outcome(part) for part in parts] == ["SUCCESS"] * len(moments)
+    assert [outcome(part) for part in parts] == ["SUCCESS"] * len(points)
     assert ledger.calls("errback") == []
-    _all_interrupted(ledger, moments)
+    _all_interrupted(ledger, points)
     agents = Agents(celery_app)
     for part in parts:
-        until(lambda part=part: agents.status(part.id).status == "succeeded", 30, "it is on record")
+        until(lambda part=part: agents.status(part.id).status == "succeeded", 30, "it is recorded")
 
 
-def _all_interrupted(ledger: Ledger, moments: list[str]) -> None:
-    interrupted = [note["moment"] for note in ledger.notes(what="interrupted")]
-    assert sorted(interrupted) == sorted(moments)
+def _all_interrupted(ledger: Ledger, points: list[str]) -> None:
+    interrupted = [note["point"] for note in ledger.notes(what="interrupted")]
+    assert sorted(interrupted) == sorted(points)
 
 
 @either_way
-@pytest.mark.parametrize("moment", ["before update_run", "after update_run"])
+@pytest.mark.parametrize("point", ["before update_run", "after update_run"])
 def test_a_limit_while_a_failure_is_recorded_does_not_change_that_failure(
-    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, moment: str
+    celery_app: Celery, start_worker: StartWorker, ledger: Ledger, point: str
 ) -> None:
     start_worker()
-    result = fail.apply_async((moment,), link_error=note_failure.s())
+    result = fail.apply_async((point,), link_error=note_failure.s())
 
     with pytest.raises(Broken, match="by itself"):
         result.get(timeout=60)
-    _all_interrupted(ledger, [moment])
+    _all_interrupted(ledger, [point])
     ledger.wait_for_call("errback", 30)
     assert [call["error"] for call in ledger.calls("errback")] == ["by itself"]
     assert Agents(celery_app).status(result.id).error == "Broken: by itself"
 
 
 @either_way
-@pytest.mark.parametrize("moment", ["before release", "after release"])
+@pytest.mark.parametrize("point", ["before release", "after release"])
 @pytest.mark.usefixtures("celery_app")
 def test_a_limit_while_a_retry_is_published_leaves_it_a_retry(
-    start_worker: StartWorker, ledger: Ledger, moment: str
+    start_worker: StartWorker, ledger: Ledger, point: str
 ) -> None:
     start_worker()
-    result = fail_once.apply_async((moment,), link_error=note_failure.s())
+    result = fail_once.apply_async((point,), link_error=note_failure.s())
 
     assert result.get(timeout=60) == 1
-    _all_interrupted(ledger, [moment])
+    _all_interrupted(ledger, [point])
     assert ledger.calls("errback") == []
 
 
@@ -113,7 +113,7 @@ def test_a_plain_task_that_follows_an_agent_keeps_its_own_limit(
 
 
 class TestASlowStore:
-    """By Celery's own limit, and not by a signal that a test sends."""
+    """Celery's own limit applies, not a signal that the test sends."""
 
     @pytest.fixture
     def configuration(self, configuration: Configuration, other_server: Valkey) -> Configuration:
@@ -132,7 +132,7 @@ class TestASlowStore:
 
         other_server.signal(signal.SIGSTOP)
         ledger.let_go()
-        until(lambda: "Soft time limit (1s) exceeded" in worker.log(), 60, "the limit has come")
+        until(lambda: "Soft time limit (1s) exceeded" in worker.log(), 60, "the limit is reached")
         other_server.signal(signal.SIGCONT)
 
         assert result.get(timeout=120) == 3

@@ -1,4 +1,4 @@
-"""run.tools on real workers: what is finished is never called again, whatever happens to the rest."""
+"""``run.tools`` on real workers: a finished call is never repeated, whatever happens to the others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ON_POOLS = pytest.mark.parametrize(
 
 
 def wait_for_steps(app: Celery, result: AsyncResult, count: int) -> None:
-    """Wait until so many calls of the first iteration are on record."""
+    """Wait until ``count`` calls of the first iteration are recorded."""
     store = AppContext.of(app).store
     until(lambda: len(store.steps(result.id, result.id)) == count, 60, f"{count} recorded steps")
 
@@ -133,7 +133,7 @@ def test_a_soft_time_limit_during_tools_loses_no_completed_result(
     # The worker logs the limit before it sends the signal: a sync body may return before the signal.
     may_end = ["CancelledError"] if task is with_tasks else ["SoftTimeLimitExceeded", "returned"]
     assert ended[0] in may_end
-    # A thread is waited for; a task is cancelled, and made again by each attempt that is out of time.
+    # A thread is awaited. A task is cancelled, and called again by each attempt that runs out of time.
     again = set() if task is with_threads else {(result.id, "work 1.1")}
     assert set(ledger.repeated(result.id)) <= again
     assert sorted(set(names(ledger.calls(run_id=result.id)))) == ["work 1.0", "work 1.1", "work 1.2"]

@@ -1,4 +1,4 @@
-"""Bodies that do what few bodies do: nothing of it is lost in silence."""
+"""Bodies that do what few bodies do: none of it is lost silently."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from celery_ckpt import Agents, CheckpointEvent, Message
 from celery_ckpt.errors import NotJson, RunMisused, RunStalled, StepChanged
 from celery_ckpt.records import RunStatus
 from tests.support.tasks.unusual_bodies import (
-    answers_the_second_call_only,
+    answers_only_the_second_call,
     ends_its_process,
     exits,
     factorial,
     fails_if_changed,
     fails_in_an_except,
     fails_speechless,
-    forgets_that_it_is_json,
     in_threads,
     inner,
     interrupted,
+    keeps_a_non_json_value,
     outer,
+    reports_progress,
     retries_by_itself,
-    retries_with_what_cannot_be_sent,
-    returns_what_nobody_can_keep,
-    tells_its_progress,
+    retries_with_an_unserializable_argument,
+    returns_an_unserializable_value,
     wants_no_checkpoints,
 )
 from tests.support.wait import until
@@ -49,7 +49,7 @@ def test_an_agent_without_checkpoints_has_none_at_its_end_either(site: Site) -> 
 
 
 def test_a_result_held_for_an_earlier_call_is_in_the_last_checkpoint(site: Site) -> None:
-    result = answers_the_second_call_only.delay()
+    result = answers_only_the_second_call.delay()
 
     assert result.get(timeout=60) == 4
     latest = Agents(site.app).latest(result.id)
@@ -103,7 +103,7 @@ def test_an_error_without_a_message_is_a_failure_like_any_other(site: Site) -> N
 
 
 def test_a_result_that_celery_cannot_serialize_is_recorded_as_a_failure(site: Site) -> None:
-    result = returns_what_nobody_can_keep.delay()
+    result = returns_an_unserializable_value.delay()
 
     with pytest.raises(EncodeError, match="not JSON serializable"):
         result.get(timeout=60)
@@ -113,8 +113,8 @@ def test_a_result_that_celery_cannot_serialize_is_recorded_as_a_failure(site: Si
 
 @pytest.mark.parametrize("what", ["state", "metadata"])
 def test_state_that_json_cannot_represent_fails_immediately(site: Site, what: str) -> None:
-    """It was retried, and the error reached who waits without its text."""
-    result = forgets_that_it_is_json.delay(what)
+    """The run used to be retried, and the caller got the error without its text."""
+    result = keeps_a_non_json_value.delay(what)
 
     with pytest.raises(NotJson, match=rf"{what}\.when is of type datetime\.datetime"):
         result.get(timeout=60)
@@ -144,8 +144,8 @@ def test_a_resumed_body_finds_open_calls_as_its_task_configures(
 
 
 def test_a_retry_that_cannot_be_published_is_a_failure(site: Site) -> None:
-    """It was a success on record, and nobody was told anything."""
-    result = retries_with_what_cannot_be_sent.delay()
+    """The run used to be recorded as a success, and the caller got no result."""
+    result = retries_with_an_unserializable_argument.delay()
 
     with pytest.raises(EncodeError, match="not JSON serializable"):
         result.get(timeout=60)
@@ -161,15 +161,15 @@ def test_a_traceback_includes_the_error_being_handled(site: Site) -> None:
 
 
 def test_a_cancelled_run_whose_body_reports_progress_stays_cancelled(site: Site) -> None:
-    """What the body told last was all that a result said, for ever."""
+    """The last state that the body had reported used to remain the state of the result forever."""
     site.ledger.hold("working 1")
-    result = tells_its_progress.delay()
+    result = reports_progress.delay()
     site.ledger.wait_for_call("working 1", 10, result.id)
     Agents(site.app).cancel(result.id)
     site.ledger.let_go()
 
-    site.ledger.wait_for(lambda note: (note.run_id, note.what) == (result.id, "told"), 10)
-    until(lambda: site.app.backend.get_state(result.id) == "REVOKED", 10, "it is told again")
+    site.ledger.wait_for(lambda note: (note.run_id, note.what) == (result.id, "progress"), 10)
+    until(lambda: site.app.backend.get_state(result.id) == "REVOKED", 10, "the outcome is stored again")
 
 
 def test_a_run_whose_body_always_ends_its_process_is_stopped(site: Site) -> None:

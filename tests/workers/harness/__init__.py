@@ -1,1 +1,1 @@
-"""``tests.support.workers``: that its workers are what they seem to be."""
+"""Tests of ``tests.support.workers``: its workers do what they claim to do."""

@@ -1,4 +1,4 @@
-"""What is seen of a worker when a test fails, and what is left of it when the tests are killed."""
+"""What a failed test shows of its workers, and what is left of a worker when the tests are killed."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_restarted_server_keeps_its_data_and_workers_reconnect(
     assert broker.queue_length() == 1
 
     worker = start_worker()
-    # Asked for again and again: the news of it that Celery waits for can be lost with a connection.
+    # Polled: a connection that is lost can take with it the notification that Celery waits for.
     until(waiting.ready, 60, "it has a result")
     assert waiting.get(timeout=60)
     broker.restart()
