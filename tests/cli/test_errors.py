@@ -16,7 +16,7 @@ from celery_ckpt.stores.redis import addresses
 from tests.support.cli import Commands, add_agent, commands_for
 from tests.support.servers.valkey import Valkey, free_port
 
-#: Each command with arguments that name something that is not there.
+#: Each command, with arguments that name something that does not exist.
 UNKNOWN = {
     "show": ["show", "unknown"],
     "tail": ["tail", "unknown"],
@@ -29,7 +29,7 @@ UNKNOWN = {
     "diff": ["diff", "nothing", "nothing"],
     "fork": ["fork", "nothing"],
 }
-#: The others.
+#: The other commands.
 FREE = {
     "list": ["list"],
     "doctor": ["doctor"],
@@ -37,7 +37,7 @@ FREE = {
     "bench": ["bench"],
     "import": ["import", "-"],
 }
-#: What a command needs to be set, to come as far as to the store.
+#: The options that a command needs before it connects to the store.
 NEEDED = {"rekey": {"ckpt_encryption_keys": ["A" * 43]}}
 
 

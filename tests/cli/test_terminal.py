@@ -163,12 +163,12 @@ def test_a_message_cannot_control_the_terminal(
     assert json.loads(as_json)["checkpoint"]["conversation"]["messages"][0]["content"] == EVIL
 
 
-#: What a terminal obeys, or what turns a line around; the escapes that the commands write themselves
-#: only colour text, move the cursor and erase lines.
+#: Characters that a terminal obeys, or that change the direction of a line. The escapes that the
+#: commands write themselves only color text, move the cursor and erase lines.
 OBEYED = re.compile(
     "\x1b(?!\\[[0-9;?]*[mKAhlGJ])|\x1b\\[2J|[\x07\x08\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 )
-#: All of that, and what JSON need not escape.
+#: All of these, and characters that JSON does not have to escape.
 VILE = f"Grüße {EVIL} \x7f \x9d0;owned\x9c \u2028 \u2066 \U000e0041"
 
 

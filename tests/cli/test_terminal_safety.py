@@ -20,7 +20,7 @@ from celery_ckpt.cli.output.text import (
     visible_json,
 )
 
-#: What terminals obey (but the end of a line), and what changes the direction of a line.
+#: Characters that terminals obey (except newline), and characters that change the direction of a line.
 HARMFUL = {
     *map(chr, [*range(10), *range(11, 32), *range(0x7F, 0xA0)]),
     *"\u202a\u202d\u202e\u2066\u2069",

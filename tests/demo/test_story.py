@@ -1,4 +1,4 @@
-"""What is made of the notes in a ledger, and how it is shown."""
+"""The story that is derived from the notes in a ledger, and how it is shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The agents on the pages and in the examples, and how to get at each without the rest of its page.
+"""The agents on the pages and in the examples, and how to extract each one from its page.
 
-A body is found by its decorator. The program of a page may speak to workers and servers: of that, only
-the statements that its bodies need are taken.
+A body is found by its decorator. The program of a page may connect to workers and servers: only the
+statements that its bodies need are extracted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.docs.pages import PAGES, ROOT, Page
 
-#: Whoever uses one of these makes an agent task.
+#: A decorator or base class that makes an agent task.
 MAKERS = frozenset({"agent_task", "AgentTask"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -23,19 +23,19 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Source:
     """A Python module with agents in it: a file of an example, a block with a title, or a program."""
 
-    #: Where people find it.
+    #: Its location, for messages.
     name: str
-    #: What it is imported as, in its directory.
+    #: The module name under which it is imported, in its directory.
     module: str
     code: str
-    #: The page it is on, if it is on any.
+    #: The page that contains it, if any.
     page: Page | None = None
-    #: Is it the program of its page?
+    #: True if it is the program of its page.
     is_program: bool = False
 
     @property
     def directory(self) -> Path | None:
-        """Where it is, if it is a file."""
+        """Return the directory of the file, if it is a file."""
         return None if self.page else _example(ROOT / self.name)
 
     @cached_property
@@ -44,18 +44,18 @@ class Source:
 
     @property
     def bodies(self) -> list[str]:
-        """The names of its agent tasks."""
+        """Return the names of its agent tasks."""
         return [inner.name for inner in self.tree.body if _makes_a_task(inner)]
 
     @property
     def unknown(self) -> list[int]:
-        """The lines that make agent tasks in a way which ``bodies`` does not understand."""
+        """Return the lines that make agent tasks in a way that ``bodies`` does not understand."""
         inside = [own for inner in self.tree.body if _makes_a_task(inner) for own in _decorators(inner)]
         understood = {id(name) for one in inside for name in _makers(one)}
         return [name.lineno for name in _makers(self.tree) if id(name) not in understood]
 
     def place(self, directory: Path) -> None:
-        """Put it where it can be imported, with the files that stand beside it."""
+        """Write it where it can be imported, with the files that belong to it."""
         if self.page is not None:
             self.page.write_files(directory)
         if self.is_program:
@@ -78,7 +78,7 @@ def _makers(node: ast.AST) -> list[ast.Name]:
 
 
 def sliced(program: str) -> str:
-    """The statements of a program that its agents need, each where it was."""
+    """Return the statements of a program that its agents need, each on its original line."""
     tree = ast.parse(program)
     needed = {name for inner in tree.body if _makes_a_task(inner) for name in _bound(inner)}
     kept: set[ast.stmt] = set()
@@ -91,7 +91,7 @@ def sliced(program: str) -> str:
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines, or whose settings it makes (``app.conf...``)."""
+    """Return the names that a statement defines or configures (``app.conf...``)."""
     match statement:
         case ast.Import(names=names) | ast.ImportFrom(names=names):
             yield from ((name.asname or name.name).partition(".")[0] for name in names)
@@ -138,7 +138,7 @@ def _of_example(path: Path) -> Source:
 
 
 def _example(path: Path) -> Path:
-    """The directory of an example, in which its programs run."""
+    """Return the directory of an example, in which its programs run."""
     return ROOT / "examples" / path.relative_to(ROOT / "examples").parts[0]
 
 

@@ -1,8 +1,8 @@
-"""Interrupts the agents of one module everywhere, in a process of its own.
+"""Interrupts the agents of one module at every point, in a separate process.
 
     python interruptions.py '{"module": "tasks", "bodies": ["think"], "wrong": [], "prepare": "", ...}'
 
-Writes down for each agent how often it was killed and handed off, or how it was found to be wrong.
+It prints for each agent how often it was killed and handed off, or which mistake was found.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from uuid import UUID
 
 from celery_ckpt.testing import crash_everywhere
 
-#: What an agent is called with, by the annotation of the parameter.
+#: The argument that an agent is called with, by the annotation of the parameter.
 ARGUMENTS: dict[Any, Any] = {
     str: "why is the sky blue?",
     int: 3,
     list[int]: [1, 2, 3],
     list[str]: ["Oslo", "Rome"],
 }
-#: What providers, and SDKs, make up anew for each answer.
+#: Fields that providers and SDKs generate for each reply.
 _VOLATILE = {"id", "call_id", "tool_call_id", "tool_use_id", "created"}
 
 
@@ -42,7 +42,7 @@ def _instead(module: types.ModuleType, **changes: Callable[..., object]) -> type
     return types.SimpleNamespace(**{**vars(module), **changes})
 
 
-#: By its name in the module: what is slow, or differs by nature.
+#: Replacements by name in the module, for functions that are slow or not deterministic.
 STAND_INS = {
     "time": _instead(time, sleep=lambda seconds: None, time=lambda: 1_700_000_000.0),
     "asyncio": _instead(asyncio, sleep=_sleep),
@@ -51,7 +51,7 @@ STAND_INS = {
 
 
 def arguments(task: Any) -> list[Any]:
-    """Something for each parameter of a body that has no default, besides its run."""
+    """Return an argument for each parameter of a body that has no default, except its run."""
     body = inspect.unwrap(task.run)
     hints = typing.get_type_hints(body)
     _, *own = inspect.signature(body).parameters.values()
@@ -59,20 +59,20 @@ def arguments(task: Any) -> list[Any]:
 
 
 def same(end: dict[str, Any]) -> dict[str, Any]:
-    """An end without what differs by nature."""
+    """Return the end of a run without values that differ in each run."""
     messages = [message.to_dict() for message in end["conversation"] or ()]
     return {**end, "conversation": stable(messages)}
 
 
 def stable(value: Any) -> Any:
-    """JSON without volatile fields."""
+    """Return JSON without volatile fields."""
     if isinstance(value, dict):
         return {key: stable(inner) for key, inner in value.items() if key not in _VOLATILE}
     return [stable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def interrupted(task: Any, is_wrong: bool) -> dict[str, Any]:
-    """Interrupt an agent everywhere; what came of that."""
+    """Interrupt an agent at every point. Return the outcome."""
     try:
         return asdict(crash_everywhere(task, arguments(task), same=same))
     except AssertionError as error:
@@ -82,7 +82,7 @@ def interrupted(task: Any, is_wrong: bool) -> dict[str, Any]:
 
 
 def main(order: dict[str, Any]) -> None:
-    """Interrupt the agents that are named."""
+    """Interrupt the named agents."""
     exec(order["prepare"], {})
     module = importlib.import_module(order["module"])
     vars(module).update({name: STAND_INS[name] for name in STAND_INS if name in vars(module)})

@@ -1,11 +1,12 @@
-"""The pages of the documentation, taken apart: their code, their commands, their links, their headings.
+"""The parts of the documentation's pages: their code, commands, links and headings.
 
-A page is a small project. Python with a title is a file of it; all other Python is one program, from
-top to bottom, that runs in its directory. What has to run at the same time stands in a comment above:
+A page is a small project. Python with a title is a file of the project. All other Python is one
+program, from top to bottom, that runs in its directory. A comment above a block names what must run
+with it:
 
-    <!-- before: django-admin migrate -->       run first, to its end
-    <!-- beside: celery -A tasks worker -->     started first, ended afterwards
-    <!-- not run: why -->                       the block below is left out
+    <!-- before: django-admin migrate -->       runs first, to its end
+    <!-- beside: celery -A tasks worker -->     is started first, and ended afterwards
+    <!-- not run: why -->                       the block below is not executed
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced piece of a page."""
+    """A fenced block of a page."""
 
     language: str
     title: str | None
     #: The line above its opening fence.
     above: str
-    #: Where its first line is in the page, from 0.
+    #: The number of its first line in the page, from 0.
     start: int
     lines: tuple[str, ...]
 
@@ -58,7 +59,9 @@ class Page:
 
     @property
     def program(self) -> str:
-        """All Python without a title, each line where it is in the page, so that tracebacks fit."""
+        """Return all Python without a title, each line at its position in the page, so that
+        tracebacks fit.
+        """
         lines = [""] * len(self.text.splitlines())
         for block in self.python:
             if block.title is None:
@@ -66,12 +69,12 @@ class Page:
         return "\n".join(lines)
 
     def commands(self, when: str) -> list[str]:
-        """What is to run before the program, or beside it."""
+        """Return the commands that run before the program, or at the same time."""
         return re.findall(rf"^<!-- {when}: (.+) -->$", self.text, re.MULTILINE)
 
     @property
     def prose(self) -> str:
-        """The page without its blocks."""
+        """Return the page without its blocks."""
         return re.sub(r"^```.*?^```$", "", self.text, flags=re.DOTALL | re.MULTILINE)
 
     @property
@@ -80,11 +83,11 @@ class Page:
 
     @property
     def anchors(self) -> set[str]:
-        """What can stand after a # in a link to this page."""
+        """Return the anchors that links to this page may use."""
         return {_slug(heading) for heading in re.findall(r"^#+ (.+)$", self.prose, re.MULTILINE)}
 
     def write_files(self, directory: Path) -> None:
-        """Put the blocks with a title where they belong."""
+        """Write the blocks with a title to their files."""
         for block in self.python:
             if block.title is not None:
                 path = directory / block.title
@@ -97,7 +100,7 @@ def _blocks(lines: list[str]) -> list[Block]:
     fences = [number for number, line in enumerate(lines) if line.startswith("```")]
     for begin, end in zip(fences[::2], fences[1::2], strict=True):
         opening = _FENCE.match(lines[begin])
-        assert opening, f"line {begin + 1} is no fence that is understood: {lines[begin]}"
+        assert opening, f"line {begin + 1} is not a known kind of fence: {lines[begin]}"
         above = lines[begin - 1] if begin else ""
         body = tuple(lines[begin + 1 : end])
         found.append(Block(opening[1], opening[2], above, begin + 1, body))
@@ -105,16 +108,16 @@ def _blocks(lines: list[str]) -> list[Block]:
 
 
 def _slug(heading: str) -> str:
-    """As both the site and GitHub make it."""
+    """Return the anchor of a heading, in the form of both the site and GitHub."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
-#: Without what is hidden from the site: the template of a page is none.
+#: Without files that the site hides: the template of a page is not a page.
 DOCS = [Page(path) for path in sorted((ROOT / "docs").rglob("*.md")) if ".api" not in path.parts]
 _OTHERS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
 PAGES = [*map(Page, _OTHERS), *DOCS]
 
 
 def page(name: str) -> Page:
-    """A page by its path."""
+    """Return the page with this path."""
     return next(one for one in PAGES if one.name == name)

@@ -1,4 +1,4 @@
-"""The code of a page as a project in a directory of its own, with a real server and real workers."""
+"""The code of a page as a project in its own directory, with a real server and real workers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.servers.valkey import DEADLINE, LOOPBACK, Valkey, free_port, 
 _MODULES = {"celery": "celery", "uvicorn": "uvicorn", "django-admin": "django", "python": None}
 _QUICK = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
 _SERVER, _SERVICE = "localhost:6379", "8000"
-#: Python 3.12.0 to 3.12.3 take a numbered placeholder of SQLite for a name.
+#: Python 3.12.0 to 3.12.3 treat a numbered placeholder of SQLite as a name.
 _FIRST_312 = ("-W", "ignore:Binding:DeprecationWarning")
 
 
 @dataclass(frozen=True)
 class Running:
-    """A command that runs meanwhile."""
+    """A command that runs in the background."""
 
     process: subprocess.Popen[bytes]
     path: Path
@@ -36,18 +36,18 @@ class Running:
         return self.path.read_text()
 
     def wait_for_end(self) -> None:
-        """Until it has ended by itself, or of what was done to it."""
+        """Wait until it has ended, on its own or because of the test."""
         self.process.wait(2 * DEADLINE)
 
     def end(self) -> None:
-        """End it and all that it started."""
+        """End it and all processes that it started."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 class Project:
-    """A directory with the files of a page; its commands are run as the page says them."""
+    """A directory with the files of a page. Its commands run as they are written on the page."""
 
     def __init__(self, page: Page, directory: Path, server: Valkey) -> None:
         self.page, self.directory = page, directory
@@ -59,11 +59,11 @@ class Project:
             path.write_text(self.here(path.read_text()))
 
     def here(self, text: str) -> str:
-        """A text of the page with the addresses of the test."""
+        """Return a text of the page with the addresses of the test."""
         return text.replace(_SERVER, self._server).replace(_SERVICE, self._service)
 
     def run(self, *arguments: str) -> str:
-        """Run Python to its end; returns what it printed."""
+        """Run Python code to its end. Return its output."""
         finished = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.directory,
@@ -76,7 +76,7 @@ class Project:
         return finished.stdout
 
     def run_program(self) -> str:
-        """Run the page's program, beside what it needs; warnings are errors."""
+        """Run the page's program together with the commands that it needs. Warnings are errors."""
         program = self.directory / "program.py"
         program.write_text(self.here(self.page.program), encoding="utf-8")
         with ExitStack() as running:
@@ -91,7 +91,7 @@ class Project:
 
     @contextmanager
     def beside(self, command: str) -> Iterator[Running]:
-        """Have a command of the page run meanwhile."""
+        """Run a command of the page in the background, inside the block."""
         path = self.directory / f"{len(list(self.directory.glob('*.log')))}.log"
         with path.open("wb") as log:
             process = subprocess.Popen(
@@ -112,7 +112,7 @@ class Project:
 
     @property
     def _environment(self) -> dict[str, str]:
-        # The root for celery_ckpt; the directory for what the page calls tasks or proj.
+        # The root for celery_ckpt, and the directory for the modules that the page calls tasks or proj.
         path = os.pathsep.join([str(ROOT), str(self.directory)])
         return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 

@@ -15,7 +15,7 @@ from tests.docs.bodies import SOURCES, Source, sliced
 from tests.docs.pages import ROOT
 
 INTERRUPTIONS = Path(__file__).with_name("interruptions.py")
-#: What has to be done before the agents of a source can work; it runs in their process.
+#: Preparations that the agents of a source need. They run in the agents' process.
 PREPARE = {
     "docs/howto/django.md: research/tasks.py": """
 import proj, django
@@ -29,9 +29,9 @@ Article.objects.create(pk=3, title="Rayleigh scattering")
 import base64, os
 os.environ["CKPT_KEYS"] = base64.b64encode(bytes(32)).decode()
 """,
-    # It refuses the first call of a turn, which Celery would retry.
+    # It refuses the first call of an iteration, which Celery would retry.
     "docs/howto/rate-limits.md: tasks.py": "import tasks; tasks.limited.clear()",
-    # Its caller would sign.
+    # The caller would have to sign the request.
     "docs/howto/restrict-redis-users.md": "import hmac; hmac.compare_digest = lambda *_: True",
     # Its tool fails once, which Celery would retry.
     "docs/howto/tools.md": "import program; next(program.attempts)",
@@ -46,11 +46,11 @@ from support.models import Ticket
 Ticket.objects.create(pk=3, question="The battery is empty.")
 """,
 }
-#: Agents that show a mistake, and why they stand on a page. They must be found out.
+#: Agents that show a mistake, with the mistake. The interruptions must find it.
 WRONG = {
     "docs/howto/migrate.md": {
         "counts_too_little": "accumulates in a variable",
-        "asks_anew": "is not deterministic",
+        "asks_again": "is not deterministic",
     },
     "docs/howto/test-your-agents.md": {"forgetful": "shows a report"},
 }

@@ -1,4 +1,4 @@
-"""The code in README and docs runs, against real servers and workers where it speaks to any."""
+"""The code in README and docs runs, against real servers and workers where it needs them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.servers.valkey import Valkey, wait_until
 
 #: By page: why a block is not run. Please keep it empty.
 NOT_RUN: dict[str, list[str]] = {}
-#: They have tests of their own: one kills the worker, one watches it, one is run twice, one is first,
-#: two show what they print.
+#: These pages have their own tests: one kills the worker, one monitors it, one runs twice, one must
+#: come first, and two show their output.
 QUICKSTART, MONITOR = "docs/quickstart.md", "docs/howto/monitor.md"
 ALONE, README = "docs/howto/use-a-store-alone.md", "README.md"
 TOOLS, MIGRATE = "docs/howto/tools.md", "docs/howto/migrate.md"
@@ -73,12 +73,12 @@ def test_the_migration_program_prints_the_errors_shown_on_the_page(
 def test_the_monitor_of_the_page_sees_its_agents(tmp_path: Path, valkey: Valkey) -> None:
     project = Project(page(MONITOR), tmp_path, valkey)
 
-    def is_told() -> bool:
+    def is_shown() -> bool:
         return project.run_program() != "" and "agent-finished monitored 1 3 succeeded" in watch.log
 
     with project.beside("python watch.py") as watch:
-        # What happened before it listened, it does not see.
-        wait_until("the end of an agent is told", is_told)
+        # It does not receive events that were sent before it was connected.
+        wait_until("the end of an agent is shown", is_shown)
     shown = [block.lines[2:] for block in page(MONITOR).blocks_of("console")]
     assert set(shown[0]) <= set(watch.log.splitlines())
 

@@ -1,4 +1,4 @@
-"""Nothing is missing: names, options, errors, commands and targets are explained, links lead on."""
+"""Nothing is missing: names, options, errors, commands and targets are documented, and links work."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_inherited_members_of_public_classes_are_in_the_reference() -> None:
 
 
 def inherited(kind: Any, explained: Iterable[str]) -> list[str]:
-    """What a class has from others of ours that the page does not explain."""
+    """Return what a class inherits from other classes of the package that the page does not
+    document.
+    """
     bases = inspect.getmro(kind)[1:] if inspect.isclass(kind) else ()
     ours = [base for base in bases if base.__module__.startswith("celery_ckpt")]
     unknown = [base for base in ours if base.__name__ not in explained]
@@ -72,7 +74,7 @@ def test_every_task_option_is_in_the_table() -> None:
 
 
 def test_every_command_is_in_the_reference() -> None:
-    # Through Celery's own entry point; without one there is nothing to document.
+    # Loaded through Celery's own entry point. Without the entry point there is nothing to document.
     groups = PROJECT.get("entry-points", {}).get("celery.commands", {})
     names = [name for where in groups.values() for name in commands(where)]
     assert bool(names) == bool(groups)
@@ -95,7 +97,7 @@ def test_every_make_target_is_explained() -> None:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     class Loader(yaml.SafeLoader):
-        """Passes over the one tag that names a function."""
+        """A loader that ignores the one tag that names a function."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
     site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
@@ -110,7 +112,7 @@ def leaves(nav: Any) -> list[str]:
 
 
 def test_no_diagram_needs_an_external_script() -> None:
-    # The site would have it fetched; without a network, a reader would see the text instead.
+    # The site would download it. Without a network, a reader would see the text instead.
     assert [one.name for one in PAGES if "```mermaid" in one.text] == []
 
 
@@ -119,7 +121,7 @@ def test_links_resolve(one: Page) -> None:
     assert [link for link in one.links if not leads_somewhere(one, link)] == []
 
 
-#: Where the README, which PyPI shows too, finds the files of the repository.
+#: The addresses under which the README, which PyPI shows too, links to files of the repository.
 REPOSITORY = re.compile(
     r"https://(?:github\.com/celery-ckpt/celery-ckpt/(?:blob|tree)"
     r"|raw\.githubusercontent\.com/celery-ckpt/celery-ckpt)/main/"

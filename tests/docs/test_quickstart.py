@@ -1,4 +1,4 @@
-"""The quickstart does what it says, command by command; only its model is quicker here."""
+"""The quickstart works as described, command by command. Only its model is faster here."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.servers.valkey import Valkey, wait_until
 
 PAGE = page("docs/quickstart.md")
 COMMANDS = [line[2:] for block in PAGE.blocks_of("console") for line in block.lines]
-#: What the page says, and what the test waits for instead.
+#: Durations on the page, and the shorter ones that the test uses.
 QUICKER = {"time.sleep(1)": "time.sleep(0.4)"}
 
 
-#: The machine may have a lot to do beside this.
+#: The machine may be busy with other tests.
 PATIENCE = 90.0
 
 
@@ -40,7 +40,7 @@ def test_the_quickstart_works_as_written(tmp_path: Path, valkey: Valkey) -> None
         subprocess.run(kill, shell=True, cwd=tmp_path, check=True)
         first.wait_for_end()
         second = running.enter_context(project.beside(again))
-        wait_until("it goes on", lambda: len(calls(second)) > 4, PATIENCE)
+        wait_until("the agent continues", lambda: len(calls(second)) > 4, PATIENCE)
         subprocess.run(deploy, shell=True, cwd=tmp_path, check=True)
         second.wait_for_end()
         third = running.enter_context(project.beside(once_more))
@@ -49,7 +49,7 @@ def test_the_quickstart_works_as_written(tmp_path: Path, valkey: Valkey) -> None
     assert asked.log == "the answer: thought 20\n"
     assert "Run lost its worker and was requeued: agent=quickstart task=tasks.think run=" in second.log
     before, between, after = calls(first), calls(second), calls(third)
-    # The call in flight at the kill is made again; none is at the deploy.
+    # The call in flight at the kill is repeated. At the deploy, no call is.
     assert between[0] in (before[-1], before[-1] + 1)
     assert after[0] == between[-1] + 1
     assert sorted({*before, *between, *after}) == list(range(1, 21))

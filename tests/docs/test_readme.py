@@ -1,4 +1,4 @@
-"""The first page keeps its word: its agent works as it stands there, its commands exist."""
+"""The README is true: its agent works exactly as printed, and its commands exist."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_commands_are_make_targets() -> None:
     assert set(promised) <= set(targets)
 
 
-#: Rows of the README, and what they are called in the benchmarks.
+#: Rows of the README, with their names in the benchmarks.
 MEASURED = {
     "celery_ckpt on Valkey": "celery_ckpt Redis",
     "celery_ckpt in SQLite": "celery_ckpt SQLite",
@@ -75,7 +75,9 @@ def test_the_quoted_numbers_match_the_benchmarks() -> None:
 
 
 def measured(name: str) -> tuple[str, str]:
-    """Milliseconds of a save at iteration 1,000, and bytes for each byte of the messages."""
+    """Return the milliseconds of a save at iteration 1,000, and the stored bytes per byte of
+    messages.
+    """
     [row] = re.findall(rf"^\| {name} \|(.*)\|$", BENCHMARKS, re.MULTILINE)
     cells = [cell.strip() for cell in row.split("|")]
     number, _, unit = cells[2].partition(" ")

@@ -1,4 +1,4 @@
-"""The page on stores shows a package that provides a store: here it is built, installed and used."""
+"""The page on stores shows a package that provides a store. Here it is built, installed and used."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def site(project: Path) -> Path:
     """The directory into which the package is installed."""
     target = project / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # What it depends on is there already, and nothing is downloaded.
+    # Its dependencies are installed already, and nothing is downloaded.
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--target", target, project]
     subprocess.run([*pip, *options], check=True, timeout=120)
     return target
@@ -82,7 +82,7 @@ def test_a_command_opens_the_installed_store(site: Path, tmp_path: Path) -> None
 def test_the_installed_store_keeps_the_contract(site: Path, project: Path, tmp_path: Path) -> None:
     tests = tmp_path / "test_audit_store.py"
     tests.write_text((project / tests.name).read_text())
-    # The tests of all the rest wait for leases to expire, since this store takes no clock.
+    # The other tests wait for leases to expire, because this store has no fake clock.
     some = [
         "-k",
         "save or load or delete or feature or run",

@@ -32,5 +32,5 @@ def open_example(broker_server: Valkey, model: Model, tmp_path: Path) -> Iterato
 
 @pytest.fixture
 def model(llmock: LLMock) -> Model:
-    """The stand-in for the providers, and what it was asked."""
+    """A fake model server, which records the requests that it gets."""
     return Model(llmock)

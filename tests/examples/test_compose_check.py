@@ -1,4 +1,6 @@
-"""``make compose-check`` where there is nothing to check it with; the rest needs a Docker engine."""
+"""``make compose-check`` on machines on which it cannot check anything. The rest needs a Docker
+engine.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import yaml
 
 from tests.support.workers.launch import ROOT
 
-#: Stands in for the command ``docker`` on a machine with an engine that lacks one image.
+#: Replaces the command ``docker``: an engine that lacks one image.
 ENGINE = """#!/bin/sh
 case "$*" in *nowhere/image) exit 1;; esac
 """
@@ -52,7 +54,9 @@ def test_an_unavailable_image_is_named(tmp_path: Path, variable: str) -> None:
 
 
 def test_each_image_is_built_by_one_service_alone() -> None:
-    """Compose builds side by side; an engine may refuse a name that another build has just taken."""
+    """Compose builds images in parallel. An engine may refuse a name that another build has
+    just taken.
+    """
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
 
     builders = Counter(service["image"] for service in services if "build" in service)

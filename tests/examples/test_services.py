@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 
 def _events(client: httpx.Client, path: str, last: int = 0) -> Iterator[Event]:
-    """The server-sent events, as a browser would get them."""
+    """Return the server-sent events, as a browser would get them."""
     with client.stream("GET", path, headers={"Last-Event-ID": str(last)} if last else {}) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         event: Event = {}
@@ -58,7 +58,7 @@ def test_a_fastapi_service_cancels_an_agent_and_its_stream_survives_a_killed_wor
         "end",
         {"status": "succeeded", "attempts": 2, "error": None},
     )
-    assert model.asked() == [1, 1, 2], "only the answer in flight is paid for twice"
+    assert model.asked() == [1, 1, 2], "only the reply in flight is paid for twice"
     assert [*_events(client, f"/agents/{agent}/events", last=5)] == [messages[-1], end]
 
 
@@ -96,4 +96,4 @@ def test_a_ticket_of_the_django_project_is_answered_though_its_worker_is_killed(
         lambda: (now := shown())["agent"]["status"] == "succeeded" and now, DEADLINE, "an answer"
     )
     assert (ticket["answer"], ticket["agent"]["attempts"]) == ("Tighten it.", 2)
-    assert model.asked() == [1, 2], "only the answer in flight is paid for twice"
+    assert model.asked() == [1, 2], "only the reply in flight is paid for twice"

@@ -25,10 +25,10 @@ GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 HEADING = "Module names"
 #: Names that say nothing about what is in the module.
 EMPTY = {"base", "helper", "helpers", "manager", "managers", "util", "utils"}
-#: They end like a gerund and are nouns: "an encoding"; the public name of the test kit.
+#: Nouns that end like a gerund: "an encoding"; the public name of the test kit.
 #: ``pruning`` is the noun for what a sweep does; ``testing`` is a public name; a key ring holds keys.
 NOT_GERUNDS = {"encoding", "key_ring", "pruning", "run_pruning", "string", "testing"}
-#: Lists the parts of the contract: a store's author subclasses one name.
+#: Lists the parts of the contract: the author of a store subclasses one name.
 LISTS_OF_TESTS = {"celery_ckpt.testing.contract.suite.StoreContract"}
 MOST_ANCESTORS = 4
 LEAST_LINES = 3
@@ -58,7 +58,7 @@ print(json.dumps(found))
 
 
 def names(modules: Iterable[str]) -> Counter[str]:
-    """How often each name occurs. A module that is called like its own package is the same idea."""
+    """Return how often each name occurs. A module with the name of its own package is the same idea."""
     found: Counter[str] = Counter()
     for module in modules:
         *_, package, name = module.split(".")
@@ -68,7 +68,7 @@ def names(modules: Iterable[str]) -> Counter[str]:
 
 
 def declared(glossary: str) -> dict[str, str]:
-    """The names in the glossary's table of module names, with their meanings."""
+    """Return the names in the glossary's table of module names, with their meanings."""
     after = re.split(rf"^#+ {HEADING}$", glossary, maxsplit=1, flags=re.MULTILINE)[1:]
     section = re.split(r"^#", after[0], maxsplit=1, flags=re.MULTILINE)[0] if after else ""
     return dict(re.findall(r"^\| *\**`(\w+)`\** *\| *(.*?) *\|$", section, flags=re.MULTILINE))
@@ -79,8 +79,10 @@ def repeated(modules: Iterable[str]) -> set[str]:
 
 
 def ancestors(modules: Iterable[str]) -> dict[str, list[str]]:
-    """The classes of modules, each with its ancestors, from a process that has imported them all."""
-    # Some modules of the demo are what its workers import, and need the address of its server.
+    """Return the classes of modules, each with its ancestors, from a process that has imported
+    them all.
+    """
+    # Some modules of the demo are imported by its workers, and need the address of its server.
     environment = {**os.environ, "CKPT_DEMO_SERVER": "redis://127.0.0.1:1/0"}
     command = [sys.executable, "-c", ANCESTORS, *modules]
     run = subprocess.run(command, capture_output=True, check=True, text=True, env=environment)

@@ -1,4 +1,6 @@
-"""What people download: the sdist holds all that the README names, and the metadata is true."""
+"""What users download: the sdist contains everything that the README names, and the metadata is
+true.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ IN_REPOSITORY = re.compile(
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The paths in the sdist, as they are in the repository."""
+    """Return the paths in the sdist, relative to the repository."""
     directory = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", directory],
@@ -39,7 +41,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def named_in_the_readme() -> set[str]:
-    """Every file or directory of the repository that the README links to, shows or needs."""
+    """Return every file or directory of the repository that the README links to, shows or needs."""
     linked = {path.rstrip("/") for found in IN_REPOSITORY.findall(README) for path in found if path}
     return linked | ({"Makefile"} if "make " in README else set())
 
@@ -72,7 +74,7 @@ def is_in(path: str, sdist: set[str]) -> bool:
 
 
 def test_readme_links_and_pictures_work_outside_the_repository() -> None:
-    # PyPI shows the README too, and knows none of the other files.
+    # PyPI shows the README as well, without the other files.
     targets = re.findall(r"\]\(([^)\s]+)\)", README)
     assert targets
     assert [target for target in targets if not target.startswith(("https://", "#"))] == []

@@ -1,4 +1,4 @@
-"""What the package promises about itself: its names, its docstrings, what it imports."""
+"""What the package promises about itself: its names, its docstrings, and what it imports."""
 
 from __future__ import annotations
 
@@ -83,14 +83,16 @@ def test_importing_the_package_alone_imports_none_of_its_modules() -> None:
 
 
 def undocumented(node: ast.AST, prefix: str = "") -> Iterator[str]:
-    """The public classes, functions and methods below a module or class that have no docstring."""
+    """Return the public classes, functions and methods below a module or class that have no
+    docstring.
+    """
     for inner in ast.iter_child_nodes(node):
         if not isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        # A test that is shipped says all in its name.
+        # The name of a shipped test is its description.
         if inner.name.startswith(("_", "test_")):
             continue
-        # The one that all overloads stand for is documented.
+        # The implementation behind the overloads is documented.
         if any(isinstance(by, ast.Name) and by.id == "overload" for by in inner.decorator_list):
             continue
         if not ast.get_docstring(inner):
@@ -110,7 +112,7 @@ def test_everything_public_has_a_docstring(name: str) -> None:
 
 
 def drawn_tree() -> dict[str, str]:
-    """Each error in the drawing at the top of ``errors``, with the one it hangs from."""
+    """Return each error in the drawing at the top of ``errors``, with its parent."""
     tree: dict[str, str] = {}
     path: list[tuple[int, str]] = []
     for drawn in re.finditer(r"^([ │├└─]{4,})([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE):

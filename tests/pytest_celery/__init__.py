@@ -1,1 +1,1 @@
-"""Agents through pytest-celery, on containers or, without a Docker engine, on processes."""
+"""Agents with pytest-celery, in containers or, without a Docker engine, in processes."""

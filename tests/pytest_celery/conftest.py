@@ -1,8 +1,9 @@
-"""pytest-celery for this directory alone, on containers or, where there is no engine, on processes.
+"""pytest-celery for this directory only, in containers or, without a Docker engine, in processes.
 
-The rest of the suite runs with ``-p no:celery``: the plugin's fixtures have names that are used there
-for other things. It consists of fixtures only, so importing them here is the same as loading it for
-the tests below, and one run of pytest has both. Its ``default_*`` fixtures are there to be replaced:
+The rest of the suite runs with ``-p no:celery``, because it uses the names of the plugin's fixtures for
+other things. The plugin consists of fixtures only. Importing them here is therefore the same as loading
+it for these tests, and one run of pytest covers both. Its ``default_*`` fixtures are meant to be
+replaced:
 
     default_redis_broker ──> broker_container (containers.py) or broker_process (processes.py)
 """
@@ -33,12 +34,12 @@ def place() -> Place:
 
 
 @pytest.fixture(autouse=True)
-def tell_the_place(place: Place, record_property: Any) -> None:
+def record_place(place: Place, record_property: Any) -> None:
     record_property(PROPERTY, place.said)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nothing is slow here but the images, and they count for whichever test comes first."""
+    """Only the images are slow, and their time counts for whichever test comes first."""
     for item in items:
         if "place" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(_CONTAINERS_TIMEOUT))
@@ -50,7 +51,7 @@ def other_tests_keep_their_app() -> Iterator[None]:
         yield
 
 
-# The plugin's own are made from a set, whose order differs between the processes of xdist.
+# The plugin makes its own from a set, whose order differs between the processes of xdist.
 @pytest.fixture(params=["celery_redis_broker"])
 def celery_broker(request: pytest.FixtureRequest) -> CeleryTestBroker:
     return request.getfixturevalue(request.param)
@@ -62,7 +63,7 @@ def celery_backend(request: pytest.FixtureRequest) -> CeleryTestBackend:
 
 
 def _node(name: str) -> Any:
-    """A fixture: that node, as a container or as a process."""
+    """Return a fixture that provides the node as a container or as a process."""
 
     @pytest.fixture
     def node(request: pytest.FixtureRequest, place: Place) -> Any:

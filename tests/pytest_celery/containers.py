@@ -1,4 +1,4 @@
-"""The nodes of a setup as containers: Valkey, and workers in an image that has this package.
+"""The nodes of a setup as containers: Valkey, and workers in an image that contains this package.
 
 ``conftest.py`` decides whether they are used.
 """
@@ -36,11 +36,11 @@ DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 
 
 class ValkeyContainer(RedisContainer):
-    """A Valkey that keeps what it acknowledged."""
+    """A Valkey server that keeps what it has acknowledged."""
 
     @property
     def host_url(self) -> str:
-        # Not localhost: where the tests run in a container themselves, it has the address.
+        # Not localhost: if the tests run in a container themselves, the container has another address.
         host, port = self.get_addr("6379/tcp")
         return f"{self.prefix()}{host}:{port}/{self.vhost}"
 
@@ -50,7 +50,9 @@ class ValkeyContainer(RedisContainer):
 
 
 class WorkerContainer(CeleryWorkerContainer):
-    """A worker; after a restart it is ready when it has said so again, not because of the old line."""
+    """A worker. After a restart it is ready when it has logged that again; the old line does
+    not count.
+    """
 
     @classmethod
     def command(cls, *args: str, **kwargs: Any) -> list[str]:
@@ -66,7 +68,7 @@ class WorkerContainer(CeleryWorkerContainer):
 
 
 class WorkerNode(CeleryTestWorker):
-    """A worker of which one may ask what runs in it when nothing does."""
+    """A worker node that can report its processes even when none are running."""
 
     def get_running_processes_info(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         is_running = self.container.status == "running"
@@ -75,8 +77,10 @@ class WorkerNode(CeleryTestWorker):
 
 @pytest.fixture(scope="session")
 def worker_image() -> str:
-    """The image of ``deploy/Dockerfile``, with what pytest-celery needs inside instead of a model."""
-    # Processes of xdist build one after the other: all but the first find every layer there.
+    """Build the image of ``deploy/Dockerfile``, with the packages of pytest-celery instead of a
+    model.
+    """
+    # Processes of xdist build one after the other: all but the first find every layer in the cache.
     with DOCKERFILE.open() as lock, closing(docker.from_env(timeout=600)) as engine:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -92,7 +96,7 @@ def _built(engine: docker.DockerClient) -> str:
         dockerfile=str(DOCKERFILE),
         buildargs={"PYTHON_IMAGE": PYTHON_IMAGE, "EXTRAS": "psutil"},
         tag="celery-ckpt-tests",
-        forcerm=True,  # also if it fails
+        forcerm=True,  # also after a failure
     )
     return str(image.id)
 
@@ -102,7 +106,7 @@ def _valkey(data: str) -> Any:
         image=VALKEY_IMAGE,
         ports={"6379/tcp": None},
         network="{default_pytest_celery_network.name}",
-        # The image's own would be left behind.
+        # The anonymous volume of the image would be left behind.
         volumes={f"{{{data}.name}}": {"bind": "/data", "mode": "rw"}},
         wrapper_class=ValkeyContainer,
         timeout=CONTAINER_TIMEOUT,

@@ -1,4 +1,6 @@
-"""An agent for the workers of a setup: they get a copy of this file, their logs tell what it does."""
+"""An agent for the workers of a setup. They get a copy of this file, and their logs show what
+it does.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from tests.pytest_celery.gate import pass_gate
 
 @agent_task(name="counting", strategy=EveryN(1))
 def counting(run: AgentRun, n: int, *, held: bool = False) -> list[int]:
-    """Add the numbers up to ``n``, one in each turn; says which it adds, and which are on record.
+    """Add the numbers up to ``n``, one per iteration. Log each number when it is added and when it is
+    recorded.
 
-    If it is to be held, its first attempt waits at the gate while it adds the third.
+    With ``held``, the first attempt waits at the gate while it adds the third number.
     """
 
     def add(number: int) -> int:

@@ -1,7 +1,8 @@
-"""A gate that holds a task until the test opens it; the workers of a setup get a copy of this file.
+"""A gate that holds a task until the test opens it. The workers of a setup get a copy of this file.
 
-How soon a test learns what a worker does depends on the machine, and on how soon an engine answers:
-a task that only sleeps may have ended by then. The result backend is what both have in common.
+How soon a test learns what a worker does depends on the machine and on the engine. A task that only
+sleeps may have ended by then. The gate is in the result backend, which both the test and the worker
+reach.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from typing import Any
 from celery import Task, shared_task
 
 _GATE = "gate"
-#: Less than a connection of the result backend waits for an answer.
+#: Less than the time for which a connection to the result backend waits for a reply.
 _PATIENCE = 100
 
 
 def pass_gate(task: Task[..., Any]) -> None:
     """Wait until the gate is open."""
-    # What was put there is put back: a gate stays open.
+    # The token is put back: a gate stays open.
     if not task.backend.client.blmove(_GATE, _GATE, timeout=_PATIENCE):
-        raise TimeoutError(f"nobody opened the gate for {_PATIENCE} s")
+        raise TimeoutError(f"the gate was not opened for {_PATIENCE} s")
 
 
 def open_gate(task: Task[..., Any]) -> None:
-    """Let everybody pass, now and later; for the test."""
+    """Open the gate permanently. The test calls this."""
     task.backend.client.rpush(_GATE, "open")
 
 
 @shared_task(bind=True)
 def passing(self: Task[..., Any]) -> bool:
-    """True, once the gate is open."""
+    """Return True when the gate is open."""
     pass_gate(self)
     return True

@@ -1,6 +1,6 @@
-"""Where these tests run: on containers where a Docker engine answers, else on processes.
+"""Where these tests run: in containers if a Docker engine answers, otherwise in processes.
 
-``CKPT_TEST_CONTAINERS=no`` keeps them on processes. ``PYTHON_IMAGE`` and ``VALKEY_IMAGE`` name other
+``CKPT_TEST_CONTAINERS=no`` always uses processes. ``PYTHON_IMAGE`` and ``VALKEY_IMAGE`` name other
 images, as they do for ``docker-compose.yml``.
 """
 
@@ -15,26 +15,26 @@ from docker.errors import APIError, ImageNotFound
 
 PYTHON_IMAGE = os.environ.get("PYTHON_IMAGE", "python:3.13-slim")
 VALKEY_IMAGE = os.environ.get("VALKEY_IMAGE", "valkey/valkey:9")
-#: An engine is on this machine, or near; one that is stuck must not hold up the tests.
+#: Seconds. The engine is on this machine or near it. An engine that hangs must not delay the tests.
 _ENGINE_SECONDS = 5
-#: The name under which a test's report says where it ran; ``tests/conftest.py`` prints it at the end.
+#: The key under which a test's report says where it ran; ``tests/conftest.py`` prints it at the end.
 PROPERTY = "pytest-celery ran"
 
 
 class _NoImage(Exception):
-    """Which, and why."""
+    """An image is missing. The message names it and the reason."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where, and why there."""
+    """Where the tests run, and why."""
 
     has_containers: bool
     said: str
 
 
 def found_place() -> Place:
-    """The place that can be had here. May pull images, which takes its time."""
+    """Return the place that is available here. This may pull images, which takes a while."""
     if os.environ.get("CKPT_TEST_CONTAINERS") == "no":
         return Place(False, "on processes: CKPT_TEST_CONTAINERS=no")
     if not _has_engine():
@@ -51,7 +51,7 @@ def found_place() -> Place:
 
 
 def _has_engine() -> bool:
-    # Not through the library: it leaves a socket open if nobody answers.
+    # Not through the library, which leaves a socket open if the engine does not answer.
     try:
         asked = subprocess.run(["docker", "version"], capture_output=True, timeout=_ENGINE_SECONDS)
     except (FileNotFoundError, subprocess.TimeoutExpired):
@@ -67,4 +67,4 @@ def _have(engine: docker.DockerClient, image: str) -> None:
             engine.images.pull(image)
         except APIError as error:
             reason = error.explanation or str(error)
-            raise _NoImage(f"image {image} is not there and cannot be pulled: {reason}") from error
+            raise _NoImage(f"image {image} is missing and cannot be pulled: {reason}") from error

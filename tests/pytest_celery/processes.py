@@ -1,4 +1,4 @@
-"""The nodes of a setup as processes; ``conftest.py`` decides whether they are used."""
+"""The nodes of a setup as processes. ``conftest.py`` decides whether they are used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class StartProcess(Protocol):
-    """Start a worker of the setup, in a directory of this name; it ends with the test."""
+    """Start a worker of the setup in a directory of this name. It ends with the test."""
 
     def __call__(self, name: str) -> LocalWorker: ...
 

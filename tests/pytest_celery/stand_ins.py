@@ -1,11 +1,11 @@
-"""Processes in the place of the containers of pytest-celery.
+"""Processes that replace the containers of pytest-celery.
 
 Its nodes (``celery_setup.worker``, ``.broker``, ``.backend``) know only the container that they wrap.
-These are such containers to them, but what is inside is a worker process or a Valkey: no Docker.
-As with a container SIGKILL takes all processes, and any other signal goes to the main one.
+For them, these classes are containers, but inside is a worker process or a Valkey server: no Docker. As
+with a container, SIGKILL ends all processes, and any other signal is sent to the main process.
 
-What differs from the containers of pytest-celery on purpose: a worker that was restarted is ready
-when it has said so *again*. There, the old line in the log counts.
+One deliberate difference to the containers of pytest-celery: a worker that was restarted is ready when
+it has logged that *again*. There, the old line in the log counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tests.support.workers.processes import FAST, WorkerProcess
 
 
 class _Process:
-    """What the containers of both kinds have in common; first among the bases, so that it wins."""
+    """What both kinds of containers share. It comes first among the bases, so that it takes
+    precedence.
+    """
 
     def __init__(self, name: str) -> None:
         self._id, self._name = uuid4().hex, name
@@ -40,11 +42,11 @@ class _Process:
 
     @property
     def status(self) -> str:
-        """In the words of Docker."""
+        """Return the status in Docker's terms."""
         return "running" if self._is_running() else "exited"
 
     def reload(self) -> None:
-        """Nothing: what is asked for is always looked up."""
+        """Do nothing: every attribute is always current."""
 
     def ready(self) -> bool:
         if not self._is_running():
@@ -56,7 +58,7 @@ class _Process:
 
 
 class LocalRedis(_Process, RedisContainer):
-    """A Valkey server; broker and result backend have one each, and each can be killed alone."""
+    """A Valkey server. Broker and result backend have one each, and each can be killed alone."""
 
     def __init__(self, name: str, server: Valkey) -> None:
         super().__init__(name)
@@ -106,8 +108,9 @@ class LocalWorker(_Process, CeleryWorkerContainer):
         _write(directory, content)
         path = ":".join(map(str, [directory, ROOT]))
         program, *arguments = command
-        assert program == "celery", f"only celery can be run without Docker: {command}"
-        # In a container the host's name is the beginning of its id, and the node relies on that.
+        assert program == "celery", f"only celery can run without Docker: {command}"
+        # In a container the host name is the beginning of the container's id, and the node relies on
+        # that.
         arguments = [argument.replace("%h", self.id[:12]) for argument in arguments]
         self.process = WorkerProcess(
             directory, arguments, {**environment, "PYTHONPATH": path}, name=self.name
@@ -139,7 +142,9 @@ class LocalWorker(_Process, CeleryWorkerContainer):
             psutil.Process(self.process.pid).send_signal(_number(signal))
 
     def restart(self, timeout: int = 10) -> None:
-        """SIGTERM, SIGKILL after the timeout, and a new start, as ``docker restart``."""
+        """Stop with SIGTERM, or with SIGKILL after the timeout, and start again, like ``docker
+        restart``.
+        """
         if self._is_running():
             self.process.term()
             try:
@@ -157,7 +162,7 @@ class LocalWorker(_Process, CeleryWorkerContainer):
 
 
 class LocalWorkerNode(CeleryTestWorker):
-    """A worker whose processes are those of its session, not all of the machine."""
+    """A worker node whose processes are those of its session, not all processes of the machine."""
 
     def get_running_processes_info(
         self, columns: list[str] | None = None, filters: dict[str, str] | None = None
@@ -174,7 +179,7 @@ def _write(directory: Path, content: dict[str, bytes]) -> None:
 
 
 def _number(name: str | int | None) -> signal.Signals:
-    """What Docker takes for a signal: its name, its number, or nothing for SIGKILL."""
+    """Return the number of a signal that Docker accepts: a name, a number, or nothing for SIGKILL."""
     if name is None:
         return signal.SIGKILL
     return signal.Signals[name] if isinstance(name, str) else signal.Signals(name)

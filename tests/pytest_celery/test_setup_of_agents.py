@@ -1,4 +1,4 @@
-"""Agents in tests that are written pytest-celery's way: what its workers say is all that is known."""
+"""Agents in tests in the style of pytest-celery, which know only what the workers log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def default_worker_app(default_worker_app: Celery, celery_redis_backend: RedisTe
 def default_worker_initial_content(
     default_worker_initial_content: dict[str, bytes], celery_redis_backend: RedisTestBackend
 ) -> dict[str, bytes]:
-    """The store has another address for those who are in containers."""
+    """Inside containers, the store has another address."""
     store = celery_redis_backend.config(vhost=STORE)
     app = default_worker_initial_content["app.py"]
     among_workers = app.replace(store["host_url"].encode(), store["url"].encode())
@@ -53,7 +53,7 @@ def _has_exited(worker: CeleryTestWorker) -> bool:
 
 
 def _numbers(what: str, worker: CeleryTestWorker) -> list[int]:
-    """The numbers of which a worker's log says so."""
+    """Return the numbers that a worker has logged as such."""
     return [int(number) for number in re.findall(rf"\b{what} (\d+);", worker.logs())]
 
 
@@ -68,14 +68,14 @@ def test_an_agent_continues_after_its_worker_was_killed_and_restarted(
 ) -> None:
     worker = celery_setup.worker
     result = counting.delay(5, held=True)
-    until(lambda: 3 in _numbers("adds", worker), 20, "it is amid the third")
+    until(lambda: 3 in _numbers("adds", worker), 20, "it is adding the third number")
 
     worker.kill()
     worker.restart()
 
     assert result.get(timeout=60) == [15, 2, 0]
     made = [1, 2, 3, 3, 4, 5]
-    assert _numbers("adds", worker) == made, "only the call in flight is made twice"
+    assert _numbers("adds", worker) == made, "only the call in flight is repeated"
 
 
 class TestTwoWorkers:
@@ -100,12 +100,12 @@ class TestTwoWorkers:
         (other,) = [worker for worker in workers if worker is not one]
 
         one.kill("SIGTERM")
-        until(lambda: "Warm shutdown" in one.logs(), 20, "it knows that it is to end")
+        until(lambda: "Warm shutdown" in one.logs(), 20, "it knows that it is shutting down")
         gate.open_gate(counting)
 
         total, attempts, retries = result.get(timeout=60)
-        # It may come back to a worker that has not quite left, and be handed off again.
+        # The run may return to a worker that has not exited yet, and be handed off again.
         assert (total, attempts > 1, retries) == (15, True, 0)
         assert _numbers("adds", one) + _numbers("adds", other) == [1, 2, 3, 4, 5]
-        assert _numbers("adds", other), "the rest was done elsewhere"
-        until(lambda: _has_exited(one), 20, "the worker has left")
+        assert _numbers("adds", other), "another worker has done the rest"
+        until(lambda: _has_exited(one), 20, "the worker has exited")

@@ -1,4 +1,4 @@
-"""pytest-celery's own way to write tests works, also with no container in sight."""
+"""Tests in the style of pytest-celery work without containers as well."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_a_task_runs(celery_setup: CeleryTestSetup) -> None:
 def test_a_task_of_a_killed_worker_runs_after_its_restart(celery_setup: CeleryTestSetup) -> None:
     worker = celery_setup.worker
     result = gate.passing.delay()
-    # Not wait_for_log, which looks once in a second.
+    # Not wait_for_log, which checks only once per second.
     until(lambda: " received" in worker.logs(), 20, "the worker has the task")
 
     worker.kill()
     assert (worker.container.status, worker.get_running_processes_info()) == ("exited", [])
-    # More than once where the machine is slow: the message comes back after a second.
+    # Several times on a slow machine: the message is redelivered after a second.
     received = worker.logs().count(" received")
     worker.restart()
 
