@@ -129,13 +129,13 @@ def test_the_error_names_a_misspelt_setting() -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_retries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Do not wait for an unavailable store."""
     monkeypatch.setattr(addresses, "retry", lambda **_: Retry(NoBackoff(), 0))
     return
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("no_retries")
 @pytest.mark.parametrize("arguments", [*UNKNOWN.values(), *FREE.values()], ids=lambda given: given[0])
 def test_an_unavailable_store_exits_with_69(arguments: list[str], tmp_path: Path) -> None:
     if arguments[0] == "import":

@@ -172,7 +172,7 @@ OBEYED = re.compile(
 VILE = f"Grüße {EVIL} \x7f \x9d0;owned\x9c \u2028 \u2066 \U000e0041"
 
 
-def spoilt(store: CheckpointStore, tmp_path: Path) -> None:
+def add_control_characters(store: CheckpointStore, tmp_path: Path) -> None:
     """Make an agent with control characters wherever stored data can contain them."""
     store.add_run(make_run(VILE, VILE, task=VILE, error=VILE, status="failed", delivered=True))
     store.record_step(make_step(VILE, VILE, VILE, name=VILE, value={VILE: VILE}))
@@ -216,7 +216,7 @@ def spoilt(store: CheckpointStore, tmp_path: Path) -> None:
 def test_no_command_prints_control_characters(
     process: Process, process_store: CheckpointStore, tmp_path: Path, arguments: list[str], code: int
 ) -> None:
-    spoilt(process_store, tmp_path)
+    add_control_characters(process_store, tmp_path)
     if arguments == ["doctor"]:
         with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
             database.execute("UPDATE ckpt_saves SET messages = x'7b7d'")
@@ -234,7 +234,7 @@ def test_no_command_prints_control_characters(
 def test_an_export_is_escaped_for_a_terminal_and_unchanged_in_a_file(
     process: Process, process_store: CheckpointStore, tmp_path: Path
 ) -> None:
-    spoilt(process_store, tmp_path)
+    add_control_characters(process_store, tmp_path)
     whole = (tmp_path / "exported").read_bytes()
 
     _, shown = process.on_a_terminal("export")
@@ -321,8 +321,8 @@ def test_the_shell_completes_the_names_of_agents(
     words = "celery -A proj ckpt show us"
     environment = {**process.environment, "_CELERY_COMPLETE": "bash_complete"}
     environment |= {"COMP_WORDS": words, "COMP_CWORD": "5"}
-    patient = "from celery_ckpt.cli import options; options._COMPLETION_SECONDS = 60"
-    launch = f"import sys; sys.argv[0] = 'celery'; {patient}; from celery.__main__ import main; main()"
+    slower = "from celery_ckpt.cli import options; options._COMPLETION_SECONDS = 60"
+    launch = f"import sys; sys.argv[0] = 'celery'; {slower}; from celery.__main__ import main; main()"
     found = subprocess.run(
         [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=240
     )

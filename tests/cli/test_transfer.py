@@ -111,19 +111,19 @@ def test_an_interrupted_import_is_reported_and_can_be_completed(any_store: Check
     assert everything(any_store) == everything(original)
 
 
-@pytest.mark.parametrize("pruned_or_gone_on", ["pruned", "gone on", "another"])
+@pytest.mark.parametrize("change", ["pruned", "continued", "another"])
 def test_an_agent_with_a_different_history_is_refused_and_unchanged(
-    any_store: CheckpointStore, pruned_or_gone_on: str
+    any_store: CheckpointStore, change: str
 ) -> None:
     original = MemoryCheckpointStore()
     add_agent(original, iterations=4)
     lines = exported(original)
-    if pruned_or_gone_on == "another":
+    if change == "another":
         add_agent(any_store, iterations=4)
     else:
         imported(any_store, lines)
         any_store.prune("user-42", 2)
-        if pruned_or_gone_on == "gone on":
+        if change == "continued":
             any_store.save(make_checkpoint("user-42"))
     before = everything(any_store)
     [refused] = import_agents(any_store, lines)

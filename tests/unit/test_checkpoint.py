@@ -24,7 +24,7 @@ def checkpoint_of(agent_id: str = "agent-1", iteration: int = 1, **fields: Any) 
 
 @pytest.fixture
 def full() -> Checkpoint:
-    """One that has everything."""
+    """Return a checkpoint that has everything."""
     return checkpoint_of(
         state={"plan": ["a", {"b": 1}]},
         metadata={"phase": "execute"},

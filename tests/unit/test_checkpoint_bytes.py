@@ -1,4 +1,4 @@
-"""What ``to_bytes`` wrote is read back exactly; anything else is refused as what it is."""
+"""What ``to_bytes`` wrote is read back exactly. Anything else is refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations grow, share what they have in common, and never get into each other's way."""
+"""Conversations grow, share their common messages, and never affect each other."""
 
 from __future__ import annotations
 

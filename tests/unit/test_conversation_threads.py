@@ -1,4 +1,4 @@
-"""Conversations in the hands of several threads."""
+"""Conversations that several threads share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def texts(conversation: Conversation) -> list[str]:
 
 @pytest.fixture
 def impatient_threads() -> Iterator[ThreadPoolExecutor]:
-    """Threads that take turns after a few instructions, so that a race is met and not only possible."""
+    """Make threads switch after a few instructions, so that a race happens and is not only possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     with ThreadPoolExecutor(8) as threads:

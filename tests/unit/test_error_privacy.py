@@ -1,4 +1,4 @@
-"""An error about what somebody said names the place, and not what was said."""
+"""An error about the data of a user names the place, and does not contain the data."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Answer(BaseModel):
 
 
 MISTAKES: dict[str, Callable[[], Any]] = {
-    "a message that is none": lambda: Message.model_validate(SECRET),
+    "a message that is not a message": lambda: Message.model_validate(SECRET),
     "a message with bytes": lambda: Message.user(SECRET.encode()),
     "a message with a set": lambda: Conversation().append({"content": {SECRET}}),
     "a message with a surrogate": lambda: Message.user(f"{SECRET}\ud800"),
-    "a state that is none": lambda: make_checkpoint("a", state=SECRET),
-    "metadata that is none": lambda: make_checkpoint("a", metadata={"k": {"x": SECRET}}),
-    "a conversation that is none": lambda: Checkpoint.new("a", SECRET, 1),  # type: ignore[arg-type]
-    "a field that there is not": lambda: make_checkpoint("a", whatever=SECRET),
+    "a state that is not an object": lambda: make_checkpoint("a", state=SECRET),
+    "metadata that is not an object": lambda: make_checkpoint("a", metadata={"k": {"x": SECRET}}),
+    "a conversation that is not one": lambda: Checkpoint.new("a", SECRET, 1),  # type: ignore[arg-type]
+    "an unknown field": lambda: make_checkpoint("a", whatever=SECRET),
     "a step with bytes": lambda: make_step("a", "r", "k", value=SECRET.encode()),
-    "arguments that are no JSON": lambda: ToolCall(id="c", name="n", input=f"{{{SECRET}").arguments,
-    "a call that is none": lambda: ToolCall(id=[SECRET], name="n"),  # type: ignore[arg-type]
+    "arguments that are not JSON": lambda: ToolCall(id="c", name="n", input=f"{{{SECRET}").arguments,
+    "a call that is not one": lambda: ToolCall(id=[SECRET], name="n"),  # type: ignore[arg-type]
     "a result that does not fit": lambda: dumped({"number": SECRET}, Answer, "step"),
     "a result with bytes": lambda: dumped([SECRET.encode()], None, "step"),
     "a stored step that is damaged": lambda: decoded_step("a", "r", f'{{"x": "{SECRET}"}}'.encode()),
@@ -47,7 +47,7 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "a stored record without ranges": lambda: Record.parse(
         "a", "c", f"1 1 0 - {SECRET} d {{}}".encode()
     ),
-    "bytes that are no checkpoint": lambda: Checkpoint.from_bytes(f'{{"format": "{SECRET}'.encode()),
+    "bytes that are not a checkpoint": lambda: Checkpoint.from_bytes(f'{{"format": "{SECRET}'.encode()),
     "a checkpoint that is too large": lambda: MemoryCheckpointStore(max_checkpoint_bytes=9).save(
         make_checkpoint("a", Conversation(messages=[make_message(SECRET)]), state={"s": SECRET})
     ),

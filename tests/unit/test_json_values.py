@@ -1,4 +1,4 @@
-"""What JSON can hold exactly is kept exactly; all else is refused with its path."""
+"""What JSON represents exactly is kept exactly. Everything else is refused with its path."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_list_in_itself() -> list[Any]:
 
 @given(JSON_VALUES)
 def test_any_json_value_round_trips(value: Any) -> None:
-    # json.dumps tells 1 from true and -0.0 from 0.0, which == does not.
+    # json.dumps distinguishes 1 from true and -0.0 from 0.0, which == does not.
     assert json.dumps(decode(encode(plain(value, "value")))) == json.dumps(value)
 
 

@@ -21,7 +21,9 @@ EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
 def text_of(value: Any) -> str:
-    """JSON text tells 1 from true and from 1.0, and 0.0 from -0.0; Python's == does not."""
+    """Return JSON text, which distinguishes 1 from true and from 1.0, and 0.0 from -0.0.
+    Python's == does not.
+    """
     return json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""Any text of 1 to 512 characters is a name, and an id says whose it is."""
+"""Any text of 1 to 512 characters is a name, and an id names its agent."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ PENDING: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "chat: one call": ([chat_call("1")], ["1"]),
     "chat: answered": ([chat_call("1"), chat_result("1")], []),
     "chat: parallel, one answered": ([chat_call("1", "2", "3"), chat_result("2")], ["1", "3"]),
-    "chat: an answer to nobody": ([chat_result("9"), chat_call("1")], ["1"]),
-    "chat: an id used again": ([chat_call("1"), chat_result("1"), chat_call("1")], ["1"]),
+    "chat: a result without a call": ([chat_result("9"), chat_call("1")], ["1"]),
+    "chat: a reused id": ([chat_call("1"), chat_result("1"), chat_call("1")], ["1"]),
     "responses: one call": ([item("function_call", "1")], ["1"]),
     "responses: parallel, answered in another order": (
         [

@@ -1,4 +1,4 @@
-"""What is kept beside checkpoints is immutable JSON too."""
+"""What is kept beside checkpoints is immutable JSON as well."""
 
 from __future__ import annotations
 

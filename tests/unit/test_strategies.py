@@ -1,4 +1,4 @@
-"""The truth table of every strategy, and how settings spell them."""
+"""The truth table of every strategy, and how settings name them."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_a_stateless_strategy_is_shared_by_all_runs(strategy: CheckpointStrategy
     assert strategy.for_run() is strategy
 
 
-class Watch:
-    """A stop watch that goes on when it is told to."""
+class ManualClock:
+    """A clock that advances only when the test sets it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -97,17 +97,17 @@ class Watch:
         return self.seconds
 
 
-def answers(strategy: CheckpointStrategy, watch: Watch, *moments: float) -> list[bool]:
+def answers(strategy: CheckpointStrategy, clock: ManualClock, *times: float) -> list[bool]:
     found = []
-    for watch.seconds in moments:
+    for clock.seconds in times:
         found.append(strategy.should_checkpoint(1, ITERATION))
     return found
 
 
 def test_every_seconds_saves_once_per_interval() -> None:
-    watch = Watch()
-    strategy = EverySeconds(10, clock=watch)
-    assert answers(strategy, watch, 0, 9.9, 10, 10.1, 19.9, 20, 99, 100) == [
+    clock = ManualClock()
+    strategy = EverySeconds(10, clock=clock)
+    assert answers(strategy, clock, 0, 9.9, 10, 10.1, 19.9, 20, 99, 100) == [
         False, False, True, False, False, True, True, False,
     ]  # fmt: skip
 
@@ -116,19 +116,19 @@ def test_every_seconds_saves_once_per_interval() -> None:
     "wrap", [lambda s: s, lambda s: s | Never(), lambda s: Never() | (Never() | s)]
 )
 def test_each_run_has_its_own_timer(wrap: Any) -> None:
-    watch = Watch()
-    shared = wrap(EverySeconds(10, clock=watch))
+    clock = ManualClock()
+    shared = wrap(EverySeconds(10, clock=clock))
     first = shared.for_run()
-    assert answers(first, watch, 5) == [False]
+    assert answers(first, clock, 5) == [False]
     second = shared.for_run()
-    assert answers(first, watch, 10) == [True]
-    assert answers(second, watch, 10, 14.9, 15) == [False, False, True]
+    assert answers(first, clock, 10) == [True]
+    assert answers(second, clock, 10, 14.9, 15) == [False, False, True]
 
 
 def test_any_of_asks_every_strategy_so_that_each_updates_its_state() -> None:
-    watch = Watch()
-    strategy = EveryN(1) | EverySeconds(10, clock=watch)
-    assert answers(strategy, watch, 10) == [True]
+    clock = ManualClock()
+    strategy = EveryN(1) | EverySeconds(10, clock=clock)
+    assert answers(strategy, clock, 10) == [True]
     assert strategy.strategies[1].should_checkpoint(1, ITERATION) is False
 
 

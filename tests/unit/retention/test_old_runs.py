@@ -1,4 +1,4 @@
-"""Which records of runs may go, and when a sweep looks for them, on both sides of every limit."""
+"""Which run records may be deleted, and when a sweep looks for them, on both sides of every limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_ckpt.retention.policy import Rules, judge, old_runs
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, RunSummary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
+HOUR, INSTANT = timedelta(hours=1), timedelta(microseconds=1)
 RULES = Rules(keep=None, forget_after=HOUR.total_seconds())
 
 
@@ -42,19 +42,19 @@ def snapshot(
     )
 
 
-def judged(*runs: RunRecord, rules: Rules = RULES, now: datetime = NOW, **facts: Any) -> PrunePlan:
+def plan_for(*runs: RunRecord, rules: Rules = RULES, now: datetime = NOW, **facts: Any) -> PrunePlan:
     return judge(snapshot(*runs, **facts), rules, now)
 
 
 LAST = run("last", timedelta(0))
 
 
-@pytest.mark.parametrize("ago", [HOUR - MOMENT, HOUR, HOUR + MOMENT], ids=str)
+@pytest.mark.parametrize("ago", [HOUR - INSTANT, HOUR, HOUR + INSTANT], ids=str)
 def test_runs_that_ended_at_or_before_the_limit_are_deleted(ago: timedelta) -> None:
-    plan = judged(run("old", ago), LAST)
+    plan = plan_for(run("old", ago), LAST)
     before = plan.runs_before
-    gone = [] if before is None else old_runs("agent", [run("old", ago), LAST], before)
-    assert [one.run_id for one in gone] == (["old"] if ago >= HOUR else [])
+    removed = [] if before is None else old_runs("agent", [run("old", ago), LAST], before)
+    assert [one.run_id for one in removed] == (["old"] if ago >= HOUR else [])
     assert before is None or before == NOW - HOUR
 
 
@@ -62,7 +62,7 @@ def test_open_runs_the_last_run_and_the_run_that_names_the_agent_are_kept() -> N
     runs = [
         run("agent", 9 * HOUR),
         run("old", 9 * HOUR),
-        run("not told", 9 * HOUR, delivered=False),
+        run("not delivered", 9 * HOUR, delivered=False),
         run("at work", 9 * HOUR, status=RunStatus.RUNNING),
         run("no end", 9 * HOUR, ended_at=None),
         run("last", 9 * HOUR),
@@ -75,22 +75,22 @@ def test_open_runs_the_last_run_and_the_run_that_names_the_agent_are_kept() -> N
 
 def test_the_limit_of_an_agent_overrides_the_setting() -> None:
     old = run("old", HOUR)
-    assert judged(old, LAST, policy=AgentPolicy(forget_after=3601.0)).runs_before is None
-    assert judged(old, LAST, rules=Rules(forget_after=3601.0)).runs_before is None
-    own = judged(old, LAST, policy=AgentPolicy(forget_after=3599.0), rules=Rules(forget_after=9e9))
+    assert plan_for(old, LAST, policy=AgentPolicy(forget_after=3601.0)).runs_before is None
+    assert plan_for(old, LAST, rules=Rules(forget_after=3601.0)).runs_before is None
+    own = plan_for(old, LAST, policy=AgentPolicy(forget_after=3599.0), rules=Rules(forget_after=9e9))
     assert own.runs_before == NOW - timedelta(seconds=3599)
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_without_a_limit_no_run_is_ever_deleted(is_busy: bool) -> None:
-    plan = judged(run("old", 999 * HOUR), LAST, rules=Rules(), is_busy=is_busy)
+    plan = plan_for(run("old", 999 * HOUR), LAST, rules=Rules(), is_busy=is_busy)
     assert (plan.runs_before, plan.again) == (None, None)
 
 
 @pytest.mark.parametrize("limit", [9e10, 9e15, float("inf")])
 def test_a_very_long_limit_is_still_a_limit(limit: float) -> None:
     rules = Rules(forget_after=limit)
-    plan = judged(run("old", HOUR), LAST, rules=rules)
+    plan = plan_for(run("old", HOUR), LAST, rules=rules)
     assert (plan.runs_before, plan.again) == (None, 3e8)
     whole = replace(snapshot(LAST), is_named_by_task=True)
     assert not judge(whole, rules, NOW).forget
@@ -104,22 +104,22 @@ def test_a_run_dated_at_the_end_of_time_does_not_expire() -> None:
 
 
 def test_an_agent_with_one_run_needs_no_further_sweep() -> None:
-    plan = judged(LAST)
+    plan = plan_for(LAST)
     assert (plan.runs_before, plan.again) == (None, None)
 
 
 def test_the_next_sweep_is_due_when_the_next_run_is_old_enough() -> None:
-    assert judged(run("young", HOUR / 4), LAST).again == 0.75 * 3600
-    # What else there is than the one that goes now is not known; all are old when the last one is.
-    assert judged(run("old", 2 * HOUR), LAST).again == 3600
-    assert judged(run("old", 2 * HOUR), run("last", HOUR / 4), is_busy=True).again == 0.75 * 3600
+    assert plan_for(run("young", HOUR / 4), LAST).again == 0.75 * 3600
+    # What exists besides the run that is deleted now is not known. All are old when the last one is.
+    assert plan_for(run("old", 2 * HOUR), LAST).again == 3600
+    assert plan_for(run("old", 2 * HOUR), run("last", HOUR / 4), is_busy=True).again == 0.75 * 3600
 
 
 def test_no_further_sweep_is_due_for_runs_that_are_already_old_enough() -> None:
     runs = run("old", 3 * HOUR), run("last", 2 * HOUR)
-    assert (judged(*runs).runs_before, judged(*runs).again) == (NOW - HOUR, None)
+    assert (plan_for(*runs).runs_before, plan_for(*runs).again) == (NOW - HOUR, None)
     at_work = run("last", HOUR, status=RunStatus.RUNNING, ended_at=None)
-    assert judged(run("old", 3 * HOUR), at_work, is_busy=True).again is None
+    assert plan_for(run("old", 3 * HOUR), at_work, is_busy=True).again is None
 
 
 def test_runs_of_unknown_age_are_examined() -> None:
@@ -135,16 +135,16 @@ def test_an_agent_deleted_as_a_whole_loses_its_runs_with_it() -> None:
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.integers(0, 300))
 def test_every_idle_agent_has_one_run_left_after_a_few_sweeps(ago: list[int], last: int) -> None:
-    """Whatever ended when: each look comes later than the one before, and drops something."""
+    """Whenever the runs ended: each check comes later than the one before, and deletes something."""
     minutes = [timedelta(minutes=each) for each in [*sorted(ago, reverse=True), min(last, min(ago))]]
     runs = [run(str(number), each) for number, each in enumerate(minutes)]
     now, looks = NOW, 0
     while True:
-        plan = judged(*runs, now=now)
+        plan = plan_for(*runs, now=now)
         if plan.runs_before is not None:
-            gone = old_runs("agent", runs, plan.runs_before)
-            assert gone
-            runs = [one for one in runs if one not in gone]
+            removed = old_runs("agent", runs, plan.runs_before)
+            assert removed
+            runs = [one for one in runs if one not in removed]
         if plan.again is None:
             break
         now, looks = now + timedelta(seconds=plan.again), looks + 1

@@ -1,4 +1,4 @@
-"""Which checkpoints may go, on both sides of every limit."""
+"""Which checkpoints may be removed, on both sides of every limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_ckpt.retention.policy import Rules
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-HOUR, MOMENT = timedelta(hours=1), timedelta(microseconds=1)
+HOUR, INSTANT = timedelta(hours=1), timedelta(microseconds=1)
 
 
 def info(seq: int, hours: float = 0) -> CheckpointInfo:
@@ -31,17 +31,19 @@ THREE = (info(1), info(2), info(3))
 
 
 @pytest.mark.parametrize(
-    ("keep", "gone"), [(None, []), (4, []), (3, []), (2, [1]), (1, [2, 1]), (0, [2, 1])]
+    ("keep", "removed"), [(None, []), (4, []), (3, []), (2, [1]), (1, [2, 1]), (0, [2, 1])]
 )
-def test_all_but_the_newest_n_can_be_removed(keep: int | None, gone: list[int]) -> None:
-    assert expired(RetentionPolicy(keep=keep), *THREE) == gone
+def test_all_but_the_newest_n_can_be_removed(keep: int | None, removed: list[int]) -> None:
+    assert expired(RetentionPolicy(keep=keep), *THREE) == removed
 
 
 @pytest.mark.parametrize(
-    ("max_age", "gone"), [(HOUR - MOMENT, [1]), (HOUR, []), (HOUR + MOMENT, [])], ids=str
+    ("max_age", "removed"), [(HOUR - INSTANT, [1]), (HOUR, []), (HOUR + INSTANT, [])], ids=str
 )
-def test_checkpoints_older_than_the_maximum_can_be_removed(max_age: timedelta, gone: list[int]) -> None:
-    assert expired(RetentionPolicy(keep=None, max_age=max_age), info(1, 1), info(2)) == gone
+def test_checkpoints_older_than_the_maximum_can_be_removed(
+    max_age: timedelta, removed: list[int]
+) -> None:
+    assert expired(RetentionPolicy(keep=None, max_age=max_age), info(1, 1), info(2)) == removed
 
 
 def test_either_limit_is_enough() -> None:
@@ -69,7 +71,7 @@ def test_a_clock_set_back_makes_no_checkpoint_old() -> None:
 
 
 def test_a_limit_beyond_the_end_of_time_never_applies() -> None:
-    """Also for a record that cannot be read: nobody knows when it was made, so it is never old."""
+    """This includes an unreadable record: its date is unknown, so it is never old."""
     unknown = info(1).model_copy(update={"created_at": datetime.max.replace(tzinfo=UTC)})
     for policy, history in [
         (RetentionPolicy(keep=None, max_age=timedelta.max), [info(1, 5), info(2)]),
@@ -109,9 +111,9 @@ def test_every_kept_checkpoint_is_within_the_limits_or_the_latest(
 ) -> None:
     max_age = None if max_hours is None else max_hours * HOUR
     infos = [info(*pair) for pair in history]
-    gone = expired(RetentionPolicy(keep, max_age), *infos, live=live)
-    stay = sorted((found for found in infos if found.seq not in gone), key=lambda i: -i.seq)
-    assert gone == sorted(gone, reverse=True)
+    removed = expired(RetentionPolicy(keep, max_age), *infos, live=live)
+    stay = sorted((found for found in infos if found.seq not in removed), key=lambda i: -i.seq)
+    assert removed == sorted(removed, reverse=True)
     for found in stay[1:] if live else stay:
         assert keep is None or sum(other.seq > found.seq for other in infos) < keep
         assert max_age is None or NOW - found.created_at <= max_age

@@ -1,4 +1,6 @@
-"""Control flow is found wherever it hides, and one coroutine serves sync and async bodies."""
+"""Async functions are found however they are wrapped, and one coroutine serves sync and async
+bodies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps, model calls and tools of a run: made once, replayed afterwards."""
+"""Steps, model calls and tools of a run: called once, replayed afterwards."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CALLS = [(f"c{n}", "f", f'{{"n":{n}}}') for n in range(4)]
 
 
 class SdkMessage(BaseModel):
-    """Like the SDKs' objects: more fields than the server sent, room for unknown ones, and other names
-    for some.
+    """Behaves like the SDKs' objects: it has more fields than the server sent, accepts unknown
+    fields, and renames some.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -172,7 +172,7 @@ def test_results_of_parallel_tools_in_tasks_are_in_the_order_of_the_calls() -> N
 
 
 def late(run: AgentRun) -> None:
-    """Ask for four tools and call only the third: its result is held."""
+    """Ask for four tools and call only the third: its result is held back."""
     run.tool(run.llm(lambda: chat_reply(None, *CALLS)).tool_calls[2], lambda n: n)
     assert roles(run.conversation)[-1] == "assistant"
 
@@ -371,7 +371,7 @@ def test_a_hand_off_waits_for_concurrent_calls() -> None:
     async def work(name: str) -> str:
         made.append(name)
         if name == "slow":
-            # Until the other one is told to stop.
+            # Until the other run gets the request to stop.
             while attempts.number == 1 and attempts.host.checks < 3:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)

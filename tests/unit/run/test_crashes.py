@@ -1,4 +1,4 @@
-"""Killed at any write, as often as you like: the end is the same, and nothing is paid twice."""
+"""Killed at any write, any number of times: the end is the same, and nothing is paid for twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRATEGIES: dict[str, CheckpointStrategy] = {
     "never": Never(),
     "after both": AfterToolCall() | AfterLlmResponse(),
 }
-#: How the loop ends: by its limit, by break.
+#: How the loop ends: by its limit, or by break.
 ENDS: dict[str, tuple[int | None, int | None]] = {
     "limit": (3, None),
     "break": (None, 3),
@@ -51,13 +51,15 @@ class Tried(Attempts):
 
 
 def gates(kind: str, shape: str, strategy: str, end: str) -> tuple[int, Any, int]:
-    """Of an uninterrupted run: how many places to die it has, how it ends, how many calls it makes."""
+    """Return for an uninterrupted run how many points it can be killed at, how it ends, and how
+    many calls it makes.
+    """
     tried = Tried(kind, shape, strategy, end)
     outcome = tried.outcome()
     return 2 * tried.host.writes, outcome, len(tried.world.calls)
 
 
-#: Every strategy, every end and both kinds of bodies; not all of them with each other.
+#: Every strategy, every end and both kinds of bodies, but not every combination.
 CASES = [
     *(("sync", strategy, "limit") for strategy in STRATEGIES),
     *(("sync", "every", end) for end in ("break", "no loop")),
@@ -74,7 +76,7 @@ def test_a_run_killed_once_at_any_point_ends_the_same(kind: str, strategy: str, 
         tried = Tried(kind, "chat", strategy, end)
         assert tried.killed(place)
         assert tried.outcome() == expected
-        # The steps in flight may run twice: at most three tools at once.
+        # The steps in flight may run twice: at most three tools at the same time.
         assert calls <= len(tried.world.calls) <= calls + 3
 
 

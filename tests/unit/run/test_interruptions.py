@@ -1,7 +1,7 @@
 """Bodies that are killed before and after every write, and handed off at every check.
 
-Each ends as if nothing had happened: the same result, conversation, state, metadata and usage. Nothing
-that was recorded is called again, and no call is taken for a changed one.
+Each ends as if it had not been interrupted: the same result, conversation, state, metadata and usage.
+No recorded call is repeated, and no call is mistaken for a changed one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 
 
 class Tried(Attempts):
-    """Attempts at a run that count its records, also those that were dropped since."""
+    """Attempts of a run that count its records, including records that were dropped since."""
 
     def __init__(self, body: Body, strategy: CheckpointStrategy) -> None:
         super().__init__(body, strategy)
@@ -49,7 +49,9 @@ class Tried(Attempts):
         self.store.record_step = counting  # type: ignore[method-assign]
 
     def interrupted(self, kill_at: int | None, stop_at: int | None) -> bool:
-        """Make an attempt that is killed at that write or stopped at that check; False if it ended."""
+        """Make an attempt that is killed at that write or stopped at that check. Return False
+        if it ended first.
+        """
         run = self.attempt(kill_at)
         self.host.stop_at_check = stop_at
         try:
@@ -77,7 +79,7 @@ class Tried(Attempts):
 
 
 def interruptions(make: Callable[[], Body], strategy: CheckpointStrategy) -> Iterator[tuple[Any, Any]]:
-    """How the run may be interrupted: killed at a write, or stopped at a check."""
+    """Return how the run may be interrupted: killed at a write, or stopped at a check."""
     tried = Tried(make(), strategy)
     tried.go()
     yield from ((place, None) for place in range(2 * tried.host.writes))
@@ -85,7 +87,7 @@ def interruptions(make: Callable[[], Body], strategy: CheckpointStrategy) -> Ite
 
 
 def ends_the_same(make: Callable[[], Body], strategy: CheckpointStrategy) -> None:
-    """Interrupted anywhere, once or twice, the run ends the same."""
+    """Assert that the run ends the same wherever it is interrupted, once or twice."""
     expected = Tried(make(), strategy).end()
     assert expected["changes"] == []
     for first in interruptions(make, strategy):
@@ -244,7 +246,7 @@ def test_tool_calls_of_the_loop_can_be_answered_after_it(strategy: CheckpointStr
 
 
 def flaky() -> Body:
-    """Fails at the first try of each call before its loop, and tries again."""
+    """Fail at the first try of each call before the loop, and try again."""
     failed: set[int] = set()
 
     def fetch(conversation: Conversation, number: int) -> str:
@@ -273,7 +275,7 @@ def test_a_retried_call_before_the_loop_finds_its_record(
 
 
 def unreliable() -> Body:
-    """Has a step that fails once after a step inside of it has succeeded."""
+    """Make a step that fails once after a step inside it has succeeded."""
     failed: set[int] = set()
 
     def body(run: AgentRun) -> list[str]:
@@ -313,7 +315,7 @@ def test_steps_recorded_inside_a_failed_step_are_not_repeated(
 
 
 def saves_first(run: AgentRun) -> Any:
-    """Calls and saves before its loop, in every attempt."""
+    """Call and save before the loop, in every attempt."""
     run.llm(think, Conversation(), 5)
     run.checkpoint(note="begun")
     for turn in run.iterations(limit=3):
@@ -325,7 +327,7 @@ def saves_first(run: AgentRun) -> Any:
 
 
 def saves_first_and_later(run: AgentRun) -> Any:
-    """Works manually in its loop too."""
+    """Work manually in the loop as well."""
     run.llm(think, Conversation(), 5)
     run.checkpoint()
     for turn in run.iterations(limit=3):
@@ -335,8 +337,8 @@ def saves_first_and_later(run: AgentRun) -> Any:
     return run.usage.tokens
 
 
-def tells_first(run: AgentRun) -> Any:
-    """Emits an event before its loop, in every attempt."""
+def emits_first(run: AgentRun) -> Any:
+    """Emit an event before the loop, in every attempt."""
     run.emit(CheckpointEvent.LLM_RESPONSE)
     for turn in run.iterations(limit=3):
         run.state["n"] = run.state.get("n", 0) + 1
@@ -347,14 +349,14 @@ def tells_first(run: AgentRun) -> Any:
 
 
 @each_strategy
-@pytest.mark.parametrize("body", [saves_first, saves_first_and_later, tells_first])
+@pytest.mark.parametrize("body", [saves_first, saves_first_and_later, emits_first])
 def test_a_checkpoint_before_the_loop_keeps_the_position_of_a_resumed_run(
     body: Body, strategy: CheckpointStrategy
 ) -> None:
     ends_the_same(lambda: body, strategy)
 
 
-# -- calls side by side after the loop -----------------------------------------------------------------
+# -- concurrent calls after the loop -------------------------------------------------------------------
 
 
 def in_threads(run: AgentRun) -> list[str]:
@@ -411,7 +413,7 @@ def test_the_first_tasks_after_a_manually_saved_loop_are_recognised(
     ends_the_same(lambda: body, strategy)
 
 
-# -- what is told --------------------------------------------------------------------------------------
+# -- what is emitted -----------------------------------------------------------------------------------
 
 
 def test_a_hand_off_at_the_end_of_the_last_iteration_does_not_emit_that_end_again() -> None:
@@ -421,13 +423,13 @@ def test_a_hand_off_at_the_end_of_the_last_iteration_does_not_emit_that_end_agai
         run.step("more", str)
 
     for further in ([], [1]):
-        attempts, told = Attempts(body, EveryN(1)), []
+        attempts, events = Attempts(body, EveryN(1)), []
         for stop_at in (4, *further):
             run = attempts.attempt()
             attempts.host.stop_at_check = stop_at
             with pytest.raises(HandOff):
                 attempts.go(run)
-            told += attempts.host.events
+            events += attempts.host.events
         attempts.go()
-        ends = [n for n, event in told + attempts.host.events if event is CheckpointEvent.ITERATION]
+        ends = [n for n, event in events + attempts.host.events if event is CheckpointEvent.ITERATION]
         assert ends == [1, 2]

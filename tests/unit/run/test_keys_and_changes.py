@@ -1,4 +1,4 @@
-"""Idempotency keys that last, and code that is another than it was."""
+"""Idempotency keys that do not change between attempts, and code that does."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_call_with_another_conversation_does_not_match_the_call_with_the_runs_
         return run.llm(echo, Conversation(messages=[Message.user("another")])).text
 
     attempts = Attempts(body)
-    assert attempts.killed(4), "when its second answer is recorded"
+    assert attempts.killed(4), "when its second reply is recorded"
     assert attempts.go()[0] == "ANOTHER"
 
 
@@ -205,7 +205,7 @@ def test_concurrent_calls_that_start_late_are_not_a_change() -> None:
 
     async def body(run: AgentRun) -> Any:
         async def one(n: int) -> int:
-            for _ in range(3 * n):  # a framework has tasks of its own between them
+            for _ in range(3 * n):  # a framework starts its own tasks between them
                 await asyncio.sleep(0)
             return await run.step("tool", tool, n)
 

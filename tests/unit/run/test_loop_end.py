@@ -1,7 +1,7 @@
 """How a loop ends: whatever interrupts the run, the code after the loop finds what the loop left.
 
-Every case is interrupted everywhere: killed before and after each write, handed off wherever it can be.
-Calls are counted outside the store.
+Every case is interrupted at every point: killed before and after each write, and handed off wherever it
+can be. Calls are counted outside the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Body = Callable[..., Any]
 
 
 def think(conversation: Conversation, turn: int) -> dict[str, Any]:
-    """Asks for a tool in every second turn."""
+    """Ask for a tool in every second iteration."""
     CALLS[f"think {turn}"] += 1
     calls = [("c", "look", f'{{"turn": {turn}}}')] if turn % 2 else []
     return chat_reply(f"thought {turn} on {len(conversation)}", *calls)
@@ -71,15 +71,15 @@ def begin(run: AgentRun) -> None:
 
 
 async def last_reply(run: AgentRun, limit: int) -> Any:
-    """Uses what its last iteration has bound."""
+    """Use what the last iteration has bound."""
     begin(run)
     async for turn in run.iterations(limit=limit):
         reply = await run.llm(think, run.conversation, turn)
     return reply.text
 
 
-async def goes_on(run: AgentRun, limit: int) -> Any:
-    """Calls a model and a function after its loop."""
+async def continues(run: AgentRun, limit: int) -> Any:
+    """Call a model and a function after the loop."""
     begin(run)
     async for turn in run.iterations(limit=limit):
         reply = await run.llm(think, run.conversation, turn)
@@ -93,7 +93,7 @@ async def goes_on(run: AgentRun, limit: int) -> Any:
 
 
 async def breaks(run: AgentRun, limit: int) -> Any:
-    """Leaves its loop before the limit, and goes on."""
+    """Leave the loop before the limit, and continue."""
     begin(run)
     async for turn in run.iterations(limit=limit + 2):
         reply = await run.llm(think, run.conversation, turn)
@@ -106,7 +106,7 @@ async def breaks(run: AgentRun, limit: int) -> Any:
 
 
 async def endless(run: AgentRun, limit: int) -> Any:
-    """Has a loop without a limit, and state that accumulates."""
+    """Have a loop without a limit, and state that accumulates."""
     begin(run)
     async for turn in run.iterations(limit=None):
         reply = await run.llm(think, run.conversation, turn)
@@ -120,7 +120,7 @@ async def endless(run: AgentRun, limit: int) -> Any:
 
 
 async def saves(run: AgentRun, limit: int) -> Any:
-    """Saves manually, in its loop and after it."""
+    """Save manually, in the loop and after it."""
     begin(run)
     async for turn in run.iterations(limit=limit):
         run.state["turns"] = run.state.get("turns", 0) + 1
@@ -133,7 +133,7 @@ async def saves(run: AgentRun, limit: int) -> Any:
 
 
 async def changes(run: AgentRun, limit: int) -> Any:
-    """Changes state and metadata in its loop, and shortens its conversation."""
+    """Change state and metadata in the loop, and shorten the conversation."""
     begin(run)
     async for turn in run.iterations(limit=limit):
         reply = await run.llm(think, run.conversation, turn)
@@ -147,14 +147,14 @@ async def changes(run: AgentRun, limit: int) -> Any:
 
 
 def without_async(body: Body) -> Body:
-    """The same body as a plain function."""
+    """Return the same body as a plain function."""
     source = re.sub(r"\b(async|await) ", "", textwrap.dedent(inspect.getsource(body)))
     names: dict[str, Any] = {}
     exec(compile(source, f"<{body.__name__} without async>", "exec"), globals(), names)
     return names[body.__name__]  # type: ignore[no-any-return]
 
 
-BODIES = (last_reply, goes_on, breaks, endless, saves, changes)
+BODIES = (last_reply, continues, breaks, endless, saves, changes)
 KINDS: dict[str, Callable[[Body], Body]] = {"sync": without_async, "async": lambda body: body}
 STRATEGIES = ("every:1", "every:5", None)
 PER_TASK = (None, 1)
@@ -167,7 +167,7 @@ def task_of(body: Body, strategy: Any, per_task: int | None = None) -> Any:
     return agent_task(app=app, name=f"{body.__name__}-{next(_numbers)}", **own)(body)
 
 
-def hold_that_it_ends_the_same(case: Case) -> None:
+def assert_ends_the_same(case: Case) -> None:
     body, kind, strategy, limit, per_task = case
     task = task_of(KINDS[kind](body), strategy, per_task)
     expected = task(limit)  # called directly: without a store
@@ -192,9 +192,10 @@ def named(case: object) -> str:
 
 
 IS_DEEP = bool(os.environ.get("CKPT_DEEP"))
-#: Two in five, of every kind: no number of kinds is a multiple of five. ``make test-deep`` has all.
+#: Two fifths of the cases, with every kind: no number of kinds is a multiple of five. ``make
+#: test-deep`` runs all.
 FEW = [case for n, case in enumerate(cases(1, 3, 4)) if IS_DEEP or n % 5 in (0, 2)]
-#: Minutes of them: steps are dropped after every 16 iterations.
+#: These take minutes: steps are dropped after every 16 iterations.
 MANY = cases(1, 4, 16, 17) if IS_DEEP else [(last_reply, "sync", "every:1", 17, 1)]
 
 
@@ -202,20 +203,20 @@ MANY = cases(1, 4, 16, 17) if IS_DEEP else [(last_reply, "sync", "every:1", 17, 
 def test_an_interrupted_loop_ends_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     # With 3 and 4 iterations these end where steps are dropped, and just after that.
     monkeypatch.setattr(attempt, "_DROP_STEPS_EVERY", 3)
-    hold_that_it_ends_the_same(case)
+    assert_ends_the_same(case)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", MANY, ids=named)
 def test_an_interrupted_loop_of_many_iterations_ends_the_same(case: Case) -> None:
-    hold_that_it_ends_the_same(case)
+    assert_ends_the_same(case)
 
 
 # -- hand-offs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("body", [last_reply, goes_on, breaks, endless, changes])
+@pytest.mark.parametrize("body", [last_reply, continues, breaks, endless, changes])
 def test_a_run_is_not_handed_off_after_its_last_iteration(body: Body, strategy: str | None) -> None:
     life = SimulatedRun(task_of(without_async(body), strategy, per_task=1), (4,), {})
     life.finish()
@@ -230,22 +231,22 @@ def test_a_run_of_one_iteration_is_never_handed_off() -> None:
     assert run.attempts == 1
 
 
-# -- what is told ----------------------------------------------------------------------------------
+# -- what is emitted -------------------------------------------------------------------------------
 
 
-def ends_told(tried: Attempts) -> list[int]:
-    """The iterations whose end the last attempt has told."""
+def emitted_ends(tried: Attempts) -> list[int]:
+    """Return the iterations whose end the last attempt has emitted."""
     return [n for n, event in tried.host.events if event is CheckpointEvent.ITERATION]
 
 
-def ends_on_record(tried: Attempts) -> set[int]:
-    """The iterations whose end a checkpoint holds."""
+def recorded_ends(tried: Attempts) -> set[int]:
+    """Return the iterations whose end a checkpoint contains."""
     outlines = tried.store.list("a")
     return {one.iteration for one in outlines if one.event is CheckpointEvent.ITERATION}
 
 
 @pytest.mark.parametrize("strategy", [EveryN(1), EveryN(5)])
-@pytest.mark.parametrize("body", [last_reply, goes_on, changes])
+@pytest.mark.parametrize("body", [last_reply, continues, changes])
 def test_the_end_of_an_iteration_is_emitted_again_only_if_it_is_not_recorded(
     body: Body, strategy: EveryN
 ) -> None:
@@ -254,12 +255,12 @@ def test_the_end_of_an_iteration_is_emitted_again_only_if_it_is_not_recorded(
         tried = Attempts(lambda run: plain(run, 3), strategy)
         if not tried.killed(place):
             break
-        before = ends_told(tried)
-        on_record = ends_on_record(tried)
+        before = emitted_ends(tried)
+        recorded = recorded_ends(tried)
         tried.go()
-        told = ends_told(tried)
-        assert not on_record & set(told)
-        assert {*before, *told} == {1, 2, 3}
+        emitted = emitted_ends(tried)
+        assert not recorded & set(emitted)
+        assert {*before, *emitted} == {1, 2, 3}
     assert place > 8
 
 
@@ -348,7 +349,7 @@ def test_a_checkpoint_after_a_break_resumes_after_the_loop(kind: str, strategy: 
 
 
 def manual(run: AgentRun, limit: int) -> str:
-    """Saves a message of its own in its last iteration: no replay could rebuild that."""
+    """Save its own message in the last iteration, which no replay can rebuild."""
     for turn in run.iterations(limit=limit):
         reply = run.llm(think, run.conversation, turn)
         if run.conversation.messages[-1].role == "assistant":

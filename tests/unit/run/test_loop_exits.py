@@ -1,4 +1,4 @@
-"""After the loop: a resume rebuilds what the last iteration bound, or says why it cannot."""
+"""After the loop: a resumed run rebuilds what the last iteration bound, or reports why it cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Body = Callable[[AgentRun], Any]
 
 
 class Model:
-    """Counts what it is asked, outside of the store."""
+    """Counts its calls, outside the store."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -27,7 +27,7 @@ class Model:
 
 
 def ends_the_same(make: Callable[[Model], Body], strategy: Any) -> None:
-    """Killed at every write, the body ends the same, and asks for at most one answer again."""
+    """Assert that the body, killed at every write, ends the same and repeats at most one call."""
     model = Model()
     attempts = Attempts(make(model), strategy)
     result, run = attempts.go()

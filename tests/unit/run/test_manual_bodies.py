@@ -17,7 +17,7 @@ ITERATION = CheckpointEvent.ITERATION
 
 
 def checkpointing(world: World) -> Callable[[AgentRun], Any]:
-    """Works with the helpers, and saves in between: before the loop, in it and after it."""
+    """Work with the helpers, and save manually before the loop, in it and after it."""
 
     def body(run: AgentRun) -> Any:
         if not run.resumed:
@@ -39,7 +39,7 @@ def checkpointing(world: World) -> Callable[[AgentRun], Any]:
 
 
 def counting(world: World) -> Callable[[AgentRun], Any]:
-    """Has no loop of ours, and steps with equal arguments in each of its own iterations."""
+    """Work without ``run.iterations``, with equal arguments for the step of each iteration."""
 
     def body(run: AgentRun) -> Any:
         while run.iteration < 4:
@@ -54,7 +54,9 @@ def counting(world: World) -> Callable[[AgentRun], Any]:
 
 
 def compacting(world: World) -> Callable[[AgentRun], Any]:
-    """Saves manually, and compacts where a resume can tell what was said before: at the beginning."""
+    """Save manually, and compact where a resumed run still has the earlier messages: at the
+    beginning.
+    """
 
     def body(run: AgentRun) -> Any:
         if not run.resumed:
@@ -98,7 +100,7 @@ def test_a_manual_body_killed_once_or_twice_at_any_point_ends_the_same(
     result, run = attempts.go()
     expected = result, run.conversation.to_dict()
     for place in range(2 * attempts.host.writes):
-        # Once and, at every other place, twice.
+        # Once and, at every second point, twice.
         for again in ([], [1])[: 1 + place % 2]:
             attempts = tried(body, strategy)
             assert attempts.killed(place)
@@ -175,7 +177,7 @@ def test_a_manual_body_is_stopped_only_where_it_emits_or_saves() -> None:
         assert attempts.host.checks == 2
         run.emit(CheckpointEvent.LLM_RESPONSE)
         assert attempts.host.checks == 3
-    # What ends the loop is not told apart from a hand-off there: no replay could rebuild its variables.
+    # Here a loop that ends looks like a hand-off: no replay could rebuild its variables.
     assert attempts.host.checks == 3
 
 
@@ -196,7 +198,7 @@ def test_without_a_loop_iterations_are_counted_by_events() -> None:
 
 
 def polling(saves: bool) -> Attempts:
-    """Appends the model's questions itself: equal ones, with an id that begins anew in every answer."""
+    """Append the model's questions manually: equal ones, with ids that start again in every reply."""
 
     def poll() -> int:
         return 1 + len(attempts.store.steps("a", "run"))

@@ -1,4 +1,6 @@
-"""What a run says is in all its checkpoints, what one of them was given in that one: also resumed."""
+"""Metadata of a run is in all its checkpoints, metadata of one checkpoint only there: also
+after a resume.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def count(run: AgentRun, name: str) -> None:
 
 
 def noting(run: AgentRun) -> None:
-    """Changes what all its checkpoints say, and says more in some."""
+    """Change the metadata of all checkpoints, and add more to some."""
     if not run.resumed:
         run.metadata["who"] = "the run"
     for turn in run.iterations(limit=3):
@@ -37,7 +39,7 @@ def noting(run: AgentRun) -> None:
 
 
 def helped(run: AgentRun) -> None:
-    """Leaves its checkpoints to the strategy."""
+    """Leave the checkpoints to the strategy."""
     for _ in run.iterations(limit=3):
         count(run, "begun")
         run.llm(lambda: chat_reply(f"turn {run.iteration}"))
@@ -49,7 +51,7 @@ BODIES = {"noting": noting, "helped": helped}
 
 
 def said(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    """What a checkpoint says, whenever it was taken."""
+    """Return the content of a checkpoint without its time."""
     return checkpoint.iteration, checkpoint.event, len(checkpoint.conversation), checkpoint.metadata
 
 

@@ -1,4 +1,4 @@
-"""Exceptions that come from outside, at any place, as a soft time limit does in a sync body."""
+"""Exceptions that are raised from outside at any point, like a soft time limit in a sync body."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TimeIsUp(Exception):
 
 
 class Interrupted:
-    """Calls a function, and raises where the nth function of ours in it is entered."""
+    """Calls a function, and raises an exception where the n-th function of the package is entered."""
 
     def __init__(self, fn: Callable[..., Any], n: int) -> None:
         self._fn, self._left = fn, n
@@ -44,9 +44,11 @@ class Interrupted:
             sys.settrace(before)
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Told of every function that is entered: there Python lets handlers of signals run."""
+        """Trace every function that is entered: that is where Python lets signal handlers run."""
         code = frame.f_code
-        is_function = not code.co_flags & inspect.CO_GENERATOR  # those are entered to be closed, too
+        is_function = (
+            not code.co_flags & inspect.CO_GENERATOR
+        )  # generators are also entered to be closed
         if is_function and Path(code.co_filename).parent in OWN and not self.is_over:
             self._left -= 1
             if self.is_over:
@@ -54,7 +56,7 @@ class Interrupted:
 
 
 def interrupted(shape: str, method: str, n: int) -> tuple[bool, bool, bool]:
-    """Was it interrupted, was it recorded, and was it added, if that is tried at this place?"""
+    """Interrupt at this point. Return whether it was interrupted, recorded, and added."""
     attempts = Attempts(lambda run: None)
     run = attempts.attempt()
     model = lambda: SHAPES[shape]("x", [("call_0", "{}")])  # noqa: E731
@@ -74,7 +76,7 @@ def test_a_recorded_result_is_appended_wherever_it_is_interrupted(shape: str, me
     places = takewhile(lambda tried: tried[0], (interrupted(shape, method, n) for n in range(1000)))
     added = [(is_recorded, is_added) for _, is_recorded, is_added in places]
     assert 5 < len(added) < 1000
-    # Only before anything was begun is it neither.
+    # Only an interruption before the start leaves the result neither recorded nor appended.
     assert added == [(False, False), *[(True, True)] * (len(added) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""A body pins one checkpoint: that one, and no other, also after a resume."""
+"""A body pins one checkpoint: only that one, also after a resume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_pin_applies_to_one_checkpoint() -> None:
 
 def test_a_pin_is_not_inherited_by_checkpoints_after_a_resume() -> None:
     attempts = Attempts(body, EveryN(1))
-    # Killed right after the pinned checkpoint was saved: it is what the next attempt begins with.
+    # Killed right after the pinned checkpoint was saved: the next attempt begins with that checkpoint.
     assert attempts.killed(kill_at=5)
     assert attempts.latest.metadata["pin"] == "before-deploy"
     _, run = attempts.go()

@@ -1,4 +1,4 @@
-"""Where a run goes on, and what its checkpoints say of it."""
+"""Where a run continues, and what its checkpoints record about that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What run.llm accepts of the function it is given, what it keeps of that, and what it refuses."""
+"""What ``run.llm`` accepts from the function it is given, what it keeps of that, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ SENT_BACK = {"role": "assistant", "content": CONTENT}
 
 
 class LiteResponse(BaseModel):
-    """Like LiteLLM's: a pydantic model of the same shape that is no model of OpenAI's."""
+    """Behaves like LiteLLM's response: a pydantic model of the same shape that is not one of
+    OpenAI's.
+    """
 
     id: str
     choices: list[Any]
@@ -93,7 +97,7 @@ class LiteResponse(BaseModel):
 
 
 class Plain:
-    """An SDK's object that is no pydantic model."""
+    """An SDK's object that is not a pydantic model."""
 
     def __init__(self, own: dict[str, Any]) -> None:
         self._own = own
@@ -103,7 +107,7 @@ class Plain:
 
 
 def as_the_sdk_does(kind: Any, sent: dict[str, Any]) -> Any:
-    """An object of the SDK, made as its client makes it of what the server sent."""
+    """Return an object of the SDK, made as its client makes it from the server's JSON."""
     return kind.construct(**copy.deepcopy(sent))
 
 
@@ -122,8 +126,8 @@ ONE = {
     "a chat message as a dict": (SAID, SAID),
     "a message of ours": (Message.of(SAID), SAID),
     "a completion of another library": (LiteResponse(id="x", choices=[CHOICE]), SAID),
-    "a completion that is no model": (Plain(CHAT), SAID),
-    "an answer of Ollama": ({"model": "llama", "message": SAID, "done": True}, SAID),
+    "a completion that is not a model": (Plain(CHAT), SAID),
+    "a reply of Ollama": ({"model": "llama", "message": SAID, "done": True}, SAID),
     "an Anthropic message": (as_the_sdk_does(AnthropicMessage, ANTHROPIC), SENT_BACK),
     "an Anthropic message as a dict": (ANTHROPIC, SENT_BACK),
     "an Anthropic message as one of ours": (Message.of(ANTHROPIC), SENT_BACK),
@@ -180,7 +184,7 @@ def test_all_messages_of_a_list_are_kept(returned: Any, kept: list[dict[str, Any
 
 
 def canonical(value: Any) -> str:
-    """The order of an object's fields is the SDK's; everything else has to be the same."""
+    """Return the message as JSON. Only the order of an object's fields is the SDK's choice."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -245,7 +249,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: {"role": "robot", "content": "hi"},
         r"the role 'robot'\. The known roles are system, developer, user, assistant, tool, function",
     ),
-    "a role that is no text": (lambda: {"role": 3}, "a message with the role 3"),
+    "a role that is not text": (lambda: {"role": 3}, "a message with the role 3"),
     "no choices": (
         lambda: {**CHAT, "choices": []},
         r"a completion without choices\. .* raise an error",

@@ -1,4 +1,4 @@
-"""What a step may return, and that a replay returns the same, in type and value."""
+"""What a step may return. A replay returns the same type and value."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "a tuple": ((1, 2), None, "result"),
     "not a number": ([float("nan")], None, "result[0]"),
     "a model without a type": (Page(title="a"), None, "result"),
-    "what does not fit the type": ({"titel": "a"}, Page, "result.title"),
-    "a number that JSON has not": (float("nan"), float, "result"),
+    "a value that does not fit the type": ({"titel": "a"}, Page, "result.title"),
+    "a number that JSON does not have": (float("nan"), float, "result"),
     "a dataclass": (Plain(1), None, "result"),
 }
 

@@ -1,4 +1,4 @@
-"""How a call is recognised: fingerprints that are the same in every process, keys, counting."""
+"""How a call is recognised: fingerprints that are the same in every process, keys, and counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to tool calls: each provider's shape, in the order of the calls."""
+"""Results of tool calls: in each provider's shape, in the order of the calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""run.tools: all tool calls of a reply, made once, in any order, and answered in theirs."""
+"""``run.tools``: all tool calls of a reply, made once, in any order, with results in the order
+of the calls.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,17 @@ class City(BaseModel):
 
 
 def asking(*calls: tuple[str, str]) -> dict[str, Any]:
-    """A reply that asks for tools; a call is (name, arguments as JSON)."""
+    """Return a reply that asks for tools; a call is (name, arguments as JSON)."""
     return chat_reply(None, *((f"c{n}", name, given) for n, (name, given) in enumerate(calls)))
 
 
 def answers(run: AgentRun) -> list[str]:
-    """What the model reads of its tools."""
+    """Return the tool results that the model reads."""
     return [message.text for message in run.conversation if message.role == "tool"]
 
 
 def body_with(kind: str, reply: Any, tools: Any, **options: Any) -> Callable[[AgentRun], Any]:
-    """A body, sync or async, that asks once and runs the tools."""
+    """Return a body, sync or async, that asks once and runs the tools."""
 
     def body(run: AgentRun) -> Any:
         return run.tools(run.llm(lambda: reply), tools, **options)
@@ -161,8 +163,8 @@ def test_each_call_is_recorded_by_its_id_and_emitted(kind: str, parallel: bool) 
     attempts.go()
     recorded = {step.key: step.value for step in attempts.store.steps("a", "run")[1:]}
     assert recorded == {"0:call:c0": 1, "0:call:c1": 1}
-    told = [event for _, event in attempts.host.events]
-    assert told.count(CheckpointEvent.TOOL_CALL_COMPLETE) == 2
+    events = [event for _, event in attempts.host.events]
+    assert events.count(CheckpointEvent.TOOL_CALL_COMPLETE) == 2
 
 
 @BOTH
@@ -191,7 +193,7 @@ def test_calls_that_share_an_id_keep_their_own_results(shape: str, kind: str, pa
         if n == 2:
             last.set()
         elif n == 0:
-            last.wait(0.2)  # if they ran side by side, the last one would end first
+            last.wait(0.2)  # if they ran concurrently, the last one would end first
         return f"result {n}"
 
     async def async_tool(n: int) -> str:
@@ -234,7 +236,7 @@ def test_a_tool_can_use_any_parameter_names(kind: str) -> None:
     assert Attempts(lambda run: run.tool(call, tool)).go()[0] == "abcd"
 
 
-# -- what goes wrong ----------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------
 
 
 class Speechless(Exception):
@@ -452,22 +454,22 @@ def test_calling_tools_inside_a_step_is_refused() -> None:
         Attempts(lambda run: run.step("outer", run.tools, Message.user("x"), [])).go()
 
 
-# -- side by side -------------------------------------------------------------------------------------
+# -- concurrent calls ---------------------------------------------------------------------------------
 
 
 @BOTH
 def test_a_hand_off_waits_for_the_calls_in_flight(kind: str) -> None:
     made: list[int] = []
-    told = threading.Event()
+    is_stopping = threading.Event()
 
     def tool(n: int) -> int:
         made.append(n)
-        assert told.wait(60)
+        assert is_stopping.wait(60)
         return n
 
     async def async_tool(n: int) -> int:
         made.append(n)
-        await asyncio.to_thread(told.wait, 60)
+        await asyncio.to_thread(is_stopping.wait, 60)
         return n
 
     reply = asking(*(("tool", json.dumps({"n": n})) for n in range(3)))
@@ -479,7 +481,7 @@ def test_a_hand_off_waits_for_the_calls_in_flight(kind: str) -> None:
     def check(run: AgentRun) -> None:
         attempts.host.checks += 1
         if attempts.host.checks == 4:  # that of the third tool
-            told.set()
+            is_stopping.set()
             raise HandOff
 
     attempts.host.check = check  # type: ignore[method-assign]

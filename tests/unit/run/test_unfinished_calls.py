@@ -1,4 +1,4 @@
-"""What becomes of tool calls that nobody finished."""
+"""What happens to tool calls that were never finished."""
 
 from __future__ import annotations
 

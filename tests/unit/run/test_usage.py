@@ -1,4 +1,4 @@
-"""What a run has used: the same numbers in every attempt, and what was paid for only once."""
+"""What a run has used: the same numbers in every attempt, and everything that was paid for, once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Body = Callable[[AgentRun], Any]
 
 
 def completion(number: int, model: str = "big") -> dict[str, Any]:
-    """Each answer costs another number of tokens, so that none can stand for another."""
+    """Return a reply. Each has a different number of tokens, so that none can be mistaken for
+    another.
+    """
     return {
         "object": "chat.completion",
         "model": model,
@@ -30,7 +32,7 @@ def completion(number: int, model: str = "big") -> dict[str, Any]:
 
 
 def working(run: AgentRun) -> list[int]:
-    """Uses models before, in and after its loop, directly, in tools and in nested steps."""
+    """Use models before, in and after the loop, directly, in tools and in nested steps."""
     run.llm(completion, 0)
     before = run.usage.input_tokens
 
@@ -57,7 +59,7 @@ def working(run: AgentRun) -> list[int]:
 
 
 def saving(run: AgentRun) -> list[int]:
-    """Saves manually, in a loop of its own, and skips what it has done."""
+    """Save manually, in a loop without ``run.iterations``, and skip what is done already."""
     seen: list[int] = run.state.setdefault("seen", [])
     for number in range(len(seen), 4):
         run.step("ask", lambda number: run.report(input_tokens=10**number), number)
@@ -69,7 +71,7 @@ def saving(run: AgentRun) -> list[int]:
 
 
 def saving_before_its_loop(run: AgentRun) -> list[int]:
-    """Saves manually before the loop, in every attempt."""
+    """Save manually before the loop, in every attempt."""
     run.llm(completion, 0)
     run.checkpoint()
     for turn in run.iterations(limit=3):
@@ -95,7 +97,9 @@ def paid(attempts: Attempts) -> Usage:
 def test_a_body_sees_the_same_numbers_wherever_it_is_killed(body: Body, strategy: Any) -> None:
     attempts = tried(body, strategy)
     expected, run = attempts.go()
-    assert paid(attempts) == run.usage, "undisturbed, everything that was used was paid for once"
+    assert paid(attempts) == run.usage, (
+        "without interruptions, everything that was used was paid for once"
+    )
     whole = run.usage
     for place in range(2 * attempts.host.writes):
         attempts = tried(body, strategy)

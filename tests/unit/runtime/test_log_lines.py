@@ -59,7 +59,7 @@ def test_an_unknown_value_is_a_dash() -> None:
 
 
 def lines(worker: Worker, phrase: str) -> list[str]:
-    """The lines of that kind in a worker's log, from their phrase on."""
+    """Return the lines of that kind in a worker's log, from their phrase on."""
     found = re.findall(rf"\[[^]]*INFO/[^]]*\] ({phrase}: .*)", worker.log())
     return [str(line) for line in found]
 
@@ -108,6 +108,6 @@ def test_the_log_says_what_a_shutdown_and_a_kill_did_to_the_run(
     result.get(timeout=60)
 
     lost = f"Run lost its worker and was requeued: {who} attempt=2"
-    until(lambda: lost in worker.log(), 30, "the watchdog says so")
+    until(lambda: lost in worker.log(), 30, "the watchdog reports it")
     attempts = [re.search(r" attempt=(\d+) ", line)[1] for line in lines(worker, "Run resumed")]  # type: ignore[index]
     assert attempts == ["2", "3"]

@@ -46,7 +46,7 @@ def app_with(redact: Any) -> Celery:
 
 
 def redact(value: Any, what: str) -> Any:
-    """Of messages and steps, each of which it has to be asked once, it counts how often it was."""
+    """Count how often it is called for each message and step. It must be called once for each."""
     if "unspeakable" in str(value):
         raise KeyError(value)
     text = json.dumps(value).replace(SECRET, "<gone>")
@@ -79,7 +79,7 @@ def look(what: str) -> str:
 
 @agent_task(app=app)
 def careless(run: AgentRun, manual: bool) -> list[Any]:
-    """Puts the secret wherever it can, and makes calls with what it has."""
+    """Put the secret wherever possible, and make calls with the redacted values."""
     if not run.resumed:
         run.conversation.append(Message.user(f"my password is {SECRET}"))
     run.state["before"] = run.step("before", look, SECRET)
@@ -116,7 +116,8 @@ def test_redaction_causes_no_recorded_call_to_be_repeated() -> None:
     CALLS.clear()
     report = crash_everywhere(careless, (False,))
     lives = 1 + report.kills + report.hand_offs
-    # Each life but the first was disturbed once: at most the one call in flight was made again.
+    # Each simulated run but the first was interrupted once: at most the one call in flight was
+    # repeated.
     assert sum(CALLS.values()) <= lives * 13 + lives
 
 
@@ -147,7 +148,9 @@ def test_nothing_is_stored_if_the_redaction_fails(redact: Any, says: str) -> Non
     with pytest.raises(RedactionFailed, match=says) as failed:
         conversation.append(Message.user(SECRET))
 
-    assert SECRET not in "".join(format_exception(failed.value)), "nor does Celery's log say it"
+    assert SECRET not in "".join(format_exception(failed.value)), (
+        "Celery's log does not contain it either"
+    )
     assert len(conversation) == 0
 
 
@@ -192,7 +195,9 @@ def speaking(run: AgentRun, error: Exception) -> None:
 
 @pytest.fixture
 def unlogged() -> Iterator[None]:
-    """For what xdist cannot send from its processes: receivers of other tests may log it."""
+    """Disable logging: receivers of other tests may log values that xdist cannot send between
+    processes.
+    """
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -232,14 +237,14 @@ def test_a_killed_worker_repeats_no_recorded_call_and_the_secret_is_stored_nowhe
     worker.kill_child(ledger.wait_for_call("tool 2", 10).pid)
     ledger.let_go()
 
-    told, calls = (
+    value, calls = (
         result.get(timeout=60),
         Counter(note["name"] for note in ledger.calls(run_id=result.id)),
     )
 
     assert calls.pop("tool 2") <= 2, "it was in flight"
     assert set(calls.values()) == {1}
-    assert SECRET not in json.dumps(told)
+    assert SECRET not in json.dumps(value)
     agents = Agents(celery_app)
     checkpoint = agents.latest(result.id)
     assert checkpoint is not None

@@ -1,4 +1,4 @@
-"""The settings: typed, checked when a worker starts, the user's before the defaults."""
+"""The settings: typed, checked when a worker starts, and the user's values before the defaults."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_the_page_has_every_setting_with_its_default() -> None:
 
     assert list(rows) == [PREFIX + name for name in Settings.model_fields]
     for name, default in defaults.items():
-        told = rows[PREFIX + name].strip("`")
-        assert told == _told(default), name
+        shown = rows[PREFIX + name].strip("`")
+        assert shown == _as_shown(default), name
 
 
-def _told(default: Any) -> str:
+def _as_shown(default: Any) -> str:
     if isinstance(default, float | int) and not isinstance(default, bool):
         return f"{default:_}".removesuffix(".0")
     return (
@@ -119,7 +119,7 @@ def test_uppercase_and_namespaced_setting_names_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conf", "told"),
+    ("conf", "message"),
     [
         ({"ckpt_keep": 0}, "The setting ckpt_keep = 0 is wrong: .*greater than or equal to 1"),
         ({"ckpt_max_age": float("inf")}, "The setting ckpt_max_age = inf is wrong: .*finite"),
@@ -134,8 +134,8 @@ def test_uppercase_and_namespaced_setting_names_are_read() -> None:
         ({"ckpt_zzz": 3}, r"no setting 'ckpt_zzz'\.$"),
     ],
 )
-def test_the_error_names_an_invalid_setting(conf: Mapping[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_the_error_names_an_invalid_setting(conf: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         Settings.of(app_with(**conf))
 
 
@@ -143,14 +143,14 @@ def test_a_task_cannot_be_sent_without_a_store_url() -> None:
     app = app_with(broker_url="memory://")
 
     @agent_task(app=app, shared=False)
-    def homeless(run: AgentRun) -> None: ...
+    def without_a_store(run: AgentRun) -> None: ...
 
     with pytest.raises(ConfigurationError, match=r"ckpt_store_url is not set.*app\.conf"):
-        homeless.delay()
+        without_a_store.delay()
 
 
 def test_the_error_in_a_thread_without_a_current_app_says_so() -> None:
-    # In a process of its own: which app is current where depends on every test before.
+    # In a separate process: which app is current depends on every test before.
     sent = subprocess.run(
         [sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True, timeout=240
     )
@@ -159,7 +159,7 @@ def test_the_error_in_a_thread_without_a_current_app_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conf", "told"),
+    ("conf", "message"),
     [
         ({"CELERY_CKPT_KEEP": 0}, "The setting ckpt_keep = 0 is wrong: "),
         ({"CELERY_CKPT_KEPE": 3}, "There is no setting 'ckpt_kepe'. Did you mean ckpt_keep?"),
@@ -170,14 +170,14 @@ def test_the_error_in_a_thread_without_a_current_app_says_so() -> None:
 )
 @pytest.mark.configured(include=("tests.support.tasks.agents",))
 def test_a_worker_with_a_wrong_setting_exits_with_one_line_that_names_it(
-    start_worker: StartWorker, conf: Mapping[str, Any], told: str
+    start_worker: StartWorker, conf: Mapping[str, Any], message: str
 ) -> None:
     worker = start_worker(wait=False, environment=_given(conf), **NAMESPACED)
 
     assert worker.wait_exit(20) == 1
     lines = [line for line in worker.log().splitlines() if "Error" in line]
     assert len(lines) == 1, worker.log()
-    assert told in lines[0]
+    assert message in lines[0]
     assert "Traceback" not in worker.log()
 
 
@@ -201,11 +201,11 @@ def test_agents_are_handed_off_after_the_iterations_of_the_setting_unless_they_o
     as_set, as_said = count.delay(5, 0), fair.delay(3, 0)
 
     assert [result.get(timeout=60)[0] for result in (as_set, as_said)] == [20, 9]
-    # None is handed off after its last iteration.
+    # No run is handed off after its last iteration.
     assert [len(ledger.bodies(result.id)) for result in (as_set, as_said)] == [3, 3]
 
 
-#: Only the app reads the variable: nothing that a fork has imported does.
+#: Only the app reads the variable, and no module that a fork has imported already.
 NAMESPACED: dict[str, Any] = {"app": "tests.support.workers.namespaced_app", "forked": True}
 
 

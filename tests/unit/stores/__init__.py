@@ -1,1 +1,1 @@
-"""What is specific to one store or to some; what all promise is in tests/contract."""
+"""What is specific to one store or to some. The promises of all stores are in tests/contract."""

@@ -1,4 +1,4 @@
-"""The machine's clock is set by hours, under the stores that go by it."""
+"""The machine's clock is set forward or back by hours, under the stores that use it."""
 
 from __future__ import annotations
 

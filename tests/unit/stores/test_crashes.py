@@ -1,4 +1,6 @@
-"""Processes killed while they save: what was acknowledged is there, the latest checkpoint is whole."""
+"""Processes killed while they save: everything acknowledged is there, and the latest checkpoint
+is complete.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ CALLS = ("write", "fsync", "ftruncate")
 
 
 class _Killing:
-    """Stands in for a module and kills the process at the n-th call that changes something."""
+    """Replaces a module, and kills the process at the n-th call that changes something."""
 
     def __init__(self, module: Any, at: int, *, torn: bool) -> None:
         self._module, self._left, self._torn = module, at, torn
@@ -63,7 +65,7 @@ class _Killing:
 
 
 def _history() -> list[Checkpoint]:
-    """Two checkpoints of a growing conversation."""
+    """Return two checkpoints of a growing conversation."""
     conversation, saved = make_conversation(0), []
     for iteration in (1, 2):
         conversation.append(make_message(f"iteration {iteration}"))
@@ -78,7 +80,7 @@ def _die_at(at: int, torn: bool) -> None:
 
 
 def work_until_killed(directory: str, at: int, torn: bool, said: Connection) -> None:
-    """Save, record, prune; say after each save that it is done."""
+    """Save, record and prune. Report each save when it is done."""
     _die_at(at, torn)
     store = FileCheckpointStore(directory)
     for checkpoint in _history():
@@ -134,7 +136,7 @@ def _what_was_said(work: Any, directory: str, at: int, torn: bool) -> list[objec
 
 
 def take_turns_until_killed(directory: str, at: int, torn: bool, said: Connection) -> None:
-    """Two runs in turn: one that ends as it is settled, one that ends with a checkpoint."""
+    """Take turns with two runs: one ends when it is settled, the other ends with a checkpoint."""
     _die_at(at, torn)
     store = FileCheckpointStore(directory)
     ended = {"status": RunStatus.SUCCEEDED, "result": "r"}
@@ -164,7 +166,7 @@ def test_runs_continue_after_a_file_store_was_killed_at_any_write(tmp_path: Path
 
         assert activity.active is None or activity.active in {run.run_id for run in activity.open}
         if "started" in said:
-            # The turn passes on only once the outcome is there, and nothing of a settled run is left.
+            # The turn passes on only when the outcome is stored, and nothing of a settled run is left.
             assert runs["first"].status.is_final or activity.active == "first"
             assert not (runs["first"].is_settled and store.steps("agent", "first"))
         if "settled" in said:
@@ -182,7 +184,7 @@ def test_runs_continue_after_a_file_store_was_killed_at_any_write(tmp_path: Path
 
 
 def _finish_all(store: FileCheckpointStore) -> None:
-    """Work on what is left, as somebody would who comes later; the one whose turn it is first."""
+    """Finish what is left, as a later process does: the run whose turn it is first."""
     active = store.activity("agent").active
     for run in sorted(store.activity("agent").open, key=lambda run: run.run_id != active):
         start = store.start_run(run, "next", 60, over=store.holder("agent"))
@@ -194,8 +196,8 @@ def _finish_all(store: FileCheckpointStore) -> None:
 
 
 def fill(store: FileCheckpointStore) -> None:
-    """An agent to be pruned, with a long journal and an old run, and one to be deleted; both with an id
-    of its own.
+    """Add an agent to prune, with a long journal and an old run, and one to delete. Both have
+    an id of their own.
     """
     for agent_id in ("pruned", "deleted"):
         for number in range(4):
@@ -210,11 +212,11 @@ def fill(store: FileCheckpointStore) -> None:
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """Raised where the process dies."""
 
 
 class Dying:
-    """Everything that changes a file, until the n-th time; from then on nothing does."""
+    """Counts everything that changes a file. From the n-th change on, nothing is changed."""
 
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left, self._os = at, os
@@ -270,7 +272,7 @@ def test_doctor_restores_a_clean_file_store(tmp_path: Path, monkeypatch: pytest.
         directory = shutil.copytree(filled, tmp_path / str(at))
         is_dead = has_died(directory, at)
         for path in directory.rglob("*"):
-            os.utime(path, (0, 0))  # whoever was at work has been gone for long
+            os.utime(path, (0, 0))  # the process that held the lease has been dead for a long time
         store = FileCheckpointStore(directory)
         found += len(list(store.findings(repair=True)))
         assert list(store.findings()) == []
@@ -278,7 +280,7 @@ def test_doctor_restores_a_clean_file_store(tmp_path: Path, monkeypatch: pytest.
         assert store.run("pruned", "old") or not store.steps("pruned", "old"), (
             "no step outlives its run"
         )
-        # Whoever comes next does what was not done, and nothing else is there.
+        # The next process completes the rest, and nothing else is there.
         dropped(store)
         assert [run.run_id for run in store.runs("pruned")] == ["last"]
         assert len(store.steps("pruned", "last")) == 1

@@ -1,4 +1,4 @@
-"""What a write waits for, in the stores that have a disk or nothing."""
+"""What a write waits for, in the stores that have a disk or no durability at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_file_store_syncs_with_every_durability(
 
 
 @pytest.mark.parametrize(
-    ("url", "durability", "told"),
+    ("url", "durability", "message"),
     [
         (
             "memory://",
@@ -50,7 +50,9 @@ def test_a_file_store_syncs_with_every_durability(
         ("redis://localhost", "disk", "It can have: default, fsync, replica."),
     ],
 )
-def test_a_store_refuses_a_durability_it_cannot_provide(url: str, durability: str, told: str) -> None:
+def test_a_store_refuses_a_durability_it_cannot_provide(
+    url: str, durability: str, message: str
+) -> None:
     with pytest.raises(ConfigurationError) as refused:
         open_store(url, durability=durability)
-    assert told in str(refused.value)
+    assert message in str(refused.value)

@@ -1,4 +1,4 @@
-"""What is peculiar to the file store."""
+"""What is specific to the file store."""
 
 from __future__ import annotations
 
@@ -378,17 +378,17 @@ def test_an_agent_recreated_while_the_old_one_is_deleted_is_kept(
 ) -> None:
     store, other = FileCheckpointStore(tmp_path), FileCheckpointStore(tmp_path)
     store.save(make_checkpoint("agent"))
-    anew = make_checkpoint("agent")
+    replacement = make_checkpoint("agent")
     rename = Path.rename
 
     def rename_and_be_overtaken(path: Path, target: Path) -> Path:
         moved = rename(path, target)
         if target.parent.name == "trash":
             monkeypatch.undo()
-            other.save(anew)
+            other.save(replacement)
         return moved
 
     monkeypatch.setattr(Path, "rename", rename_and_be_overtaken)
 
     assert store.delete("agent") == 1
-    assert store.load_latest("agent") == anew
+    assert store.load_latest("agent") == replacement

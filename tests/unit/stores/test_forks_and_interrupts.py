@@ -1,4 +1,4 @@
-"""Stores in processes that fork, and in calls that an exception cuts short anywhere."""
+"""Stores in processes that fork, and in calls that an exception interrupts at any point."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ URLS = {"file": "file://{}/store", "sqlite": "sqlite:///{}/store.db"}
 
 
 def fork_while_saving(url: str, said: Connection) -> None:
-    """Fork again and again while threads save; parent and children must all get through."""
+    """Fork again and again while threads save. The parent and all children must finish."""
     store, done = open_store(url), threading.Event()
-    # Python itself cannot fork while a thread imports something for the first time.
+    # Python itself cannot fork while a thread imports a module for the first time.
     store.save(make_checkpoint("parent"))
 
     def save_until_done() -> None:
@@ -36,7 +36,7 @@ def fork_while_saving(url: str, said: Connection) -> None:
     for _ in range(15):
         child = os.fork()
         if child == 0:
-            faulthandler.dump_traceback_later(60, exit=True)  # a child that hangs says where
+            faulthandler.dump_traceback_later(60, exit=True)  # a child that hangs prints its stacks
             store.save(make_checkpoint("child"))
             os._exit(0)
         said.send(os.waitpid(child, 0)[1])
@@ -58,7 +58,7 @@ def test_a_fork_while_threads_save_hangs_neither_side(kind: str, tmp_path: Path)
 
 
 def keep_a_lock_over_a_fork(directory: str, said: Connection) -> None:
-    """Fork inside a lock; the child lives on and does nothing."""
+    """Fork while a lock is held. The child lives on and does nothing."""
     with filesystem.locked(Path(directory), exclusive=True):
         child = os.fork()
         if child == 0:
@@ -79,10 +79,10 @@ def test_an_idle_forked_child_holds_no_lock(tmp_path: Path) -> None:
 
 
 class Interrupt(Exception):
-    """Comes out of nowhere, as a soft time limit does."""
+    """Raised at any point, like a soft time limit."""
 
 
-#: Nothing with a lock in it: the handler runs anywhere.
+#: Without a lock: the handler runs anywhere.
 _armed = [False]
 
 
@@ -92,7 +92,9 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def _save_with_interrupts(store: CheckpointStore, interrupts: int) -> list[str]:
-    """Save while a timer interrupts at random moments, until it did so often; what was saved."""
+    """Save while a timer interrupts at random times, until there were enough interruptions.
+    Return what was saved.
+    """
     saved, random = [], Random(1)
     while interrupts:
         checkpoint = make_checkpoint("agent")
@@ -145,7 +147,7 @@ def test_a_memory_store_can_be_used_after_a_fork_during_an_operation() -> None:
 
 
 def test_an_agent_that_was_deleted_and_recreated_is_a_different_one(tmp_path: Path) -> None:
-    """However the file system numbers its files: it gives the same numbers out again."""
+    """However the file system numbers its files: it reuses the numbers."""
     warm, other = FileCheckpointStore(tmp_path), FileCheckpointStore(tmp_path)
     for _ in range(30):
         for iteration in range(3):

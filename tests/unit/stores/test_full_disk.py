@@ -1,7 +1,7 @@
-"""A disk without room, for the stores that keep files: the write fails as a whole, and says why.
+"""A full disk, for the stores that keep files: the write fails as a whole, with the reason.
 
-The system's limit on the size of files stands in for the disk: a write behind it gives EFBIG, and one
-that reaches over it is cut short, as on a disk that is full.
+The system's limit on the size of files simulates the disk: a write beyond it raises EFBIG, and a write
+that crosses it is cut short, as on a full disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def url_of(kind: str, directory: Path) -> str:
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file of this process can become larger."""
+    """Limit the size of every file of this process inside the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -57,7 +57,7 @@ def test_a_save_on_a_full_disk_names_the_store_and_leaves_nothing_behind(
         with room_for(0), pytest.raises(StoreFull, match=f"{tmp_path}.*Free disk space") as caught:
             store.save(refused)
 
-        assert isinstance(caught.value, StoreUnavailable)  # so that it is waited for
+        assert isinstance(caught.value, StoreUnavailable)  # so that the store is retried
         assert store.list("agent") == [before]
         store.save(refused)
         assert store.list("agent") == [refused, before]
@@ -106,7 +106,7 @@ def test_a_store_cannot_be_opened_on_a_full_disk_and_can_be_when_there_is_space(
 def test_every_operation_that_fails_on_a_full_disk_can_be_repeated_later(
     kind: str, tmp_path: Path
 ) -> None:
-    """The whole life of a run, each write of it refused at first."""
+    """The whole life of a run. Each of its writes is refused at first."""
     refused = []
 
     def insist(write: Callable[[], object]) -> object:

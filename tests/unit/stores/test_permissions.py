@@ -1,4 +1,4 @@
-"""A store whose files others may write says so."""
+"""A store reports that other users may write to its files."""
 
 from __future__ import annotations
 

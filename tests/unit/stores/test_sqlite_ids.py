@@ -1,4 +1,6 @@
-"""Which ids of checkpoints the SQLite store has to index, and that it knows the others without."""
+"""Which ids of checkpoints the SQLite store must index, and how it finds the others without an
+index.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def test_every_id_is_found_and_unique_in_whatever_order_they_were_saved(
     save_all(store, *checkpoints)
     for checkpoint in checkpoints:
         assert store.load(checkpoint.id) == checkpoint
-        store.save(checkpoint)  # again, and nothing happens
+        store.save(checkpoint)  # a second time, without effect
         with pytest.raises(AlreadyExists):
             store.save(checkpoint.model_copy(update={"iteration": 99}))
     assert store.list("agent") == checkpoints[::-1]
@@ -94,9 +96,9 @@ def test_an_id_belongs_to_one_agent(store: SqliteCheckpointStore) -> None:
 def test_an_id_is_free_again_after_its_checkpoint_was_removed(store: SqliteCheckpointStore) -> None:
     checkpoints = [made_at(2), made_at(1), named("mine"), made_at(3)]
     save_all(store, *checkpoints)
-    gone = [checkpoint.id for checkpoint in checkpoints[:3]]
-    assert store.remove("agent", [*gone, gone[0], "not there"]) == 3
-    assert [store.load(name) for name in gone] == [None, None, None]
+    removed = [checkpoint.id for checkpoint in checkpoints[:3]]
+    assert store.remove("agent", [*removed, removed[0], "not there"]) == 3
+    assert [store.load(name) for name in removed] == [None, None, None]
     save_all(store, *checkpoints[:3])
     assert store.list("agent") == [*checkpoints[2::-1], checkpoints[3]]
 

@@ -1,4 +1,4 @@
-"""What is peculiar to the SQLite store."""
+"""What is specific to the SQLite store."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_save_writes_one_row_with_the_new_messages(store: SqliteCheckpointStor
 def test_the_usual_save_is_one_statement(
     store: SqliteCheckpointStore, saved: list[Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A compaction is looked at in detail, and all that follows it is usual again.
+    # A compaction is compared in detail, and every save after it is an ordinary one again.
     compacted = Conversation(messages=saved[-1].conversation.messages[:2])
     store.save(make_checkpoint("agent", compacted))
     monkeypatch.setattr(SqliteCheckpointStore, "_append_in_detail", None)
@@ -160,12 +160,12 @@ def test_a_store_of_a_newer_format_is_refused(store: SqliteCheckpointStore, path
 
     with pytest.raises(SchemaTooNew, match="reads up to 1") as refusal:
         SqliteCheckpointStore.open(path)
-    # While the error is looked at, nothing of the store is open any more.
+    # When the error is raised, every file of the store is closed.
     assert refusal.value
     assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
-@pytest.mark.parametrize("content", [b"this is no database at all, but it is long enough" * 50])
+@pytest.mark.parametrize("content", [b"this is not a database, but it is long enough" * 50])
 def test_a_file_that_is_not_a_database_is_a_clear_error(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
@@ -236,7 +236,7 @@ def test_two_stores_in_one_process_lose_nothing_when_another_process_exits(
 
 
 def use_a_store_on_both_sides_of_a_fork(path: str, said: Connection) -> None:
-    """The parent closes its store first; the child goes on with what it inherited."""
+    """The parent closes its store first. The child continues with the one that it inherited."""
     store = SqliteCheckpointStore.open(path)
     store.save(make_checkpoint(iteration=1))
     may_go, go = os.pipe()

@@ -1,4 +1,4 @@
-"""What is peculiar to the sweeps of some stores."""
+"""What is specific to the sweeps of some stores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_long_history_is_read_and_removed_in_parts(redis_url: str) -> None:
         assert rounds == 3
         sweep(store, Rules(keep=10))
         assert store.list("agent") == history[:-11:-1]
-        # All that the ten need, and nothing else.
+        # Everything that the ten need, and nothing else.
         assert client.llen("ckpt:{agent}:log") == 101
         assert list(store.findings()) == []
 
@@ -97,8 +97,8 @@ def test_no_script_lists_all_checkpoints_of_a_long_history_to_remove(
         settled(store, "agent", "agent", system_clock.now() - timedelta(days=1))
         client.config_resetstat()
         if is_swept:
-            [gone] = store.apply(judged(store, Rules(forget_after=60)))
-            assert (gone.forgotten, gone.checkpoints, len(set(gone.ids))) == (True, 1100, 1100)
+            [removed] = store.apply(judged(store, Rules(forget_after=60)))
+            assert (removed.forgotten, removed.checkpoints, len(set(removed.ids))) == (True, 1100, 1100)
         else:
             assert store.delete("agent") == 1100
         assert "cmdstat_hkeys" not in client.info("commandstats")
@@ -162,7 +162,7 @@ def test_files_left_by_a_crash_are_found_and_removed(tmp_path: Path) -> None:
     (tmp_path / "sweep" / ".x.1234").touch()
     empty = tmp_path / "agents" / "zz" / "zzzz"
     empty.mkdir(parents=True)
-    # What is new may belong to somebody who is at work.
+    # New files may belong to an agent that is running.
     assert [found.subject for found in store.findings()] == [str(tmp_path / "trash" / "abc")]
     for path in (tmp_path / "sweep" / ".x.1234", empty):
         os.utime(path, (0, 0))

@@ -1,1 +1,1 @@
-"""``tests.support``, as far as it needs no worker."""
+"""``tests.support``, as far as it does not need a worker."""

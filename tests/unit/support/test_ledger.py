@@ -125,7 +125,7 @@ def test_a_thawed_body_next_to_its_successor_is_detected_after_the_grace_period(
 
 
 def _write(ledger: Ledger, note: Note) -> None:
-    """A note with a time of its own choice."""
+    """Write a note with a given time."""
     ledger._append(json.dumps([note.run_id, note.what, note.at, note.pid, note.facts]).encode() + b"\n")
 
 

@@ -22,7 +22,7 @@ CALLS: Counter[str] = Counter()
 app = Celery("crashing", set_as_current=False)
 app.conf.ckpt_store_url = "memory://"
 LEASE_LOST = LeaseLost(agent_id="a", token=1)
-AWAY = StoreUnavailable(where="there", reason="gone")
+UNAVAILABLE = StoreUnavailable(where="there", reason="unavailable")
 STRATEGIES = (AfterToolCall(), AfterLlmResponse(), EveryN(1), EveryN(2), Never())
 #: The same code saves an async body, so the extremes are enough.
 CASES = [("sync", one) for one in STRATEGIES] + [("async", EveryN(1)), ("async", Never())]
@@ -175,7 +175,7 @@ def test_an_agent_whose_first_steps_are_dropped_while_it_runs_ends_the_same() ->
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
-    ("error", "outcome"), [(LEASE_LOST, Ignore), (AWAY, None)], ids=["lost", "away"]
+    ("error", "outcome"), [(LEASE_LOST, Ignore), (UNAVAILABLE, None)], ids=["lost", "unavailable"]
 )
 def test_dropping_steps_never_raises_in_the_body(error: StoreError, outcome: Any, monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:

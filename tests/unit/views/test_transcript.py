@@ -1,4 +1,4 @@
-"""Messages put into words."""
+"""Messages as text for people."""
 
 from __future__ import annotations
 

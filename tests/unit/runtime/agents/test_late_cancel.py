@@ -1,4 +1,4 @@
-"""Cancelling, deleting and resuming by a process that is slow, or dies while it does so."""
+"""Cancelling, deleting and resuming by a process that is slow, or that dies while it does so."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def test_a_cancellation_that_takes_longer_than_its_lease_succeeds(
 ) -> None:
     store.start_run(make_run("agent", "run"), "worker", TTL)
 
-    def tell_late(app: Any, run: Any) -> None:
+    def store_late(app: Any, run: Any) -> None:
         clock.advance(TTL + 1)
         store.acquire("agent", "watchdog", TTL)
 
-    monkeypatch.setattr(cancellation, "store_cancelled", tell_late)
+    monkeypatch.setattr(cancellation, "store_cancelled", store_late)
     assert cancellation.cancel_runs(context_of(store), "agent") == ["run"]
 
 
 def test_the_watchdog_completes_a_cancellation_whose_process_died(
     store: MemoryCheckpointStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a blocked run: when the active run ends, nothing else would be scheduled."""
+    """This includes a blocked run: when the active run ends, nothing else would be scheduled."""
     active = store.start_run(make_run("agent", "agent"), "worker", TTL)
     store.start_run(make_run("agent", "waits"), "worker", TTL)
     due_at = store.start_run(make_run("agent", "waits"), "worker", TTL).due_at
@@ -75,14 +75,14 @@ def test_the_old_result_of_a_resumed_run_is_deleted_before_it_can_have_a_new_one
 ) -> None:
     app = Celery("resuming", set_as_current=False, broker="memory://", backend="cache+memory://")
     app.conf.ckpt_store_url = "memory://"
-    told: list[str] = []
+    states_seen: list[str] = []
 
-    class Watched(MemoryCheckpointStore):
+    class ObservedStore(MemoryCheckpointStore):
         def update_run(self, *args: Any, **kwargs: Any) -> None:
-            told.append(app.AsyncResult("run").state)
+            states_seen.append(app.AsyncResult("run").state)
             super().update_run(*args, **kwargs)
 
-    store = Watched()
+    store = ObservedStore()
     context = AppContext(app, store=store)
     monkeypatch.setattr(AppContext, "of", lambda app: context)
     monkeypatch.setattr(agents_module, "publish", lambda *_, **__: None)
@@ -93,4 +93,4 @@ def test_the_old_result_of_a_resumed_run_is_deleted_before_it_can_have_a_new_one
 
     Agents(app).resume("agent")
 
-    assert told == [states.PENDING]
+    assert states_seen == [states.PENDING]

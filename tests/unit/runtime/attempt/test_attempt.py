@@ -28,7 +28,7 @@ TOOL_CALL_COMPLETE = CheckpointEvent.TOOL_CALL_COMPLETE
 
 
 class Task:
-    """As much of a task as an attempt uses."""
+    """The part of a task that an attempt uses."""
 
     request = SimpleNamespace()
 

@@ -21,7 +21,7 @@ TTL = 30.0
 
 
 class LateStore(MemoryCheckpointStore):
-    """Begins an attempt at once, and says so when most of its lease, or all of it, is over."""
+    """Begins an attempt immediately, and replies when most or all of its lease has passed."""
 
     def __init__(self, clock: FakeClock, seconds: float) -> None:
         super().__init__(clock=clock)
@@ -66,7 +66,7 @@ def test_an_attempt_whose_lease_was_taken_over_does_not_begin(clock: FakeClock) 
 
 @pytest.fixture
 def sent_later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds after which a message is published again."""
+    """Return the seconds after which a message is published again."""
     seconds: list[float] = []
     monkeypatch.setattr(start, "publish_later", lambda task, after: seconds.append(after))
     return seconds
@@ -85,16 +85,16 @@ def delivered(
 
 
 ENVELOPE = {"text": "[]"}
-SOMEBODY = "host/boot/1/2/3"
+ANOTHER_OWNER = "host/boot/1/2/3"
 
 
 @pytest.mark.parametrize(
     ("envelope", "owner", "seconds"),
     [
-        pytest.param(ENVELOPE, "rekey", [1.0], id="in the hands of a tool"),
-        pytest.param(ENVELOPE, SOMEBODY, [], id="on record"),
-        pytest.param({}, SOMEBODY, [5.0], id="on record without its message"),
-        pytest.param(None, SOMEBODY, [5.0], id="not on record"),
+        pytest.param(ENVELOPE, "rekey", [1.0], id="held by a tool"),
+        pytest.param(ENVELOPE, ANOTHER_OWNER, [], id="recorded"),
+        pytest.param({}, ANOTHER_OWNER, [5.0], id="recorded without its message"),
+        pytest.param(None, ANOTHER_OWNER, [5.0], id="not recorded"),
     ],
 )
 def test_a_delivery_for_a_busy_agent_is_dropped_only_if_it_can_be_published_again(
@@ -120,7 +120,7 @@ def test_a_delivery_of_a_blocked_run_is_dropped_only_if_it_can_be_published_agai
     store = MemoryCheckpointStore()
     if envelope is not None:
         store.add_run(make_run("a", "r", envelope=envelope))
-    store.start_run(make_run("a", "another"), SOMEBODY, TTL)
+    store.start_run(make_run("a", "another"), ANOTHER_OWNER, TTL)
     delivered(store, monkeypatch)
     assert sent_later == seconds
 
@@ -148,7 +148,7 @@ def test_an_unreadable_delivery_for_a_busy_agent_is_published_later(
 ) -> None:
     store = MemoryCheckpointStore()
     store.add_run(make_run("a", "r", envelope={"text": "plain"}))
-    store.acquire("a", SOMEBODY, TTL)
+    store.acquire("a", ANOTHER_OWNER, TTL)
     delivered(EncryptedStore(store, base64.b64encode(bytes(32)).decode()), monkeypatch)
     assert sent_later == [5.0]
 
@@ -158,12 +158,12 @@ def test_a_delivery_that_can_neither_begin_nor_be_published_returns_to_its_queue
 ) -> None:
     """A failure would have been reported for a run that continues later."""
 
-    class Away(MemoryCheckpointStore):
+    class UnavailableStore(MemoryCheckpointStore):
         def start_run(self, *args: Any, **kwargs: Any) -> StartResult:
-            raise StoreUnavailable(where="there", reason="gone")
+            raise StoreUnavailable(where="there", reason="unavailable")
 
     def publish_later(task: Any, seconds: float) -> None:
         raise OperationalError("the broker is unavailable too")
 
     monkeypatch.setattr(start, "publish_later", publish_later)
-    delivered(Away(), monkeypatch, Reject)
+    delivered(UnavailableStore(), monkeypatch, Reject)

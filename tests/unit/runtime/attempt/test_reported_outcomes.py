@@ -21,12 +21,12 @@ from celery_ckpt.testing import make_run
 @pytest.fixture
 def app() -> Celery:
     app = Celery("telling", set_as_current=False, broker="memory://", backend="cache+memory://")
-    app.backend.forget("run")  # all such backends of a process are one
+    app.backend.forget("run")  # all such backends of a process share their data
     return app
 
 
 def an_attempt(app: Celery, status: RunStatus, **fields: Any) -> Any:
-    """One at a run that is on record with this status by now."""
+    """Return an attempt of a run that is recorded with this status by now."""
     store = MemoryCheckpointStore()
     store.add_run(make_run("agent", "run", status=status, **fields))
     request = SimpleNamespace(ignore_result=False)
@@ -42,11 +42,11 @@ def an_attempt(app: Celery, status: RunStatus, **fields: Any) -> Any:
     )
 
 
-TOLD = {"delivered": True}
+DELIVERED = {"delivered": True}
 OUTCOMES = {
     "cancelled": (RunStatus.CANCELLED, {}, states.REVOKED, TaskRevokedError),
-    "failed": (RunStatus.FAILED, {"error": "Broken", **TOLD}, states.FAILURE, RunFailed),
-    "succeeded": (RunStatus.SUCCEEDED, {"result": 7, **TOLD}, states.SUCCESS, int),
+    "failed": (RunStatus.FAILED, {"error": "Broken", **DELIVERED}, states.FAILURE, RunFailed),
+    "succeeded": (RunStatus.SUCCEEDED, {"result": 7, **DELIVERED}, states.SUCCESS, int),
     "failed, and not settled yet": (RunStatus.FAILED, {}, states.RETRY, type(None)),
     "queued": (RunStatus.QUEUED, {}, states.RETRY, type(None)),
 }

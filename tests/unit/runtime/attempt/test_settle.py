@@ -26,7 +26,7 @@ def store(clock: FakeClock) -> MemoryCheckpointStore:
 
 
 def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
-    """An attempt whose run has just ended."""
+    """Return an attempt whose run has just ended."""
     start = store.start_run(make_run(agent_id, run_id, envelope={"text": "[]"}), "me", TTL)
     record = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
     lease_renewer = SimpleNamespace(unschedule=lambda agent, due_at: store.unschedule({agent: due_at}))

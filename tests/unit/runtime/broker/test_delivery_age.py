@@ -1,4 +1,4 @@
-"""How old a delivery is, is asked of the broker: the clocks of two workers may differ by hours."""
+"""The age of a delivery comes from the broker: the clocks of two workers may differ by hours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_age_of_messages_is_measured_by_the_brokers_clock(
     with broker.server.client(db=broker.db) as client:
         client.zadd("unacked_index", {"touched": now - 1000, "left": now - 40})
     with Connection(broker.url()) as connection:
-        # First: kombu imports what it needs, and would keep this clock for all tests after it.
+        # First: kombu imports modules on demand, which would keep this clock for all later tests.
         connection.connect()
         monkeypatch.setattr(time, "time", lambda: now + hours * 3600)
         unacked = Unacked(connection)

@@ -1,4 +1,4 @@
-"""A Redis broker that several programs share: kombu can put a prefix before its keys."""
+"""A Redis broker that several programs share: kombu can add a prefix to its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of memory by which children that were spawned learn that their worker shuts down."""
+"""The page of shared memory from which spawned children learn that their worker is shutting down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from celery_ckpt.runtime.process.drain import Drain
 
 MEMORY = Path("/dev/shm")
-#: A worker that is killed with all that it has started, which would else remove the page.
+#: A worker that is killed together with the processes that it started, which would otherwise remove the
+#: page.
 KILLED = """
 import os, signal
 from celery_ckpt.runtime.process.drain import drain
@@ -23,7 +24,7 @@ os.killpg(0, signal.SIGKILL)
 
 @pytest.fixture
 def killed() -> str:
-    """The name of the page that a killed worker has left behind."""
+    """Return the name of the page that a killed worker has left behind."""
     command = [sys.executable, "-c", KILLED]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
     name = ended.stdout.strip()

@@ -37,7 +37,7 @@ def test_a_killed_process_is_dead_even_while_it_is_a_zombie(
 ) -> None:
     owner = process.stdout.readline().strip()
     process.kill()
-    process.stdout.read()  # ends when the process has
+    process.stdout.read()  # ends when the process has ended
 
     until(lambda: is_dead(process.pid), 5, "it is dead")
     assert is_known_dead(owner)

@@ -1,4 +1,4 @@
-"""Histories that are too long to remove at once are pruned completely all the same."""
+"""Histories that are too long to remove at once are pruned completely nevertheless."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ def test_one_agent_is_pruned_completely(app: Celery, store: CheckpointStore) -> 
 
 def test_pruning_all_deletes_what_a_dry_run_reported(app: Celery, store: CheckpointStore) -> None:
     histories = {name: saved(store, name, count) for name, count in [("long", 25), ("short", 4)]}
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     would = Agents(app).prune_all(dry_run=True)
-    report = Agents(app).prune_all(on_result=lambda one: told.update({one.agent_id: one.checkpoints}))
+    report = Agents(app).prune_all(
+        on_result=lambda one: reported.update({one.agent_id: one.checkpoints})
+    )
 
-    assert told == {"long": 22, "short": 1}
+    assert reported == {"long": 22, "short": 1}
     assert (report.checkpoints, report.agents, report.pruned) == (23, 2, 2)
     assert (would.checkpoints, would.agents, would.pruned) == (23, 2, 2)
     for name, newest_first in histories.items():

@@ -1,4 +1,4 @@
-"""Sweeps, pins, limits and the doctor, through an app: by the ids that survive."""
+"""Sweeps, pins, limits and the doctor, used through an app. The tests compare the ids that remain."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def configured(**conf: Any) -> pytest.MarkDecorator:
 
 
 def saved(store: CheckpointStore, agent_id: str, *ages: timedelta) -> list[str]:
-    """Save a checkpoint of each age, oldest first; their ids."""
+    """Save a checkpoint of each age, oldest first. Return their ids."""
     now = system_clock.now()
     history = [make_checkpoint(agent_id).model_copy(update={"created_at": now - age}) for age in ages]
     for checkpoint in history:
@@ -58,7 +58,7 @@ def saved(store: CheckpointStore, agent_id: str, *ages: timedelta) -> list[str]:
 
 
 def finished(store: CheckpointStore, agent_id: str, run_id: str, ago: timedelta, **fields: Any) -> None:
-    """Let a run of an agent have ended this long ago."""
+    """Record a run of an agent that ended this long ago."""
     status = fields.pop("status", RunStatus.SUCCEEDED)
     run = make_run(agent_id, run_id, **fields)
     lease = store.start_run(run, "me", 60).lease
@@ -150,10 +150,10 @@ def test_agents_named_by_their_task_id_are_deleted_some_time_after_their_end(
 def test_old_runs_of_named_agents_are_deleted_and_reported(
     app: Celery, store: CheckpointStore, agents: Agents, caplog: Any
 ) -> None:
-    minute, told = timedelta(minutes=1), list[dict[str, Any]]()
+    minute, received = timedelta(minutes=1), list[dict[str, Any]]()
 
     def on_pruned(**facts: Any) -> None:
-        told.append(facts)
+        received.append(facts)
 
     signals.checkpoints_pruned.connect(on_pruned)
     for run_id, ago in {"old": 8 * DAY, "over": 7 * DAY + minute, "not yet": 7 * DAY - minute}.items():
@@ -166,7 +166,7 @@ def test_old_runs_of_named_agents_are_deleted_and_reported(
 
     assert [run.run_id for run in agents.runs("user-42")] == ["not yet", "last"]
     assert agents.status("user-42").run_id == "last"
-    [facts] = told
+    [facts] = received
     assert (facts["agent_id"], facts["count"], facts["runs"]) == ("user-42", 0, 2)
     assert "Pruned 0 checkpoints from 1 agent; deleted 0 agents and 2 old runs" in caplog.text
     assert agents.prune_all().runs == 0
@@ -238,11 +238,11 @@ def test_the_limits_of_a_task_are_in_the_records_of_its_runs(
 ) -> None:
     @agent_task(app=app, shared=False, keep=5, max_age=timedelta(hours=1))
     def research(run: AgentRun) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     @agent_task(app=app, shared=False)
     def plain(run: AgentRun) -> None:
-        """Does nothing either."""
+        """Do nothing."""
 
     sent = [task.delay().id for task in (research, plain)]
     runs = [store.run(task_id, task_id) for task_id in sent]
@@ -301,12 +301,12 @@ def test_a_dry_run_reports_what_would_be_deleted_and_deletes_nothing(
     saved(store, "old", 70 * DAY)
     finished(store, "old", "old", 70 * DAY)
     before = [store.list(agent_id) for agent_id in ("agent", "small", "old")]
-    told = []
+    received = []
 
-    dry = agents.prune_all(dry_run=True, on_result=told.append)
+    dry = agents.prune_all(dry_run=True, on_result=received.append)
 
     assert (dry.agents, dry.pruned, dry.forgotten, dry.checkpoints, dry.dry_run) == (3, 2, 1, 3, True)
-    assert {one.agent_id: set(one.ids) for one in told}["agent"] == set(ids[:2])
+    assert {one.agent_id: set(one.ids) for one in received}["agent"] == set(ids[:2])
     assert [store.list(agent_id) for agent_id in ("agent", "small", "old")] == before
     assert store.count_due(Schedule.SWEEP) == 3
     wet = agents.prune_all()
@@ -391,7 +391,7 @@ def test_deleted_bytes_are_in_the_signals_the_totals_and_the_log(redis_url: str,
 
     signals.checkpoints_pruned.connect(on_pruned)
     signals.prune_finished.connect(on_end)
-    for number in range(150):  # more than are judged at a time
+    for number in range(150):  # more agents than a sweep decides about at once
         saved(AppContext.of(app).store, f"agent-{number}", *[NEW] * 3)
     with caplog.at_level("INFO"):
         sweep(app)

@@ -1,4 +1,4 @@
-"""How an agent task is declared and called: as any Celery task."""
+"""How an agent task is declared and called: like any Celery task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.workers.fixtures import current_app_kept
 
 @pytest.fixture
 def app() -> Any:
-    """An app without a broker, a backend and a store."""
+    """An app without a broker, a backend or a store."""
     with current_app_kept():
         app = Celery("declaring", broker="memory://")
         app.set_current()
@@ -31,7 +31,7 @@ def app() -> Any:
 def test_the_decorator_makes_a_task_with_and_without_arguments(app: Celery) -> None:
     @agent_task(app=app, shared=False)
     def plain(run: AgentRun, text: str) -> str:
-        """Says it."""
+        """Return the text."""
         return text
 
     @agent_task(app=app, shared=False, name="mine", strategy="every:2", rate_limit="1/s")
@@ -39,7 +39,7 @@ def test_the_decorator_makes_a_task_with_and_without_arguments(app: Celery) -> N
         return text
 
     assert isinstance(plain, AgentTask)
-    assert (plain.name, plain.__doc__) == (f"{__name__}.plain", "Says it.")
+    assert (plain.name, plain.__doc__) == (f"{__name__}.plain", "Return the text.")
     assert app.tasks["mine"] is with_options._get_current_object()
     assert (with_options.strategy, with_options.rate_limit) == (EveryN(2), "1/s")
 
@@ -65,10 +65,10 @@ def test_a_base_that_is_not_an_agent_task_is_refused(app: Celery, base: type) ->
 def test_a_fixed_retry_delay_switches_the_backoff_off(
     app: Celery, options: dict[str, Any], backs_off: bool | int
 ) -> None:
-    @agent_task(app=app, shared=False, name="patient", **options)
-    def patient(run: AgentRun) -> None: ...
+    @agent_task(app=app, shared=False, name="declared", **options)
+    def declared(run: AgentRun) -> None: ...
 
-    assert patient.retry_backoff == backs_off
+    assert declared.retry_backoff == backs_off
 
 
 def test_a_task_without_an_app_is_a_task_of_every_app(app: Celery) -> None:
@@ -130,7 +130,7 @@ def test_wrong_arguments_are_refused_at_the_call(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"strategy": "evry:3"}, "evry:3"),
         ({"strategy": 3}, "strategy.*3"),
@@ -147,14 +147,14 @@ def test_wrong_arguments_are_refused_at_the_call(
     ],
 )
 def test_bad_options_are_refused_where_the_task_is_defined(
-    app: Celery, options: dict[str, Any], told: str
+    app: Celery, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
 
         @agent_task(**options)
         def one(run: AgentRun) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
 
         @app.task(base=AgentTask, lazy=False, shared=False, **options)
         def two() -> None: ...
@@ -203,7 +203,7 @@ async def async_add(x: int) -> int:
 
 @agent_task
 def whole(run: AgentRun, n: int) -> list[Any]:
-    """Uses all that a run has."""
+    """Use everything that a run has."""
     run.conversation.append(Message.user("go"))
     for number in run.iterations(limit=n):
         reply = run.llm(call_of, f"add {number}", x=number)
@@ -216,7 +216,7 @@ def whole(run: AgentRun, n: int) -> list[Any]:
 
 @agent_task
 async def async_whole(run: AgentRun, n: int) -> list[Any]:
-    """The same as a coroutine."""
+    """Use everything that a run has, as a coroutine."""
     run.conversation.append(Message.user("go"))
 
     async def model(number: int) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def test_the_error_in_a_thread_of_the_body_says_how_to_get_the_run(app: Celery) 
         with ThreadPoolExecutor() as pool:
             with pytest.raises(NoCurrentRun, match=r"pass run .*contextvars.copy_context\(\).run"):
                 pool.submit(current_run).result()
-            # What it advises works.
+            # The advice in the error works.
             assert pool.submit(copy_context().run, current_run).result() is run
         return "done"
 

@@ -1,4 +1,4 @@
-"""Type checkers see a body's own parameters on its task, and what its calls return."""
+"""Type checkers see a body's own parameters on its task, and the return types of its calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def async_body(run: AgentRun, call: ToolCall) -> None:
     run.step("length", length, 7)
 """
 ROOT = Path(__file__).parents[4]
-#: Says in itself what is right and what is wrong.
+#: Its comments say what is right and what is wrong.
 BODIES = ROOT / "tests/support/typed_bodies.py"
 TASKS = ("plain", "with_options", "coroutine", "coroutine_with_options")
 GOOD = "".join(f'{name}.delay("x")\n{name}.delay("x", times=2)\n' for name in TASKS)
@@ -70,12 +70,12 @@ BAD = "".join(f'{name}.delay(7)\n{name}.delay("x", tmes=2)\n{name}.delay()\n' fo
 CALLED = "".join(f'reveal_type({name}("x"))\n' for name in TASKS)
 
 
-def told_by_mypy(directory: Path) -> list[str]:
-    """What mypy says, one line each: in which part, an error or a note, and its text."""
+def mypy_output(directory: Path) -> list[str]:
+    """Return mypy's output, one line each: the part, "error" or "note", and the text."""
     parts = {"snippet": SNIPPET, "good": GOOD, "bad": BAD, "called": CALLED}
     file = directory / "snippet.py"
     file.write_text("".join(parts.values()))
-    # No other options than those of "make check": mypy's cache is for one set of them.
+    # The same options as "make check": mypy's cache is for one set of options.
     places = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     out, problems, _ = api.run([*places, "--python-executable", sys.executable, str(file), str(BODIES)])
     assert problems == ""
@@ -87,25 +87,29 @@ def told_by_mypy(directory: Path) -> list[str]:
     ]
 
 
-def revealed(told: list[str], part: str) -> list[str]:
-    found = [line.split('"')[1] for line in told if line.startswith(f"{part} note Revealed")]
+def revealed(output: list[str], part: str) -> list[str]:
+    found = [line.split('"')[1] for line in output if line.startswith(f"{part} note Revealed")]
     return [name.replace("builtins.", "") for name in found]
 
 
-def errors(told: list[str], part: str) -> list[str]:
-    return [line for line in told if line.startswith(f"{part} error")]
+def errors(output: list[str], part: str) -> list[str]:
+    return [line for line in output if line.startswith(f"{part} error")]
 
 
-# One test: mypy is asked once.
+# One test: mypy runs only once.
 def test_type_checkers_see_the_parameters_and_results_of_a_body(tmp_path: Path) -> None:
-    told = told_by_mypy(tmp_path)
+    output = mypy_output(tmp_path)
 
-    assert errors(told, "bodies") == [], "steps return what their functions do, and take what they take"
-    assert errors(told, "good") == [], "right calls pass"
-    wrong = errors(told, "bad")
+    assert errors(output, "bodies") == [], (
+        "steps return what their functions return, and take what those take"
+    )
+    assert errors(output, "good") == [], "correct calls pass"
+    wrong = errors(output, "bad")
     assert len(wrong) == 3 * len(TASKS), wrong
     assert sum('incompatible type "int"; expected "str"' in error for error in wrong) == len(TASKS)
     assert sum('Unexpected keyword argument "tmes"' in error for error in wrong) == len(TASKS)
-    assert revealed(told, "called") == ["list[str]"] * len(TASKS), "a direct call is one of the body"
-    assert revealed(told, "snippet") == ["int", "celery_ckpt.messages.Message", "float", "int"] * 2
-    assert len(errors(told, "snippet")) == 1, "a step's arguments are checked"
+    assert revealed(output, "called") == ["list[str]"] * len(TASKS), (
+        "a direct call is a call of the body"
+    )
+    assert revealed(output, "snippet") == ["int", "celery_ckpt.messages.Message", "float", "int"] * 2
+    assert len(errors(output, "snippet")) == 1, "a step's arguments are checked"

@@ -1,4 +1,4 @@
-"""A cold shutdown does not begin while a pool child has only a part of its task."""
+"""A cold shutdown does not begin while a pool child has received only a part of its task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.servers.valkey import wait_until
 
 @pytest.fixture
 def stopped() -> Iterator[list[int]]:
-    """The signals that Celery's own handler got."""
+    """Return the signals that Celery's own handler got."""
     got: list[int] = []
     before = signal.signal(signal.SIGQUIT, lambda number, _: got.append(number))
     yield got

@@ -1,4 +1,4 @@
-"""Which messages a worker says are its own, and which of others it puts back."""
+"""Which messages a worker claims as its own, and which messages of other workers it puts back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.workers.broker import RedisBroker
 
 
 class _Request(SimpleNamespace):
-    """Like Celery's; a plain namespace cannot be referred to weakly."""
+    """Like Celery's request; a plain namespace does not support weak references."""
 
 
 def _received(channel: Any, tag: str, *, is_agent: bool = True) -> _Request:
@@ -35,14 +35,14 @@ def test_a_worker_has_its_messages_until_they_are_acknowledged_or_their_connecti
     with Connection("memory://") as connection, Connection("memory://") as lost:
         kept, done = (_received(connection.default_channel, tag) for tag in ("kept", "done"))
         others = _received(connection.default_channel, "other", is_agent=False)
-        gone = _received(lost.default_channel, "gone")
-        assert set(parent.unacknowledged()) >= {"kept", "done", "gone"}
+        lost_message = _received(lost.default_channel, "lost")
+        assert set(parent.unacknowledged()) >= {"kept", "done", "lost"}
 
         done.acknowledged = True
         lost.collect()
 
-        assert {"kept", "done", "gone", "other"} & set(parent.unacknowledged()) == {"kept"}
-        assert [kept, others, gone]  # they must live until here
+        assert {"kept", "done", "lost", "other"} & set(parent.unacknowledged()) == {"kept"}
+        assert [kept, others, lost_message]  # they must live until here
 
 
 @pytest.mark.configured(include=(MODULE,))

@@ -33,7 +33,7 @@ def app() -> Iterator[Celery]:
 
 
 def ended(store: CheckpointStore) -> None:
-    """An agent whose only run has ended and that is due."""
+    """Return an agent whose only run has ended and that is due."""
     begun = store.start_run(RunRecord(agent_id="a", run_id="a", created_at=system_clock.now()), "me", 9)
     store.settle_run(begun.run.model_copy(update={"status": RunStatus.SUCCEEDED}), begun.lease)
     store.schedule("a", 0)
@@ -49,13 +49,13 @@ def test_the_watchdog_schedules_the_sweep_that_a_dead_worker_did_not_schedule(
 ) -> None:
     store = AppContext.of(app).store
     ended(store)
-    told = store.claim_due(1, 0, Schedule.SWEEP)
-    store.unschedule(dict(told), Schedule.SWEEP)  # as if it had died before it scheduled the sweep
+    due = store.claim_due(1, 0, Schedule.SWEEP)
+    store.unschedule(dict(due), Schedule.SWEEP)  # as if it had died before it scheduled the sweep
 
     look(app)
 
     assert [agent_id for agent_id, _ in store.claim_due(1, 0, Schedule.SWEEP)] == ["a"]
-    assert store.count_due() == 0, "nothing is left to watch"
+    assert store.count_due() == 0, "nothing is left to check"
 
 
 def test_the_watchdog_schedules_no_sweep_for_a_deleted_agent(app: Celery) -> None:
@@ -77,7 +77,7 @@ def test_an_agent_with_a_forged_message_does_not_keep_the_watchdog_from_the_othe
     store.add_run(make_run("forged", "forged", envelope=forged), due_in=0)
     count.apply_async((1,), agent_id="other")
     with broker.server.client(db=broker.db) as client:
-        client.delete("celery")  # it got lost
+        client.delete("celery")  # it was lost
     store.schedule("other", 0)
 
     look(celery_app)
@@ -135,7 +135,7 @@ def test_an_agent_of_this_process_is_not_read(app: Celery, monkeypatch: pytest.M
     assert lease is not None
     context.lease_renewer.add(HeldLease(lease))
     context.store.schedule("mine", 0)
-    # Around the store, so that its calls of its own methods are not counted.
+    # Around the store, so that the store's calls of its own methods are not counted.
     monkeypatch.setattr(context, "store", WrapperStore(context.store))
     for name in ("activity", "schedule", "acquire", "release", "snapshots", "unschedule"):
         counted(monkeypatch, context.store, name, calls)

@@ -168,7 +168,7 @@ def test_equal_agents_have_no_equal_ciphertext(inner: CheckpointStore) -> None:
 
 
 def forged(inner: CheckpointStore, checkpoint: Checkpoint) -> None:
-    """Put a checkpoint into the store below, in the place of the one that is there."""
+    """Replace a checkpoint in the store below."""
     inner.remove(checkpoint.agent_id, [checkpoint.id])
     inner.save(checkpoint)
 
@@ -204,7 +204,7 @@ FORGERIES: dict[str, Callable[[Checkpoint, Checkpoint], Checkpoint]] = {
         update={"conversation": Conversation(7, c.conversation.messages)}
     ),
     "a state cut off": lambda c, _: c.model_copy(update={"state": {TAG: c.state[TAG][:-8]}}),
-    "a state that is no base64": lambda c, _: c.model_copy(update={"state": {TAG: "old.é"}}),
+    "a state that is not base64": lambda c, _: c.model_copy(update={"state": {TAG: "old.é"}}),
 }
 
 

@@ -1,4 +1,4 @@
-"""Another key for everything that is stored: nothing is lost, and nobody at work is harmed."""
+"""A new key for everything that is stored: nothing is lost, and no running agent is disturbed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.stored_bytes import MARKER, bytes_of_files, found_in
 
 
 def work(store: CheckpointStore, agent_id: str = "agent") -> Conversation:
-    """Three checkpoints, two steps, a run."""
+    """Save three checkpoints, two steps and a run."""
     conversation = Conversation(messages=[make_message(f"{MARKER} {n}") for n in range(3)])
     entry = Entry(conversation=conversation, state={"e": MARKER})
     given: dict[str, Any] = {"state": {"s": MARKER}, "metadata": {"m": MARKER, "pin": "label"}}
@@ -96,7 +96,7 @@ def test_a_conversation_encrypted_with_two_keys_uses_one_afterwards(inner: Check
     going_on.append(make_message("with the new key"))
     both.save(make_checkpoint("agent", going_on))
 
-    assert both.rekey("agent") == Rekeyed(4, 2, 1), "the last one has messages of before"
+    assert both.rekey("agent") == Rekeyed(4, 2, 1), "the last one contains messages from before"
 
     assert len(encrypted(inner, NEW).list("agent")) == 4
 
@@ -175,7 +175,7 @@ def test_without_the_old_key_nothing_is_changed() -> None:
     assert everything(encrypted(inner, OLD))
 
 
-# -- writing anew, in Redis and in files -------------------------------------------------------------
+# -- rewriting, in Redis and in files ----------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[CheckpointStore], object]] = {
     "a save": lambda store: store.save(make_checkpoint("agent")),
@@ -230,7 +230,7 @@ def test_a_crash_between_two_file_writes_loses_nothing(
     def crashing(path: Path, data: bytes) -> None:
         nonlocal left
         if left == 0:
-            raise OSError("the machine is gone")
+            raise OSError("the machine has failed")
         left -= 1
         replace(path, data)
 

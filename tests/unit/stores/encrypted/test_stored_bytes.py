@@ -24,7 +24,7 @@ KINDS = ("file", "sqlite", "redis")
 def opened(
     request: pytest.FixtureRequest, tmp_path: Path, valkey: Valkey
 ) -> Iterator[tuple[CheckpointStore, Look]]:
-    """A store, and how to look at all that it has kept."""
+    """Return a store, and a function that reads everything that it keeps."""
     if request.param == "redis":
         with open_store(request.getfixturevalue("redis_url")) as store, valkey.client() as client:
             yield store, lambda: bytes_of_keys(client)
@@ -35,18 +35,18 @@ def opened(
 
 
 def work(store: CheckpointStore, agent_id: str = "agent") -> None:
-    """Everything that an agent can have, with the marker wherever it can be."""
-    told = f"this is {MARKER}, you know"
-    conversation = Conversation(messages=[make_message(f"{told} {n}") for n in range(5)])
-    entry = Entry(conversation=conversation, state={"e": told})
-    run = make_run(agent_id, "run", envelope={"args": [told]}, task="task")
+    """Save everything that an agent can have, with the marker wherever possible."""
+    text = f"this is {MARKER}, you know"
+    conversation = Conversation(messages=[make_message(f"{text} {n}") for n in range(5)])
+    entry = Entry(conversation=conversation, state={"e": text})
+    run = make_run(agent_id, "run", envelope={"args": [text]}, task="task")
     store.add_run(run, due_in=30)
     start = store.start_run(run, "worker", 30)
-    given: dict[str, Any] = {"state": {told: told}, "metadata": {"m": told}, "run_id": "run"}
-    store.record_step(make_step(agent_id, "run", told, name=told, value=[told]), start.lease)
+    given: dict[str, Any] = {"state": {text: text}, "metadata": {"m": text}, "run_id": "run"}
+    store.record_step(make_step(agent_id, "run", text, name=text, value=[text]), start.lease)
     store.save(make_checkpoint(agent_id, conversation, 1, entry=entry, **given), start.lease)
-    conversation.replace([make_message(f"in short, {told}"), *conversation.messages[-2:]])
-    ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED, "result": told, "error": told})
+    conversation.replace([make_message(f"in short, {text}"), *conversation.messages[-2:]])
+    ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED, "result": text, "error": text})
     store.save(make_checkpoint(agent_id, conversation, 2, **given), start.lease, run=ended)
     store.settle_run(ended.model_copy(update={"delivered": True}), start.lease)
     assert store.load_latest(agent_id) is not None
@@ -81,7 +81,7 @@ def test_a_deleted_agent_appears_in_no_key_and_no_file(opened: tuple[CheckpointS
 
     assert places(look) == []
     assert places(look, "who stays") != []
-    # When to look at it was noted too: whoever does finds nobody, and takes the name away.
+    # The schedule has the name too. The next claim finds no such agent, and removes the entry.
     assert store.unschedule({"harriet-7": store.schedule("harriet-7", 0)}) == 1
     assert store.delete("other") == 1
     assert places(look, "harriet-7") == []

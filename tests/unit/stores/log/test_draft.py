@@ -1,4 +1,4 @@
-"""What a save has to write, tried on a log that is a list."""
+"""What a save has to write, tested on a log that is a list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def taken(live: Conversation, entered: Conversation | None = None) -> Checkpoint
 
 @dataclass
 class Log:
-    """A log store reduced to what it keeps."""
+    """A log store, reduced to the data that it keeps."""
 
     lines: list[bytes] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
@@ -112,7 +112,7 @@ def test_nothing_is_remembered_across_agents_or_stores() -> None:
     ("more_live", "more_entered", "written"),
     [
         *(("", "", []), ("c", "", ["c"]), ("", "z", ["z"]), ("xy", "z", ["x", "y", "z"])),
-        # These grow to share more than what was known of the entry.
+        # These grow until they share more than what was known of the entry.
         *(("b", "z", ["b", "z"]), ("bc", "cz", ["b", "c", "z"])),
     ],
 )

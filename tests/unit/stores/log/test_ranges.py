@@ -1,4 +1,4 @@
-"""Where messages lie in a log: whatever is done to ranges, they refer to the same messages."""
+"""The positions of messages in a log: whatever is done to ranges, they refer to the same messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of_offsets(wanted: list[int]) -> Ranges:
 
 
 def offsets(spans: list[Span], base: int) -> list[int]:
-    """What spans mean, said in the simplest way."""
+    """Return the offsets that spans stand for, in the simplest way."""
     return [start + base * new + i for start, count, new in spans for i in range(count)]
 
 
