@@ -139,13 +139,13 @@ BUDGETS: tuple[Callable[[Place, Plan], Budget], ...] = (
 
 def _saving(contender: Contender, agent: Agent | None = None) -> Timed:
     worker = agent or Agent("budget")
-    return lambda: timed_save(contender, worker.turn())
+    return lambda: timed_save(contender, worker.work())
 
 
 def _grown(store: Contender, agent_id: str, iterations: int) -> Agent:
     agent = Agent(agent_id)
     for _ in range(iterations):
-        timed_save(store, agent.turn())
+        timed_save(store, agent.work())
     return agent
 
 
@@ -157,7 +157,7 @@ def _saving_around_ten(store: Contender, saves: int) -> Timed:
     """
     names = (f"growth-small-{number}" for number in range(saves // 10 + 2))
     agents = [_grown(store, name, 5) for name in names]
-    times = (timed_save(store, agent.turn()) for agent in agents for _ in range(10))
+    times = (timed_save(store, agent.work()) for agent in agents for _ in range(10))
     return lambda: next(times)
 
 

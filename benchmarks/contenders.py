@@ -15,7 +15,7 @@ from typing import Any
 
 from redis import Redis
 
-from benchmarks.work import Turn
+from benchmarks.work import Work
 from celery_ckpt import (
     Checkpoint,
     CheckpointStore,
@@ -66,15 +66,15 @@ class Contender(ABC):
     #: What a reader of its numbers has to know.
     note: str = ""
 
-    def prepare(self, turn: Turn) -> Any:
+    def prepare(self, work: Work) -> Any:
         """Return what ``save`` takes. Not timed."""
-        return turn
+        return work
 
     @abstractmethod
     def save(self, prepared: Any) -> None:
         """Save a checkpoint."""
 
-    def before_reading(self, turn: Turn) -> None:  # noqa: B027
+    def before_reading(self, work: Work) -> None:  # noqa: B027
         """Prepare the data for ``load_latest``, ``list`` and ``prune``, if it is not what was saved."""
 
     def load_latest(self, agent_id: str) -> Any:
@@ -108,8 +108,8 @@ class OurStore(Contender):
     def __init__(self, name: str, store: CheckpointStore, place: Place) -> None:
         self.name, self._store, self._place = f"celery_ckpt {name}", store, place
 
-    def prepare(self, turn: Turn) -> Checkpoint:
-        return turn.checkpoint
+    def prepare(self, work: Work) -> Checkpoint:
+        return work.checkpoint
 
     def save(self, prepared: Checkpoint) -> None:
         self._store.save(prepared)

@@ -66,7 +66,7 @@ def _both(url: str, durability: Durability) -> Iterator[tuple[CheckpointStore, C
 
 def _saves(store: CheckpointStore) -> Timed:
     agent = Agent(f"saves {id(store)}")
-    return lambda: _time(store.save, agent.turn().checkpoint)
+    return lambda: _time(store.save, agent.work().checkpoint)
 
 
 def _steps(store: CheckpointStore) -> Timed:

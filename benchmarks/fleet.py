@@ -81,25 +81,25 @@ def measure(url: str, where: str, agents: int) -> Fleet:
         for node in nodes:
             node.config_set("slowlog-log-slower-than", 100)
             node.slowlog_reset()
-        turns, stall = _stall(url, lambda: _in_turn(context, url, nodes, agents))
+        timed, stall = _stall(url, lambda: _alternate(context, url, nodes, agents))
         longest = max(
             (entry["duration"] for node in nodes for entry in node.slowlog_get(-1)), default=0
         )
         idle = _timed_sweep(context)[0]
         left = _memory(nodes)
-    removed, twice = turns.report.checkpoints, len(names_in_two_copies(agents))
+    removed, twice = timed.report.checkpoints, len(names_in_two_copies(agents))
     agent_bytes = (full - empty) / (agents + twice)
     per_checkpoint = (full - left - twice * agent_bytes) / removed
-    assert (turns.report.agents, removed) == (agents, agents * (CHECKPOINTS - KEEP))
+    assert (timed.report.agents, removed) == (agents, agents * (CHECKPOINTS - KEEP))
     return Fleet(
-        where, agents, turns.sweep, removed, turns.sweep / removed, turns.bare / turns.bare_removed,
-        idle, idle_empty, stall, before, turns.server / agents, longest / 1e6, agent_bytes,
+        where, agents, timed.sweep, removed, timed.sweep / removed, timed.bare / timed.bare_removed,
+        idle, idle_empty, stall, before, timed.server / agents, longest / 1e6, agent_bytes,
         per_checkpoint,
     )  # fmt: skip
 
 
 @dataclass
-class _Turns:
+class _Alternation:
     """Alternating sweeps and bare removals: how long they took, and what they removed."""
 
     sweep: float = 0.0
@@ -110,19 +110,19 @@ class _Turns:
     report: PruneReport = field(default_factory=PruneReport)
 
 
-def _in_turn(context: AppContext, url: str, nodes: list[Any], agents: int) -> _Turns:
-    turns = _Turns()
+def _alternate(context: AppContext, url: str, nodes: list[Any], agents: int) -> _Alternation:
+    timed = _Alternation()
     with _client(url) as client:
         for removal in bare_removals(client, agents, _TURNS):
             start = perf_counter()
-            turns.bare_removed += removal()
-            turns.bare += perf_counter() - start
+            timed.bare_removed += removal()
+            timed.bare += perf_counter() - start
             cpu = _cpu(nodes)
             took, report = _timed_sweep(context, -(-agents // _TURNS))
-            turns.server += _cpu(nodes) - cpu
-            turns.sweep += took
-            turns.report.include(report)
-    return turns
+            timed.server += _cpu(nodes) - cpu
+            timed.sweep += took
+            timed.report.include(report)
+    return timed
 
 
 def _context(store: CheckpointStore) -> AppContext:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.contenders import LIMIT, NAIVE, Contender, Place
-from benchmarks.work import Turn
+from benchmarks.work import Work
 from celery_ckpt import Checkpoint, Conversation
 from celery_ckpt.checkpoint import assemble
 from celery_ckpt.conversation import Spine
@@ -28,7 +28,7 @@ class NaiveJson(Contender):
         self._place, self._client = place, place.client()
         self._keys: dict[str, list[str]] = {}
 
-    def save(self, prepared: Turn) -> None:
+    def save(self, prepared: Work) -> None:
         key = f"naive:{prepared.checkpoint.id}"
         self._client.set(key, json.dumps(prepared.plain))
         self._keys.setdefault(prepared.agent_id, []).append(key)
@@ -71,13 +71,13 @@ class RedisCommands(Contender):
         self._place, self._client = place, place.client()
         self._fields: list[str] = []
 
-    def save(self, prepared: Turn) -> None:
+    def save(self, prepared: Work) -> None:
         self._client.rpush(f"bare:{prepared.agent_id}", *prepared.new)
 
-    def before_reading(self, turn: Turn) -> None:
-        self.put_json(turn.checkpoint)
-        header = b"%0200d" % turn.iteration
-        self._fields = [f"{turn.checkpoint.id}{number:05}" for number in range(turn.iteration)]
+    def before_reading(self, work: Work) -> None:
+        self.put_json(work.checkpoint)
+        header = b"%0200d" % work.iteration
+        self._fields = [f"{work.checkpoint.id}{number:05}" for number in range(work.iteration)]
         self._client.hset("bare:heads", mapping=dict.fromkeys(self._fields, header))
 
     def put_json(self, checkpoint: Checkpoint) -> None:
@@ -118,8 +118,8 @@ class SqliteInsert(Contender):
         self._connection.execute("PRAGMA synchronous=NORMAL")
         self._connection.execute("CREATE TABLE log (number INTEGER PRIMARY KEY, agent TEXT, new BLOB)")
 
-    def prepare(self, turn: Turn) -> tuple[str, bytes]:
-        return turn.agent_id, b"\n".join(turn.new)
+    def prepare(self, work: Work) -> tuple[str, bytes]:
+        return work.agent_id, b"\n".join(work.new)
 
     def save(self, prepared: tuple[str, bytes]) -> None:
         self._connection.execute("INSERT INTO log (agent, new) VALUES (?, ?)", prepared)

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.contenders import Contender
-from benchmarks.work import Agent, Turn
+from benchmarks.work import Agent, Work
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def measure(contender: Contender, plan: Plan, progress: Progress) -> Figures:
 def _short_agent(contender: Contender, number: int) -> list[float]:
     """Return the durations of the saves of iterations 7 to 13."""
     agent = Agent(f"short-{number}")
-    return [timed_save(contender, agent.turn()) for _ in range(13)][6:]
+    return [timed_save(contender, agent.work()) for _ in range(13)][6:]
 
 
 class _Marathon:
@@ -115,30 +115,30 @@ class _Marathon:
     def run(self) -> None:
         """Work, measure at each point, and prune if that was not done before."""
         while not self._is_over():
-            turn = self._agent.turn()
-            self._times.append(timed_save(self._contender, turn))
+            work = self._agent.work()
+            self._times.append(timed_save(self._contender, work))
             self._total += self._times[-1]
-            if turn.iteration in self._plan.points:
-                self._at_point(turn)
-            if turn.iteration % 50 == 0:
-                self._progress(turn.iteration / self._plan.last)
+            if work.iteration in self._plan.points:
+                self._at_point(work)
+            if work.iteration % 50 == 0:
+                self._progress(work.iteration / self._plan.last)
         if not self._contender.survives_prune and self._agent.iteration >= self._plan.read_at:
             self._prune()
 
-    def _at_point(self, turn: Turn) -> None:
-        point = turn.iteration
+    def _at_point(self, work: Work) -> None:
+        point = work.iteration
         if point != self._plan.points[0]:
             self._figures.save[point] = median(self._times[-max(10, min(point // 10, 200)) :])
         stored = (self._contender.stored_bytes() or 0) - self._stored_before
         if point == self._plan.read_at:
-            self._read(turn, stored)
+            self._read(work, stored)
         self._stop_before_the_disk_is_full(stored)
 
-    def _read(self, turn: Turn, stored: int) -> None:
-        figures, contender, agent_id = self._figures, self._contender, turn.agent_id
+    def _read(self, work: Work, stored: int) -> None:
+        figures, contender, agent_id = self._figures, self._contender, work.agent_id
         figures.message_bytes = self._agent.message_bytes
         figures.stored = stored if stored > 0 else None
-        contender.before_reading(turn)
+        contender.before_reading(work)
         load = _or_none(lambda: median(timed(contender.load_latest, agent_id) for _ in range(9)))
         figures.load = load
         figures.list_all = _or_none(self._time_of_list)
@@ -180,9 +180,9 @@ class _Marathon:
         self._figures.stopped = f"stopped after {self._agent.iteration:,} iterations: {reason}"
 
 
-def timed_save(contender: Contender, turn: Turn) -> float:
+def timed_save(contender: Contender, work: Work) -> float:
     """Return the duration of a save, without its preparation."""
-    return timed(contender.save, contender.prepare(turn))
+    return timed(contender.save, contender.prepare(work))
 
 
 def timed(action: Callable[..., Any], *arguments: Any) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from benchmarks.contenders import PEER, Contender, Place
-from benchmarks.work import Turn
+from benchmarks.work import Work
 
 #: The environment variable with the URL of a Postgres database that may be used.
 POSTGRES_URL = "CKPT_BENCH_POSTGRES_URL"
@@ -38,26 +38,26 @@ class LangGraphSaver(Contender):
         whole = "delete_thread, the only one it has"
         self.note = f"prune is {'keep_latest' if self._keeps_latest else whole}"
 
-    def prepare(self, turn: Turn) -> tuple[Any, ...]:
+    def prepare(self, work: Work) -> tuple[Any, ...]:
         from langgraph.checkpoint.base import empty_checkpoint
 
-        agent_id = turn.agent_id
+        agent_id = work.agent_id
         version = self.saver.get_next_version(self._versions.get(agent_id), None)
         self._versions[agent_id] = version
         checkpoint = empty_checkpoint()
-        checkpoint["channel_values"] = {_CHANNEL: turn.plain}
+        checkpoint["channel_values"] = {_CHANNEL: work.plain}
         checkpoint["channel_versions"] = {_CHANNEL: version}
         config = self._configs.get(agent_id, _config(agent_id))
-        metadata = {"source": "loop", "step": turn.iteration, "run_id": turn.checkpoint.run_id}
+        metadata = {"source": "loop", "step": work.iteration, "run_id": work.checkpoint.run_id}
         return agent_id, config, checkpoint, metadata, {_CHANNEL: version}
 
     def save(self, prepared: tuple[Any, ...]) -> None:
         agent_id, *arguments = prepared
         self._configs[agent_id] = self.saver.put(*arguments)
 
-    def before_reading(self, turn: Turn) -> None:
+    def before_reading(self, work: Work) -> None:
         """Check that the saver loads what was saved."""
-        if self.load_latest(turn.agent_id) != turn.plain:
+        if self.load_latest(work.agent_id) != work.plain:
             raise RuntimeError(f"{self.name} does not load what was saved")
 
     def load_latest(self, agent_id: str) -> Any:
@@ -105,22 +105,22 @@ class LangGraphDelta(LangGraphSaver):
             f"beta; a snapshot every {every} updates; prune is delete_thread, the only one it has"
         )
 
-    def prepare(self, turn: Turn) -> tuple[Any, ...]:
+    def prepare(self, work: Work) -> tuple[Any, ...]:
         from langgraph.checkpoint.base import empty_checkpoint
         from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-        if turn.agent_id not in self._configs:
+        if work.agent_id not in self._configs:
             # The first messages are writes of this checkpoint.
             root, metadata = empty_checkpoint(), {"source": "input", "step": 0}
-            self._configs[turn.agent_id] = self.saver.put(_config(turn.agent_id), root, metadata, {})
-        agent_id, config, checkpoint, metadata, versions = super().prepare(turn)
-        since = turn.iteration % self._channel.snapshot_frequency
+            self._configs[work.agent_id] = self.saver.put(_config(work.agent_id), root, metadata, {})
+        agent_id, config, checkpoint, metadata, versions = super().prepare(work)
+        since = work.iteration % self._channel.snapshot_frequency
         if since:
             checkpoint["channel_values"] = {}
             metadata["counters_since_delta_snapshot"] = {_CHANNEL: (since, since)}
         else:
-            checkpoint["channel_values"] = {_CHANNEL: _DeltaSnapshot(turn.plain)}
-        writes = [(_CHANNEL, turn.plain[-2:])]
+            checkpoint["channel_values"] = {_CHANNEL: _DeltaSnapshot(work.plain)}
+        writes = [(_CHANNEL, work.plain[-2:])]
         return agent_id, writes, str(uuid4()), config, checkpoint, metadata, versions
 
     def list(self, agent_id: str) -> Iterator[Any]:

@@ -23,8 +23,8 @@ _TEXTS = [" ".join(_chance.choices(_WORDS, k=300)) for _ in range(500)]
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One iteration, ready to be saved."""
+class Work:
+    """The work of one iteration, ready to be saved."""
 
     checkpoint: Checkpoint
     #: The two new messages, one JSON line each.
@@ -54,8 +54,8 @@ class Agent:
         self._conversation = Conversation()
         self._plain: list[dict[str, Any]] = []
 
-    def turn(self) -> Turn:
-        """Work for one iteration, and return it."""
+    def work(self) -> Work:
+        """Do the work of one iteration, and return it."""
         self.iteration += 1
         call_id = f"call_{self.iteration:08}"
         new = [self._say(_request(call_id)), self._say(_answer(call_id))]
@@ -66,7 +66,7 @@ class Agent:
             run_id="7a2c1f0e-5a43-4a7e-9f0b-2f6d3c1b8e55",
             event=CheckpointEvent.ITERATION,
         )
-        return Turn(checkpoint, new, self._plain)
+        return Work(checkpoint, new, self._plain)
 
     def _say(self, fields: dict[str, Any]) -> bytes:
         message = Message.of(fields)

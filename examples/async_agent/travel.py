@@ -66,4 +66,4 @@ async def travel(run: AgentRun, question: str) -> str:
         if not reply.tool_calls:
             return reply.text
         await run.tools(reply, TOOLS)
-    raise RuntimeError("no answer in 20 turns")
+    raise RuntimeError("no answer in 20 iterations")

@@ -68,4 +68,4 @@ def assist(run: AgentRun, question: str) -> str:
         if not reply.tool_calls:
             return reply.text
         run.tools(reply, TOOLS)
-    raise RuntimeError("no answer in 20 turns")
+    raise RuntimeError("no answer in 20 iterations")

@@ -7,5 +7,5 @@ import sys
 from research import research
 
 result = research.delay(" ".join(sys.argv[1:]) or "Why is the sky blue, and the sunset red?")
-print(f"agent {result.id} is at work", flush=True)
+print(f"agent {result.id} is running", flush=True)
 print(result.get())

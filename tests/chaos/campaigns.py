@@ -9,7 +9,7 @@ from typing import Any
 from tests.chaos import faults
 from tests.chaos.evidence import examined
 from tests.chaos.faults import Fault
-from tests.chaos.fleet import TURNS
+from tests.chaos.fleet import ITERATIONS
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.soak import soak
 
@@ -29,7 +29,7 @@ class Campaign:
     #: How many agents are running or queued at any time.
     open_runs: int = 10
     #: The number of iterations of each agent.
-    turns: int = TURNS
+    iterations: int = ITERATIONS
     #: True if ended runs are replaced by new ones.
     keeps_sending: bool = True
     own_clocks: bool = False
@@ -48,7 +48,7 @@ CAMPAIGNS = (
         (faults.kill_child, faults.kill_tree),
         15,
         open_runs=1000,
-        turns=1,
+        iterations=1,
         keeps_sending=False,
     ),
     Campaign("soak", (), 30, soaked_agents=150),
@@ -120,7 +120,7 @@ def run(
     with examined(
         verdict,
         workers=campaign.workers,
-        turns=campaign.turns,
+        iterations=campaign.iterations,
         store=campaign.store,
         own_clocks=campaign.own_clocks,
         conf=campaign.conf,

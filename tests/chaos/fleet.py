@@ -28,7 +28,7 @@ from tests.support.workers.processes import Pool, Worker
 #: A short lease, but one that survives the pauses of a busy machine with two cores.
 LEASE = 2.0
 #: The default number of iterations of an agent, and the duration of each of its two calls.
-TURNS, SECONDS = 20, 0.1
+ITERATIONS, SECONDS = 20, 0.1
 _READY, _PROGRESS = 60.0, 90.0
 
 
@@ -47,7 +47,7 @@ class Fleet:
     configuration: Configuration
     pool: Pool = "prefork"
     concurrency: int = 4
-    turns: int = TURNS
+    iterations: int = ITERATIONS
     #: True if each worker has its own clock, which can be set.
     own_clocks: bool = False
     clocks: dict[str, WorkerClock] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Fleet:
     def top_up(self, open_runs: int) -> None:
         """Send agents until ``open_runs`` of them have not ended."""
         under_way = sum(not result.ready() for result in self.results[-4 * open_runs :])
-        self.results += [count.delay(self.turns, SECONDS) for _ in range(open_runs - under_way)]
+        self.results += [count.delay(self.iterations, SECONDS) for _ in range(open_runs - under_way)]
 
     def wait_for_progress(self) -> None:
         """Wait for the next call of any agent."""
@@ -125,7 +125,7 @@ def fleet(
     chance: Random,
     *,
     workers: int = 2,
-    turns: int = TURNS,
+    iterations: int = ITERATIONS,
     store: str = "alone",
     own_clocks: bool = False,
     conf: Mapping[str, Any] | None = None,
@@ -148,7 +148,7 @@ def fleet(
         )
         running.enter_context(app_of(configuration))
         made = Fleet(directory, chance, broker, servers, network, ledger, configuration)
-        made.turns, made.own_clocks = turns, own_clocks
+        made.iterations, made.own_clocks = iterations, own_clocks
         running.callback(lambda: [remove_shared_memory(pid) for pid in made.pids if own_clocks])
         running.callback(lambda: [worker.close() for worker in made.workers])
         for _ in range(workers):

@@ -63,7 +63,7 @@ def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
     for result in fleet.results:
         until(lambda run=result: fleet.supervise() and run.ready(), _END, f"{result.id} ends")
         value = result.get(timeout=_END)
-        if value != uninterrupted(fleet.turns):
+        if value != uninterrupted(fleet.iterations):
             verdict.problems.append(f"run {result.id} returned {value}")
     _wait_until_clean(fleet)
     notes = defaultdict(list)
@@ -72,12 +72,12 @@ def judge(fleet: Fleet, verdict: Verdict) -> Verdict:
     # A failover may undo the beginning of an attempt. Nonces distinguish equal tokens.
     is_forgetful = isinstance(fleet.store, Guarded)
     for result in fleet.results:
-        _judge_run(result, fleet.turns, notes[result.id], notes[NO_RUN], verdict)
+        _judge_run(result, fleet.iterations, notes[result.id], notes[NO_RUN], verdict)
         # A body that was frozen just before it began begins late, and is stopped at its first event.
         thawed = _thawed(notes[NO_RUN])
         begins = [n for n in notes[result.id] if n.what == "begin" and not _is_late(n, thawed)]
         begins = [] if is_forgetful else begins
-        verdict.problems += judge_record(_store(), result.id, uninterrupted(fleet.turns), begins)
+        verdict.problems += judge_record(_store(), result.id, uninterrupted(fleet.iterations), begins)
     verdict.runs = len(fleet.results)
     return verdict
 
@@ -94,14 +94,14 @@ def _wait_until_clean(fleet: Fleet) -> None:
 
 
 def _judge_run(
-    result: AsyncResult, turns: int, own: Sequence[Note], others: Sequence[Note], verdict: Verdict
+    result: AsyncResult, iterations: int, own: Sequence[Note], others: Sequence[Note], verdict: Verdict
 ) -> None:
     in_order = sorted([*own, *others], key=lambda note: note.at)
     made = bodies.of_run(in_order, result.id)
     interrupted = sum(body.how not in _IN_ORDER or bool(body.frozen) for body in made)
     try:
         thawed = _thawed(others)
-        repeated = repetitions(result.id, turns, own, lambda call: _is_late(call, thawed))
+        repeated = repetitions(result.id, iterations, own, lambda call: _is_late(call, thawed))
         assert repeated <= interrupted, (
             f"run {result.id}: {repeated} repeated calls, {interrupted} interrupted bodies"
         )
@@ -111,7 +111,7 @@ def _judge_run(
     except AssertionError as error:
         verdict.problems.append(str(error))
         return
-    verdict.calls += 2 * turns + repeated
+    verdict.calls += 2 * iterations + repeated
     verdict.repeated += repeated
     verdict.interrupted += interrupted
     verdict.hand_offs += sum(body.how == "HandOff" for body in made)

@@ -40,23 +40,27 @@ class World:
         self.calls.append(stamp)
         return stamp
 
-    def model(self, conversation: Conversation, turn: int) -> Any:
+    def model(self, conversation: Conversation, iteration: int) -> Any:
         """Return a reply. Two of three ask for tools, with ids that are the same in each reply."""
-        text = self.stamp(f"model {turn} {conversation.digest[:12]}")
-        calls = [] if turn % 3 == 0 else [(f"call_{n}", f'{{"n":{n},"turn":{turn}}}') for n in range(3)]
+        text = self.stamp(f"model {iteration} {conversation.digest[:12]}")
+        calls = (
+            []
+            if iteration % 3 == 0
+            else [(f"call_{n}", f'{{"n":{n},"iteration":{iteration}}}') for n in range(3)]
+        )
         return SHAPES[self.shape](text, calls)
 
-    def tool(self, n: int, turn: int) -> Any:
-        stamp = self.stamp(f"tool {turn} {n}")
+    def tool(self, n: int, iteration: int) -> Any:
+        stamp = self.stamp(f"tool {iteration} {n}")
         return {"found": stamp} if n % 2 else stamp
 
     def plan(self, topic: str) -> Plan:
         return Plan(topic=topic, stamp=self.stamp(f"plan {topic}"))
 
-    def look(self, turn: int, which: str) -> list[str]:
+    def look(self, iteration: int, which: str) -> list[str]:
         """Return another result for each of several equal calls."""
-        before = sum(stamp.startswith(f"<look {turn} {which}") for stamp in self.recorded)
-        return [self.stamp(f"look {turn} {which} {before}")]
+        before = sum(stamp.startswith(f"<look {iteration} {which}") for stamp in self.recorded)
+        return [self.stamp(f"look {iteration} {which} {before}")]
 
 
 def _chat(text: str, calls: list[tuple[str, str]]) -> Any:
@@ -95,7 +99,7 @@ def calls_of(reply: Message | list[Message]) -> list[ToolCall]:
 def prepare(run: AgentRun, question: str) -> None:
     if not run.resumed:
         run.conversation.append(Message.user(question))
-        run.state["turns"] = []
+        run.state["iterations"] = []
 
 
 def compact(run: AgentRun) -> None:
@@ -111,7 +115,7 @@ def sync_agent(world: World, limit: int | None, stop: int | None) -> Callable[[A
         for call in calls_of(opening):
             run.tool(call, world.tool)
         for iteration in run.iterations(limit=limit):
-            run.state["turns"] = [*run.state["turns"], iteration]
+            run.state["iterations"] = [*run.state["iterations"], iteration]
             reply = run.llm(world.model, run.conversation, iteration)
             with ThreadPoolExecutor(3) as pool:
                 list(pool.map(lambda call: run.tool(call, world.tool), reversed(calls_of(reply))))
@@ -130,14 +134,14 @@ def sync_agent(world: World, limit: int | None, stop: int | None) -> Callable[[A
 
 
 def async_agent(world: World, limit: int | None, stop: int | None) -> Callable[[AgentRun], Any]:
-    async def model(conversation: Conversation, turn: int) -> Any:
+    async def model(conversation: Conversation, iteration: int) -> Any:
         await asyncio.sleep(0)
-        return world.model(conversation, turn)
+        return world.model(conversation, iteration)
 
-    async def tool(n: int, turn: int) -> Any:
+    async def tool(n: int, iteration: int) -> Any:
         for _ in range(3 - n):
             await asyncio.sleep(0)
-        return world.tool(n, turn)
+        return world.tool(n, iteration)
 
     async def body(run: AgentRun) -> Any:
         prepare(run, "why?")
@@ -146,7 +150,7 @@ def async_agent(world: World, limit: int | None, stop: int | None) -> Callable[[
         for call in calls_of(opening):
             await run.tool(call, tool)
         async for iteration in run.iterations(limit=limit):
-            run.state["turns"] = [*run.state["turns"], iteration]
+            run.state["iterations"] = [*run.state["iterations"], iteration]
             reply = await run.llm(model, run.conversation, iteration)
             async with asyncio.TaskGroup() as group:
                 for call in calls_of(reply):

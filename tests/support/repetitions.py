@@ -26,7 +26,7 @@ def repetitions(
 
     Fail if a call is missing, or if one that was recorded is repeated without an excuse.
     """
-    wanted = {f"{what} {turn}" for what in ("llm", "tool") for turn in range(1, n + 1)}
+    wanted = {f"{what} {iteration}" for what in ("llm", "tool") for iteration in range(1, n + 1)}
     made = names(note for note in notes if note.what == "call")
     assert set(made) == wanted, f"run {run_id} made {made}"
     again = [call for call in called_after_record(notes) if not is_excused(call)]

@@ -63,4 +63,4 @@ def answer_ticket(run: AgentRun, ticket_id: int) -> None:
             Ticket.objects.filter(pk=ticket_id).update(answer=reply.text)
             return
         run.tools(reply, TOOLS)
-    raise RuntimeError("no answer in 20 turns")
+    raise RuntimeError("no answer in 20 iterations")

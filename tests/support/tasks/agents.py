@@ -25,7 +25,7 @@ def model(run: AgentRun, conversation: Conversation, seconds: float) -> dict[str
     call = {"id": f"c{number}", "type": "function", "function": {"name": "add", "arguments": arguments}}
     return {
         "role": "assistant",
-        "content": f"turn {number} of {len(conversation)}",
+        "content": f"iteration {number} of {len(conversation)}",
         "tool_calls": [call],
     }
 

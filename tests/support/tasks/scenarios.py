@@ -84,8 +84,8 @@ def manual(run: AgentRun, n: int) -> list[str]:
     """Work without the helpers of the run, and emit the end of each iteration manually."""
     with here().body(run.run_id, attempt=run.attempt):
         while run.iteration < n:
-            run.conversation.append(Message.user(f"turn {run.iteration + 1}"))
-            here().call(run.run_id, f"turn {run.iteration + 1}")
+            run.conversation.append(Message.user(f"iteration {run.iteration + 1}"))
+            here().call(run.run_id, f"iteration {run.iteration + 1}")
             time.sleep(0.1)
             run.emit(CheckpointEvent.ITERATION)
         return [message.text for message in run.conversation.messages]
@@ -105,13 +105,13 @@ def _say(agent_id: str, what: str) -> None:
     default_retry_delay=4,
     iterations_per_task=1,
 )
-def talk(run: AgentRun, name: str, turns: int, fails_once: bool = False) -> list[str]:
+def talk(run: AgentRun, name: str, iterations: int, fails_once: bool = False) -> list[str]:
     """Say its name in each iteration. Return to the queue after each, and fail once if asked to."""
     with here().body(run.agent_id, run=name, attempt=run.attempt):
-        for turn in run.iterations(limit=turns):
-            run.step("say", _say, run.agent_id, f"{name} {turn}")
-            run.conversation.append(Message.user(f"{name} {turn}"))
-            if fails_once and turn == 1 and not run.task.request.retries:
+        for iteration in run.iterations(limit=iterations):
+            run.step("say", _say, run.agent_id, f"{name} {iteration}")
+            run.conversation.append(Message.user(f"{name} {iteration}"))
+            if fails_once and iteration == 1 and not run.task.request.retries:
                 raise RuntimeError("once")
         return [message.text for message in run.conversation.messages]
 

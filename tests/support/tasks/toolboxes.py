@@ -26,9 +26,9 @@ async def _asks(tool: str, n: int) -> dict[str, Any]:
     return asks(tool, n)
 
 
-def expected(turns: int, n: int) -> list[list[str]]:
+def expected(iterations: int, n: int) -> list[list[str]]:
     """Return the results of the agents below."""
-    return [[f"work {turn}.{i}" for i in range(n)] for turn in range(1, turns + 1)]
+    return [[f"work {iteration}.{i}" for i in range(n)] for iteration in range(1, iterations + 1)]
 
 
 def work(n: int) -> str:
@@ -57,18 +57,18 @@ def flaky(n: int) -> str:
 
 
 @agent_task(strategy=EveryN(1), **_SOON)
-def with_threads(run: AgentRun, turns: int, n: int) -> Any:
+def with_threads(run: AgentRun, iterations: int, n: int) -> Any:
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
-        for _ in run.iterations(limit=turns):
+        for _ in run.iterations(limit=iterations):
             found = run.tools(run.llm(asks, "work", n), [work])
             run.state["found"] = [*run.state.get("found", []), found]
         return run.state["found"]
 
 
 @agent_task(strategy=EveryN(1), **_SOON)
-async def with_tasks(run: AgentRun, turns: int, n: int) -> Any:
+async def with_tasks(run: AgentRun, iterations: int, n: int) -> Any:
     with here().body(run.run_id, attempt=run.attempt, retries=run.task.request.retries):
-        async for _ in run.iterations(limit=turns):
+        async for _ in run.iterations(limit=iterations):
             found = await run.tools(await run.llm(_asks, "work", n), {"work": async_work})
             run.state["found"] = [*run.state.get("found", []), found]
         return run.state["found"]

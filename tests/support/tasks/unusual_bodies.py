@@ -27,9 +27,9 @@ def _square(number: int) -> int:
 
 
 @agent_task
-def in_threads(run: AgentRun, turns: int) -> int:
+def in_threads(run: AgentRun, iterations: int) -> int:
     """Run the tools in threads of the body."""
-    for _ in run.iterations(limit=turns):
+    for _ in run.iterations(limit=iterations):
         reply = run.llm(_asks_for, 1, 2, 3)
         with ThreadPoolExecutor(3) as threads:
             done = list(threads.map(lambda call: run.tool(call, _square), reply.tool_calls))

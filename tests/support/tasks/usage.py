@@ -15,19 +15,19 @@ def cost(model: str, usage: Usage) -> float:
     return float(usage.input_tokens)
 
 
-def _ask(run: AgentRun, turn: int) -> dict[str, Any]:
-    here().call(run.run_id, f"ask {turn}")
+def _ask(run: AgentRun, iteration: int) -> dict[str, Any]:
+    here().call(run.run_id, f"ask {iteration}")
     return {
         "model": "big",
-        "choices": [{"message": {"role": "assistant", "content": f"answer {turn}"}}],
-        "usage": {"prompt_tokens": 10**turn, "completion_tokens": 1},
+        "choices": [{"message": {"role": "assistant", "content": f"answer {iteration}"}}],
+        "usage": {"prompt_tokens": 10**iteration, "completion_tokens": 1},
     }
 
 
 @agent_task(strategy="every:1", max_retries=3)
-def spend(run: AgentRun, turns: int) -> dict[str, Any]:
+def spend(run: AgentRun, iterations: int) -> dict[str, Any]:
     """Ask once per iteration, and return the usage."""
     with here().body(run.run_id, attempt=run.attempt):
-        for turn in run.iterations(limit=turns):
-            reply = run.llm(_ask, run, turn)
+        for iteration in run.iterations(limit=iterations):
+            reply = run.llm(_ask, run, iteration)
         return {"answer": reply.text, **run.usage.to_dict()}

@@ -220,8 +220,10 @@ def test_tool_call_ids_reused_in_every_reply_are_different_calls() -> None:
 
     def body(run: AgentRun) -> Any:
         results = []
-        for turn in range(3):
-            reply = run.llm(lambda turn: chat_reply(str(turn), ("call_0", "f", "{}")), turn)
+        for iteration in range(3):
+            reply = run.llm(
+                lambda iteration: chat_reply(str(iteration), ("call_0", "f", "{}")), iteration
+            )
             results.append(run.tool(reply.tool_calls[0], lambda: made.append("x") or len(made)))
         return results
 

@@ -99,12 +99,12 @@ def ends_the_same(make: Callable[[], Body], strategy: CheckpointStrategy) -> Non
             assert tried.end() == expected, (first, second)
 
 
-def think(conversation: Conversation, turn: int) -> dict[str, Any]:
+def think(conversation: Conversation, iteration: int) -> dict[str, Any]:
     calls = [(f"call_{n}", "look", f'{{"n": {n}}}') for n in range(2)]
     return {
-        "choices": [{"message": chat_reply(f"thought {turn} on {len(conversation)}", *calls)}],
+        "choices": [{"message": chat_reply(f"thought {iteration} on {len(conversation)}", *calls)}],
         "model": "m",
-        "usage": {"prompt_tokens": 10, "completion_tokens": turn},
+        "usage": {"prompt_tokens": 10, "completion_tokens": iteration},
     }
 
 
@@ -118,12 +118,12 @@ def look(n: int) -> str:
 def test_a_body_that_cleans_up_during_a_hand_off_has_not_left_its_loop() -> None:
     def body(run: AgentRun) -> list[int]:
         try:
-            for turn in run.iterations(limit=3):
-                run.state["turns"] = [*run.state.get("turns", []), turn]
+            for iteration in run.iterations(limit=3):
+                run.state["iterations"] = [*run.state.get("iterations", []), iteration]
                 run.emit(CheckpointEvent.LLM_RESPONSE)
         finally:
             run.step("tidy up", str)
-        return sorted(set(run.state["turns"]))
+        return sorted(set(run.state["iterations"]))
 
     for check in range(1, 4):
         attempts = Attempts(body)
@@ -138,14 +138,14 @@ def test_a_body_that_cleans_up_during_a_hand_off_has_not_left_its_loop() -> None
 def test_a_body_that_saves_while_an_error_propagates_has_not_left_its_loop() -> None:
     def body(run: AgentRun) -> list[int]:
         try:
-            for turn in run.iterations(limit=3):
+            for iteration in run.iterations(limit=3):
                 run.emit(CheckpointEvent.LLM_RESPONSE)
-                run.state["turns"] = [*run.state.get("turns", []), turn]
-                if run.attempt == 1 and turn == 2:
+                run.state["iterations"] = [*run.state.get("iterations", []), iteration]
+                if run.attempt == 1 and iteration == 2:
                     raise ConnectionError
         finally:
             run.checkpoint()
-        return sorted(set(run.state["turns"]))
+        return sorted(set(run.state["iterations"]))
 
     attempts = Attempts(body)
     with pytest.raises(ConnectionError):
@@ -154,26 +154,26 @@ def test_a_body_that_saves_while_an_error_propagates_has_not_left_its_loop() -> 
 
 
 def test_an_iteration_event_emitted_after_the_loop_does_not_reenter_it() -> None:
-    turns: list[int] = []
+    iterations: list[int] = []
 
     def body(run: AgentRun) -> None:
-        for turn in run.iterations():
-            turns.append(turn)
-            run.step("work", str, turn)
-            if turn >= 2:
+        for iteration in run.iterations():
+            iterations.append(iteration)
+            run.step("work", str, iteration)
+            if iteration >= 2:
                 break
         run.emit(CheckpointEvent.ITERATION)
         run.step("more", str)
 
     for stop_at in (3, 4):
-        turns.clear()
+        iterations.clear()
         attempts = Attempts(body, EveryN(1))
         run = attempts.attempt()
         attempts.host.stop_at_check = stop_at
         with pytest.raises(HandOff):
             attempts.go(run)
         attempts.go()
-        assert max(turns) == 2
+        assert max(iterations) == 2
 
 
 @each_strategy
@@ -183,8 +183,8 @@ def test_a_checkpoint_after_a_loop_without_iterations_contains_the_conversation(
     def body(run: AgentRun) -> int:
         if not run.resumed:
             run.conversation.append(Message.user("go"))
-        for turn in run.iterations(limit=0):
-            run.step("work", str, turn)
+        for iteration in run.iterations(limit=0):
+            run.step("work", str, iteration)
         run.state["n"] = run.state.get("n", 0) + 1
         run.llm(think, run.conversation, 1)
         run.checkpoint()
@@ -200,11 +200,11 @@ def test_a_checkpoint_after_a_loop_without_iterations_contains_the_conversation(
 @each_strategy
 def test_tool_calls_can_be_answered_in_the_next_iteration(strategy: CheckpointStrategy) -> None:
     def body(run: AgentRun) -> str:
-        for turn in run.iterations(limit=3):
+        for iteration in run.iterations(limit=3):
             run.state["n"] = run.state.get("n", 0) + 1
             for call in run.conversation.pending_tool_calls():
                 run.tool(call, look)
-            reply = run.llm(think, run.conversation, turn)
+            reply = run.llm(think, run.conversation, iteration)
         return str(reply.text)
 
     ends_the_same(lambda: body, strategy)
@@ -213,12 +213,12 @@ def test_tool_calls_can_be_answered_in_the_next_iteration(strategy: CheckpointSt
 @each_strategy
 def test_tool_calls_can_be_answered_after_a_compaction(strategy: CheckpointStrategy) -> None:
     def body(run: AgentRun) -> str:
-        for turn in run.iterations(limit=3):
-            if turn > 1:
+        for iteration in run.iterations(limit=3):
+            if iteration > 1:
                 run.conversation.replace([Message.user("summary"), *run.conversation.messages[-1:]])
             for call in run.conversation.pending_tool_calls():
                 run.tool(call, look)
-            reply = run.llm(think, run.conversation, turn)
+            reply = run.llm(think, run.conversation, iteration)
         run.conversation.append(Message.user("at last"))
         for call in reply.tool_calls:
             run.tool(call, look)
@@ -230,9 +230,9 @@ def test_tool_calls_can_be_answered_after_a_compaction(strategy: CheckpointStrat
 @each_strategy
 def test_tool_calls_of_the_loop_can_be_answered_after_it(strategy: CheckpointStrategy) -> None:
     def body(run: AgentRun) -> str:
-        for turn in run.iterations(limit=9):
-            reply = run.llm(think, run.conversation, turn)
-            if turn == 2:
+        for iteration in run.iterations(limit=9):
+            reply = run.llm(think, run.conversation, iteration)
+            if iteration == 2:
                 break
             run.tools(reply, [look])
         run.state["n"] = run.state.get("n", 0) + 1
@@ -260,8 +260,8 @@ def flaky() -> Body:
         while len(pages) < 2:
             with suppress(ConnectionError):
                 pages.append(run.step("fetch", fetch, run.conversation, len(pages)))
-        for turn in run.iterations(limit=2):
-            run.llm(think, run.conversation, turn)
+        for iteration in run.iterations(limit=2):
+            run.llm(think, run.conversation, iteration)
         return pages
 
     return body
@@ -279,23 +279,23 @@ def unreliable() -> Body:
     failed: set[int] = set()
 
     def body(run: AgentRun) -> list[str]:
-        def paid(turn: int) -> str:
+        def paid(iteration: int) -> str:
             run.report(input_tokens=7)
-            return f"paid {turn}"
+            return f"paid {iteration}"
 
-        def order(turn: int) -> str:
-            receipt = run.step("pay", paid, turn)
-            if turn not in failed:
-                failed.add(turn)
+        def order(iteration: int) -> str:
+            receipt = run.step("pay", paid, iteration)
+            if iteration not in failed:
+                failed.add(iteration)
                 raise ConnectionError
             return f"{receipt} and ordered"
 
         done: list[str] = []
-        for turn in run.iterations(limit=2):
+        for iteration in run.iterations(limit=2):
             done = []
             while not done:
                 with suppress(ConnectionError):
-                    done.append(run.step("order", order, turn))
+                    done.append(run.step("order", order, iteration))
         return done
 
     return body
@@ -318,10 +318,10 @@ def saves_first(run: AgentRun) -> Any:
     """Call and save before the loop, in every attempt."""
     run.llm(think, Conversation(), 5)
     run.checkpoint(note="begun")
-    for turn in run.iterations(limit=3):
+    for iteration in run.iterations(limit=3):
         run.state["n"] = run.state.get("n", 0) + 1
-        run.llm(think, run.conversation, turn)
-        run.step("look", look, turn)
+        run.llm(think, run.conversation, iteration)
+        run.step("look", look, iteration)
         used = run.usage.tokens
     return used
 
@@ -330,20 +330,20 @@ def saves_first_and_later(run: AgentRun) -> Any:
     """Work manually in the loop as well."""
     run.llm(think, Conversation(), 5)
     run.checkpoint()
-    for turn in run.iterations(limit=3):
-        run.llm(think, run.conversation, turn)
+    for iteration in run.iterations(limit=3):
+        run.llm(think, run.conversation, iteration)
         run.emit(CheckpointEvent.LLM_RESPONSE)
-        run.step("look", look, turn)
+        run.step("look", look, iteration)
     return run.usage.tokens
 
 
 def emits_first(run: AgentRun) -> Any:
     """Emit an event before the loop, in every attempt."""
     run.emit(CheckpointEvent.LLM_RESPONSE)
-    for turn in run.iterations(limit=3):
+    for iteration in run.iterations(limit=3):
         run.state["n"] = run.state.get("n", 0) + 1
-        run.llm(think, run.conversation, turn)
-        run.step("look", look, turn)
+        run.llm(think, run.conversation, iteration)
+        run.step("look", look, iteration)
         used = run.usage.tokens
     return used
 
@@ -381,9 +381,9 @@ def test_the_first_call_after_a_manually_saved_loop_is_recognised(
     after: Callable[[AgentRun], list[str]], strategy: CheckpointStrategy
 ) -> None:
     def body(run: AgentRun) -> list[str]:
-        for turn in run.iterations(limit=9):
+        for iteration in run.iterations(limit=9):
             run.emit(CheckpointEvent.LLM_RESPONSE)
-            if turn == 2:
+            if iteration == 2:
                 break
         found = after(run)
         run.checkpoint()
@@ -401,9 +401,9 @@ def test_the_first_tasks_after_a_manually_saved_loop_are_recognised(
         async def looking(n: int) -> str:
             return str(await run.step("look", look, n))
 
-        async for turn in run.iterations(limit=9):
+        async for iteration in run.iterations(limit=9):
             await run.emit(CheckpointEvent.LLM_RESPONSE)
-            if turn == 2:
+            if iteration == 2:
                 break
         found = await asyncio.gather(looking(1), looking(2))
         await run.checkpoint()
@@ -418,8 +418,8 @@ def test_the_first_tasks_after_a_manually_saved_loop_are_recognised(
 
 def test_a_hand_off_at_the_end_of_the_last_iteration_does_not_emit_that_end_again() -> None:
     def body(run: AgentRun) -> None:
-        for turn in run.iterations(limit=2):
-            run.step("look", look, turn)
+        for iteration in run.iterations(limit=2):
+            run.step("look", look, iteration)
         run.step("more", str)
 
     for further in ([], [1]):

@@ -40,11 +40,11 @@ Body = Callable[..., Any]
 # -- what the bodies call --------------------------------------------------------------------------
 
 
-def think(conversation: Conversation, turn: int) -> dict[str, Any]:
+def think(conversation: Conversation, iteration: int) -> dict[str, Any]:
     """Ask for a tool in every second iteration."""
-    CALLS[f"think {turn}"] += 1
-    calls = [("c", "look", f'{{"turn": {turn}}}')] if turn % 2 else []
-    return chat_reply(f"thought {turn} on {len(conversation)}", *calls)
+    CALLS[f"think {iteration}"] += 1
+    calls = [("c", "look", f'{{"iteration": {iteration}}}')] if iteration % 2 else []
+    return chat_reply(f"thought {iteration} on {len(conversation)}", *calls)
 
 
 def summarise(conversation: Conversation) -> dict[str, Any]:
@@ -52,9 +52,9 @@ def summarise(conversation: Conversation) -> dict[str, Any]:
     return chat_reply(f"{len(conversation)} in short")
 
 
-def look(turn: int) -> str:
-    CALLS[f"look {turn}"] += 1
-    return f"seen {turn}"
+def look(iteration: int) -> str:
+    CALLS[f"look {iteration}"] += 1
+    return f"seen {iteration}"
 
 
 def file(what: int) -> int:
@@ -73,21 +73,21 @@ def begin(run: AgentRun) -> None:
 async def last_reply(run: AgentRun, limit: int) -> Any:
     """Use what the last iteration has bound."""
     begin(run)
-    async for turn in run.iterations(limit=limit):
-        reply = await run.llm(think, run.conversation, turn)
+    async for iteration in run.iterations(limit=limit):
+        reply = await run.llm(think, run.conversation, iteration)
     return reply.text
 
 
 async def continues(run: AgentRun, limit: int) -> Any:
     """Call a model and a function after the loop."""
     begin(run)
-    async for turn in run.iterations(limit=limit):
-        reply = await run.llm(think, run.conversation, turn)
+    async for iteration in run.iterations(limit=limit):
+        reply = await run.llm(think, run.conversation, iteration)
         for call in reply.tool_calls:
             await run.tool(call, look)
     run.state["filed"] = run.state.get("filed", 0) + 1
     summary = await run.llm(summarise, run.conversation)
-    filed = await run.step("file", file, turn)
+    filed = await run.step("file", file, iteration)
     run.state["filed"] += filed
     return [reply.text, summary.text, filed, run.iteration]
 
@@ -95,25 +95,25 @@ async def continues(run: AgentRun, limit: int) -> Any:
 async def breaks(run: AgentRun, limit: int) -> Any:
     """Leave the loop before the limit, and continue."""
     begin(run)
-    async for turn in run.iterations(limit=limit + 2):
-        reply = await run.llm(think, run.conversation, turn)
+    async for iteration in run.iterations(limit=limit + 2):
+        reply = await run.llm(think, run.conversation, iteration)
         for call in reply.tool_calls:
             await run.tool(call, look)
-        if turn == limit:
+        if iteration == limit:
             break
     summary = await run.llm(summarise, run.conversation)
-    return [reply.text, summary.text, turn, run.iteration]
+    return [reply.text, summary.text, iteration, run.iteration]
 
 
 async def endless(run: AgentRun, limit: int) -> Any:
     """Have a loop without a limit, and state that accumulates."""
     begin(run)
-    async for turn in run.iterations(limit=None):
-        reply = await run.llm(think, run.conversation, turn)
+    async for iteration in run.iterations(limit=None):
+        reply = await run.llm(think, run.conversation, iteration)
         run.state["said"] = [*run.state.get("said", []), reply.text]
         for call in reply.tool_calls:
             await run.tool(call, look)
-        if turn == limit:
+        if iteration == limit:
             break
     run.state["ends"] = run.state.get("ends", 0) + 1
     return [reply.text, len(run.state["said"])]
@@ -122,26 +122,26 @@ async def endless(run: AgentRun, limit: int) -> Any:
 async def saves(run: AgentRun, limit: int) -> Any:
     """Save manually, in the loop and after it."""
     begin(run)
-    async for turn in run.iterations(limit=limit):
-        run.state["turns"] = run.state.get("turns", 0) + 1
-        reply = await run.llm(think, run.conversation, turn)
-        await run.checkpoint(turn=turn)
+    async for iteration in run.iterations(limit=limit):
+        run.state["iterations"] = run.state.get("iterations", 0) + 1
+        reply = await run.llm(think, run.conversation, iteration)
+        await run.checkpoint(iteration=iteration)
     run.state["ends"] = run.state.get("ends", 0) + 1
     await run.checkpoint()
-    filed = await run.step("file", file, turn)
+    filed = await run.step("file", file, iteration)
     return [reply.text, run.state, filed]
 
 
 async def changes(run: AgentRun, limit: int) -> Any:
     """Change state and metadata in the loop, and shorten the conversation."""
     begin(run)
-    async for turn in run.iterations(limit=limit):
-        reply = await run.llm(think, run.conversation, turn)
-        run.state["sum"] = run.state.get("sum", 0) + await run.step("file", file, turn)
-        run.metadata["turn"] = str(turn)
-        if turn % 4 == 0:
+    async for iteration in run.iterations(limit=limit):
+        reply = await run.llm(think, run.conversation, iteration)
+        run.state["sum"] = run.state.get("sum", 0) + await run.step("file", file, iteration)
+        run.metadata["iteration"] = str(iteration)
+        if iteration % 4 == 0:
             run.conversation.replace(
-                [Message.user(f"{turn} in short"), *run.conversation.messages[-1:]]
+                [Message.user(f"{iteration} in short"), *run.conversation.messages[-1:]]
             )
     return [reply.text, run.state, run.metadata]
 
@@ -268,8 +268,8 @@ def test_the_end_of_an_iteration_is_emitted_again_only_if_it_is_not_recorded(
 
 
 def counting(run: AgentRun, limit: int) -> int:
-    for turn in run.iterations(limit=limit):
-        number = run.step("file", file, turn)
+    for iteration in run.iterations(limit=limit):
+        number = run.step("file", file, iteration)
     return number
 
 
@@ -329,10 +329,10 @@ def test_a_manually_saved_counter_counts_each_iteration_once(kind: str, strategy
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_after_a_break_resumes_after_the_loop(kind: str, strategy: str | None) -> None:
     async def leaving(run: AgentRun) -> Any:
-        async for turn in run.iterations():
-            run.state["turns"] = run.state.get("turns", 0) + 1
-            await run.step("file", file, turn)
-            if turn == 2:
+        async for iteration in run.iterations():
+            run.state["iterations"] = run.state.get("iterations", 0) + 1
+            await run.step("file", file, iteration)
+            if iteration == 2:
                 break
         run.state["after"] = run.state.get("after", 0) + 1
         await run.checkpoint()
@@ -342,7 +342,7 @@ def test_a_checkpoint_after_a_break_resumes_after_the_loop(kind: str, strategy: 
         return run.state
 
     task = task_of(KINDS[kind](leaving), strategy)
-    assert crash_everywhere(task).result == {"turns": 2, "after": 11}
+    assert crash_everywhere(task).result == {"iterations": 2, "after": 11}
 
 
 # -- variables that a resume cannot bind -----------------------------------------------------------
@@ -350,18 +350,18 @@ def test_a_checkpoint_after_a_break_resumes_after_the_loop(kind: str, strategy: 
 
 def manual(run: AgentRun, limit: int) -> str:
     """Save its own message in the last iteration, which no replay can rebuild."""
-    for turn in run.iterations(limit=limit):
-        reply = run.llm(think, run.conversation, turn)
+    for iteration in run.iterations(limit=limit):
+        reply = run.llm(think, run.conversation, iteration)
         if run.conversation.messages[-1].role == "assistant":
-            run.conversation.append(Message.user(f"after {turn}"))
+            run.conversation.append(Message.user(f"after {iteration}"))
         run.checkpoint()
     run.step("file", file, limit)
     return reply.text
 
 
 def emitting(run: AgentRun, limit: int) -> str:
-    for turn in run.iterations(limit=limit):
-        reply = run.llm(think, run.conversation, turn)
+    for iteration in run.iterations(limit=limit):
+        reply = run.llm(think, run.conversation, iteration)
         run.emit(CheckpointEvent.TOOL_CALL_COMPLETE)
     run.step("file", file, limit)
     return reply.text
@@ -381,8 +381,8 @@ def test_a_variable_left_unbound_by_a_lower_limit_is_explained() -> None:
     limits = iter([5, 2])
 
     def shrinking(run: AgentRun) -> str:
-        for turn in run.iterations(limit=next(limits)):
-            reply = run.llm(think, run.conversation, turn)
+        for iteration in run.iterations(limit=next(limits)):
+            reply = run.llm(think, run.conversation, iteration)
         return reply.text
 
     life = SimulatedRun(task_of(shrinking, "every:1"), (), {}, stop_at=6)
@@ -393,8 +393,8 @@ def test_a_variable_left_unbound_by_a_lower_limit_is_explained() -> None:
 
 def test_a_variable_that_was_never_bound_is_not_explained() -> None:
     def forgetting(run: AgentRun) -> str:
-        for turn in run.iterations(limit=0):
-            reply = run.llm(think, run.conversation, turn)
+        for iteration in run.iterations(limit=0):
+            reply = run.llm(think, run.conversation, iteration)
         return reply.text
 
     with pytest.raises(UnboundLocalError) as caught:

@@ -44,9 +44,9 @@ def ends_the_same(make: Callable[[Model], Body], strategy: Any) -> None:
 
 def at_the_limit(model: Model) -> Body:
     def body(run: AgentRun) -> str:
-        for turn in run.iterations(limit=4):
-            run.state["turns"] = run.state.get("turns", 0) + 1
-            reply = run.llm(model.ask, turn)
+        for iteration in run.iterations(limit=4):
+            run.state["iterations"] = run.state.get("iterations", 0) + 1
+            reply = run.llm(model.ask, iteration)
         run.state["after"] = run.state.get("after", 0) + 1
         closing = run.llm(model.ask, 99)
         return f"{reply.text}, {closing.text}"
@@ -56,10 +56,10 @@ def at_the_limit(model: Model) -> Body:
 
 def left_by_break(model: Model) -> Body:
     def body(run: AgentRun) -> str:
-        for turn in run.iterations():
-            run.state["turns"] = run.state.get("turns", 0) + 1
-            reply = run.llm(model.ask, turn)
-            if turn == 3:
+        for iteration in run.iterations():
+            run.state["iterations"] = run.state.get("iterations", 0) + 1
+            reply = run.llm(model.ask, iteration)
+            if iteration == 3:
                 break
         run.state["after"] = run.state.get("after", 0) + 1
         run.checkpoint(note="left")
@@ -71,11 +71,11 @@ def left_by_break(model: Model) -> Body:
 
 def left_with_own_messages(model: Model) -> Body:
     def body(run: AgentRun) -> int:
-        for turn in run.iterations(limit=9):
-            if len(run.conversation) == 2 * (turn - 1):
-                run.conversation.append(Message.user(str(turn)))
-            run.llm(model.ask, turn)
-            if turn == 3:
+        for iteration in run.iterations(limit=9):
+            if len(run.conversation) == 2 * (iteration - 1):
+                run.conversation.append(Message.user(str(iteration)))
+            run.llm(model.ask, iteration)
+            if iteration == 3:
                 break
         run.checkpoint()
         run.state["after"] = "an exact checkpoint repeats this"
@@ -87,10 +87,10 @@ def left_with_own_messages(model: Model) -> Body:
 
 def saving_in_the_loop(model: Model) -> Body:
     def body(run: AgentRun) -> int:
-        for turn in run.iterations(limit=3):
+        for iteration in run.iterations(limit=3):
             run.state["n"] = run.state.get("n", 0) + 1
             run.checkpoint()
-            run.llm(model.ask, turn)
+            run.llm(model.ask, iteration)
             run.checkpoint()
         return int(run.state["n"])
 
@@ -106,14 +106,14 @@ def test_a_body_killed_at_any_point_ends_the_same(make: Callable[[Model], Body],
 
 
 def test_a_checkpoint_after_manual_messages_and_a_break_resumes_after_the_loop() -> None:
-    turns: list[int] = []
+    iterations: list[int] = []
 
     def body(run: AgentRun) -> None:
-        for turn in run.iterations(limit=9):
-            turns.append(turn)
-            run.conversation.append(Message.user(str(turn)))
+        for iteration in run.iterations(limit=9):
+            iterations.append(iteration)
+            run.conversation.append(Message.user(str(iteration)))
             run.state["n"] = run.state.get("n", 0) + 1
-            if turn == 2:
+            if iteration == 2:
                 break
         run.state["after"] = run.state.get("after", 0) + 1
         run.checkpoint()
@@ -124,7 +124,7 @@ def test_a_checkpoint_after_manual_messages_and_a_break_resumes_after_the_loop()
     latest = attempts.latest
     assert (latest.iteration, latest.after_loop, latest.entry) == (2, True, None)
     _, run = attempts.go()
-    assert turns == [1, 2]
+    assert iterations == [1, 2]
     assert run.state["n"] == 2
 
 
@@ -156,8 +156,8 @@ def test_a_run_is_not_handed_off_after_its_last_iteration() -> None:
 
 def test_an_exception_that_propagates_out_of_the_body_does_not_leave_the_loop() -> None:
     def body(run: AgentRun) -> None:
-        for turn in run.iterations(limit=3):
-            run.step("work", str, turn)
+        for iteration in run.iterations(limit=3):
+            run.step("work", str, iteration)
 
     attempts = Attempts(body)
     run = attempts.attempt()
@@ -169,8 +169,8 @@ def test_an_exception_that_propagates_out_of_the_body_does_not_leave_the_loop() 
 
 
 def unbound(run: AgentRun) -> Any:
-    for turn in run.iterations(limit=2):
-        reply = turn
+    for iteration in run.iterations(limit=2):
+        reply = iteration
         run.emit(CheckpointEvent.LLM_RESPONSE)
     run.checkpoint()
     run.step("more", lambda: 1)

@@ -24,13 +24,13 @@ def checkpointing(world: World) -> Callable[[AgentRun], Any]:
             run.conversation.append(Message.user("why?"))
             run.checkpoint(note="asked")
         run.llm(world.model, run.conversation, 99)
-        for turn in run.iterations(limit=3):
-            reply = run.llm(world.model, run.conversation, turn)
+        for iteration in run.iterations(limit=3):
+            reply = run.llm(world.model, run.conversation, iteration)
             run.checkpoint(note="answered")
             for call in calls_of(reply):
                 run.tool(call, world.tool)
                 run.checkpoint()
-            run.llm(world.model, run.conversation, turn + 200)
+            run.llm(world.model, run.conversation, iteration + 200)
         run.llm(world.model, run.conversation, 300)
         run.checkpoint()
         return run.iteration
@@ -61,14 +61,14 @@ def compacting(world: World) -> Callable[[AgentRun], Any]:
     def body(run: AgentRun) -> Any:
         if not run.resumed:
             run.conversation.append(Message.user("why?"))
-        for turn in run.iterations(limit=3):
-            if run.state.get("compacted") != turn:
+        for iteration in run.iterations(limit=3):
+            if run.state.get("compacted") != iteration:
                 compact(run)
-                run.state["compacted"] = turn
-            for call in calls_of(run.llm(world.model, run.conversation, turn)):
+                run.state["compacted"] = iteration
+            for call in calls_of(run.llm(world.model, run.conversation, iteration)):
                 run.tool(call, world.tool)
             run.checkpoint()
-            run.llm(world.model, run.conversation, turn + 200)
+            run.llm(world.model, run.conversation, iteration + 200)
         return run.iteration
 
     return body
@@ -284,11 +284,11 @@ def test_a_run_that_counts_iterations_manually_cannot_use_the_loop() -> None:
 
 
 def test_an_iteration_that_the_body_ends_manually_is_over() -> None:
-    turns: list[int] = []
+    iterations: list[int] = []
 
     def body(run: AgentRun) -> None:
         for iteration in run.iterations(limit=3):
-            turns.append(iteration)
+            iterations.append(iteration)
             run.conversation.append(Message.user(str(iteration)))
             run.emit(ITERATION)
 
@@ -299,7 +299,7 @@ def test_an_iteration_that_the_body_ends_manually_is_over() -> None:
         attempts.go(run)
     assert exact(attempts.latest) == (1, ITERATION, None, 1)
     attempts.go()
-    assert turns == [1, 2, 3]
+    assert iterations == [1, 2, 3]
 
 
 def test_a_store_error_does_not_end_an_iteration() -> None:

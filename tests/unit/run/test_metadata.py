@@ -26,11 +26,11 @@ def noting(run: AgentRun) -> None:
     """Change the metadata of all checkpoints, and add more to some."""
     if not run.resumed:
         run.metadata["who"] = "the run"
-    for turn in run.iterations(limit=3):
-        run.metadata["begun"] = str(turn)
-        run.llm(lambda: chat_reply(f"turn {run.iteration}"))
-        if turn != 2:
-            run.checkpoint(note=f"turn {turn}", who="this one")
+    for iteration in run.iterations(limit=3):
+        run.metadata["begun"] = str(iteration)
+        run.llm(lambda: chat_reply(f"iteration {run.iteration}"))
+        if iteration != 2:
+            run.checkpoint(note=f"iteration {iteration}", who="this one")
         else:
             count(run, "second")
         run.step("look", lambda: 1)
@@ -42,7 +42,7 @@ def helped(run: AgentRun) -> None:
     """Leave the checkpoints to the strategy."""
     for _ in run.iterations(limit=3):
         count(run, "begun")
-        run.llm(lambda: chat_reply(f"turn {run.iteration}"))
+        run.llm(lambda: chat_reply(f"iteration {run.iteration}"))
         count(run, "answered")
     count(run, "after")
 

@@ -11,9 +11,9 @@ from tests.support.run_host import Attempts
 
 def body(run: AgentRun) -> None:
     run.metadata["of"] = "the run"
-    for turn in run.iterations(limit=4):
-        run.conversation.append(Message.user(f"turn {turn}"))
-        if turn == 2:
+    for iteration in run.iterations(limit=4):
+        run.conversation.append(Message.user(f"iteration {iteration}"))
+        if iteration == 2:
             pinned = run.checkpoint(pin="before-deploy", note="once")
             assert pinned.metadata == {"of": "the run", "note": "once", "pin": "before-deploy"}
 

@@ -177,10 +177,10 @@ def test_a_resumed_run_keeps_its_position_before_the_loop() -> None:
 
 
 def test_a_run_stopped_between_iterations_resumes_with_the_next() -> None:
-    turns: list[int] = []
+    iterations: list[int] = []
 
     def body(run: AgentRun) -> str:
-        turns.extend(run.iterations(limit=4))
+        iterations.extend(run.iterations(limit=4))
         return "done"
 
     attempts = Attempts(body, Never())
@@ -191,7 +191,7 @@ def test_a_run_stopped_between_iterations_resumes_with_the_next() -> None:
             attempts.go(run)
         assert (attempts.latest.iteration, attempts.latest.event) == (stop, ITERATION)
     assert attempts.go()[0] == "done"
-    assert turns == [1, 2, 3, 4]
+    assert iterations == [1, 2, 3, 4]
 
 
 def test_a_second_loop_is_refused() -> None:

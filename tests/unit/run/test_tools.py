@@ -215,8 +215,8 @@ def test_ids_reused_in_every_reply_are_different_calls() -> None:
 
     def body(run: AgentRun) -> Any:
         found = []
-        for turn in range(3):
-            reply = run.llm(lambda turn: asking(("f", "{}"), ("f", "{}")), turn)
+        for iteration in range(3):
+            reply = run.llm(lambda iteration: asking(("f", "{}"), ("f", "{}")), iteration)
             found.append(run.tools(reply, {"f": lambda: made.append(1) or "x"}))
         return found
 
@@ -632,9 +632,9 @@ def test_steps_and_keys_inside_tools_belong_to_their_call(kind: str) -> None:
 # -- whole agents -------------------------------------------------------------------------------------
 
 
-def _turn(conversation: Any, turn: int) -> Any:
-    given = [("ok", f'{{"n":{turn}}}'), ("fails", "{}"), ("unknown", "{}"), ("ok", '{"m":1}')]
-    return asking(*given) if turn < 3 else chat_reply(f"done after {len(conversation)}")
+def _reply(conversation: Any, iteration: int) -> Any:
+    given = [("ok", f'{{"n":{iteration}}}'), ("fails", "{}"), ("unknown", "{}"), ("ok", '{"m":1}')]
+    return asking(*given) if iteration < 3 else chat_reply(f"done after {len(conversation)}")
 
 
 def _ok(n: int) -> dict[str, Any]:
@@ -651,8 +651,8 @@ _TOOLS: dict[str, Callable[..., Any]] = {"ok": _ok, "fails": _fails}
 def _sync_agent(run: AgentRun) -> Any:
     if not run.resumed:
         run.conversation.append(Message.user("go"))
-    for turn in run.iterations(limit=3):
-        reply = run.llm(_turn, run.conversation, turn)
+    for iteration in run.iterations(limit=3):
+        reply = run.llm(_reply, run.conversation, iteration)
         run.state["found"] = [*run.state.get("found", []), run.tools(reply, _TOOLS)]
     return run.state["found"]
 
@@ -660,14 +660,14 @@ def _sync_agent(run: AgentRun) -> Any:
 async def _async_agent(run: AgentRun) -> Any:
     if not run.resumed:
         run.conversation.append(Message.user("go"))
-    async for turn in run.iterations(limit=3):
-        reply = await run.llm(_async_turn, run.conversation, turn)
+    async for iteration in run.iterations(limit=3):
+        reply = await run.llm(_async_reply, run.conversation, iteration)
         run.state["found"] = [*run.state.get("found", []), await run.tools(reply, _TOOLS)]
     return run.state["found"]
 
 
-async def _async_turn(conversation: Any, turn: int) -> Any:
-    return _turn(conversation, turn)
+async def _async_reply(conversation: Any, iteration: int) -> Any:
+    return _reply(conversation, iteration)
 
 
 @pytest.mark.parametrize("body", [_sync_agent, _async_agent], ids=["sync", "async"])

@@ -48,8 +48,8 @@ def working(run: AgentRun) -> list[int]:
         run.report(model="outer", output_tokens=5)
         return run.step("inner", inner)
 
-    for turn in run.iterations(limit=3):
-        reply = run.llm(completion, turn)
+    for iteration in run.iterations(limit=3):
+        reply = run.llm(completion, iteration)
         for call in reply.tool_calls:
             run.tool(call, search)
         run.step("outer", outer)
@@ -74,8 +74,8 @@ def saving_before_its_loop(run: AgentRun) -> list[int]:
     """Save manually before the loop, in every attempt."""
     run.llm(completion, 0)
     run.checkpoint()
-    for turn in run.iterations(limit=3):
-        run.llm(completion, turn)
+    for iteration in run.iterations(limit=3):
+        run.llm(completion, iteration)
         run.state["seen"] = [*run.state.get("seen", []), run.usage.tokens]
     return [*run.state["seen"], run.usage.tokens]
 
@@ -231,8 +231,8 @@ def test_a_time_limit_during_cost_computation_is_not_treated_as_its_error() -> N
 
 def test_checkpoints_contain_the_usage() -> None:
     def body(run: AgentRun) -> None:
-        for turn in run.iterations(limit=2):
-            run.llm(completion, turn)
+        for iteration in run.iterations(limit=2):
+            run.llm(completion, iteration)
             run.emit(CheckpointEvent.LLM_RESPONSE)
 
     attempts = Attempts(body, EveryN(1))

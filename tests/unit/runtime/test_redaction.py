@@ -62,7 +62,7 @@ def model(run: AgentRun, conversation: Conversation) -> dict[str, Any]:
     call = {"id": f"c{run.iteration}", "type": "function"}
     return {
         "role": "assistant",
-        "content": f"{SECRET} in turn {run.iteration}, after {conversation.messages[-1].text}",
+        "content": f"{SECRET} in iteration {run.iteration}, after {conversation.messages[-1].text}",
         "tool_calls": [{**call, "function": {"name": "tool", "arguments": arguments}}],
     }
 

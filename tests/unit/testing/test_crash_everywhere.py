@@ -34,7 +34,7 @@ def model(run: AgentRun) -> dict[str, Any]:
         {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": f'{{"n": {n}}}'}}
         for n in range(3)
     ]
-    return {"role": "assistant", "content": f"turn {run.iteration}", "tool_calls": calls}
+    return {"role": "assistant", "content": f"iteration {run.iteration}", "tool_calls": calls}
 
 
 def tool(n: int) -> dict[str, int]:
@@ -115,7 +115,7 @@ def test_an_agent_that_keeps_its_state_elsewhere_is_detected() -> None:
 def noting(run: AgentRun) -> None:
     """Add one value to the metadata of one checkpoint, and another to all later ones."""
     for iteration in run.iterations(limit=3):
-        run.metadata["turns"] = str(int(run.metadata.get("turns", 0)) + (iteration != 2))
+        run.metadata["iterations"] = str(int(run.metadata.get("iterations", 0)) + (iteration != 2))
         run.step("count", int, iteration)
         if iteration == 2:
             run.checkpoint(note="half way", count="many", pin="before-deploy")

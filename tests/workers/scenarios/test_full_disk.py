@@ -19,9 +19,9 @@ from tests.support.workers.scenario import LONG_LEASE, assert_right_end, scenari
 
 pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 #: The calls that are in flight when the disk fills up.
-IN_FLIGHT = "llm 2", "turn 2"
-TURNS = 6
-TURNS_SAID = [f"turn {turn}" for turn in range(1, TURNS + 1)]
+IN_FLIGHT = "llm 2", "iteration 2"
+ITERATIONS = 6
+SAID = [f"iteration {iteration}" for iteration in range(1, ITERATIONS + 1)]
 STORES = pytest.mark.parametrize("kind", ["file", "sqlite"])
 
 
@@ -40,7 +40,7 @@ def test_agents_continue_when_there_is_room_again(
 ) -> None:
     worker = start_worker(concurrency=2)
     ledger.hold(*IN_FLIGHT)
-    waits, continues = count.delay(4), manual.delay(TURNS)
+    waits, continues = count.delay(4), manual.delay(ITERATIONS)
     for name in IN_FLIGHT:
         ledger.wait_for_call(name, 30)
 
@@ -50,7 +50,7 @@ def test_agents_continue_when_there_is_room_again(
     worker.make_room()
 
     assert_right_end(waits, 4, ledger, broker)
-    assert continues.get(timeout=60) == TURNS_SAID
+    assert continues.get(timeout=60) == SAID
     ledger.never_two_bodies_at_once(continues.id)
 
 
@@ -60,7 +60,7 @@ def test_an_outcome_that_could_not_be_recorded_is_not_reported_to_celery_and_the
 ) -> None:
     worker = start_worker(concurrency=2)
     ledger.hold(*IN_FLIGHT)
-    fails, ends = count.delay(3), manual.delay(TURNS)
+    fails, ends = count.delay(3), manual.delay(ITERATIONS)
     for name in IN_FLIGHT:
         ledger.wait_for_call(name, 30)
     delivered = set(broker.unacked())
@@ -74,4 +74,4 @@ def test_an_outcome_that_could_not_be_recorded_is_not_reported_to_celery_and_the
 
     # The run may be interrupted during a call, and once more if the machine is busy.
     assert_right_end(fails, 3, ledger, broker, interruptions=2)
-    assert ends.get(timeout=60) == TURNS_SAID
+    assert ends.get(timeout=60) == SAID

@@ -30,7 +30,7 @@ from tests.support.workers.processes import Worker
 from tests.support.workers.scenario import LEASE, LONG_LEASE, assert_all_right, scenario, uninterrupted
 
 OLD, NEW = (f"{name}:{base64.b64encode(name.encode() * 8).decode()}" for name in ("oldk", "newk"))
-TURNS = 5
+ITERATIONS = 5
 BUSY = 75
 POOL = {"pool": "threads", "concurrency": 4, "forked": True}
 
@@ -89,11 +89,11 @@ def test_running_agents_are_rekeyed_and_lose_nothing(
     broker: RedisBroker,
 ) -> None:
     before = start_worker(**POOL)
-    done = count.delay(TURNS, 0)
-    assert done.get(timeout=60) == uninterrupted(TURNS)
+    done = count.delay(ITERATIONS, 0)
+    assert done.get(timeout=60) == uninterrupted(ITERATIONS)
     ledger.hold("tool 2", "tool 3")
     # Two of them return to the queue after each iteration. Between two attempts their lease is free.
-    results = [task.delay(TURNS, 0) for task in (count, fair, count, fair)]
+    results = [task.delay(ITERATIONS, 0) for task in (count, fair, count, fair)]
     ledger.wait_for_call("tool 2", 20, count=4)
     worker_with(start_worker, NEW, OLD)
 
@@ -112,7 +112,7 @@ def test_running_agents_are_rekeyed_and_lose_nothing(
         rekey_until_all_is_done(app)
         assert rekey(app).stdout == "Checked 5 agents, 0 changed.\n"
 
-    assert_all_right([done, *results], TURNS, ledger, broker)
+    assert_all_right([done, *results], ITERATIONS, ledger, broker)
     assert_only_the_new_key_is_needed(broker, 5)
 
 
@@ -154,10 +154,10 @@ def test_a_plaintext_store_is_encrypted_while_agents_run(
     broker: RedisBroker,
 ) -> None:
     before = start_worker(**POOL)
-    done = count.delay(TURNS, 0)
-    assert done.get(timeout=60) == uninterrupted(TURNS)
+    done = count.delay(ITERATIONS, 0)
+    assert done.get(timeout=60) == uninterrupted(ITERATIONS)
     ledger.hold("tool 2")
-    results = [task.delay(TURNS, 0) for task in (count, fair)]
+    results = [task.delay(ITERATIONS, 0) for task in (count, fair)]
     ledger.wait_for_call("tool 2", 20, count=2)
     after = worker_with(start_worker, NEW)
 
@@ -171,6 +171,6 @@ def test_a_plaintext_store_is_encrypted_while_agents_run(
         assert not any(result.ready() for result in results)
         rekey_until_all_is_done(app, "--from-plaintext")
 
-        assert_all_right([done, *results], TURNS, ledger, broker)
+        assert_all_right([done, *results], ITERATIONS, ledger, broker)
         rekey_until_all_is_done(app)
     assert_only_the_new_key_is_needed(broker, 3)

@@ -49,16 +49,16 @@ def test_a_failed_checkpoint_is_reported_and_the_next_one_contains_its_changes(
     start_worker: StartWorker, ledger: Ledger, broker: Broker, other_server: Valkey
 ) -> None:
     start_worker()
-    ledger.hold("turn 2")
+    ledger.hold("iteration 2")
     result = manual.delay(5)
-    ledger.wait_for_call("turn 2", 10)
+    ledger.wait_for_call("iteration 2", 10)
 
     other_server.kill()
     ledger.let_go()
     ledger.wait_for(lambda note: note.what == "checkpoint failed", 20)
     other_server.start()
 
-    assert result.get(timeout=60) == [f"turn {turn}" for turn in range(1, 6)]
+    assert result.get(timeout=60) == [f"iteration {iteration}" for iteration in range(1, 6)]
     ledger.never_two_bodies_at_once(result.id)
     broker.assert_clean(10)
 

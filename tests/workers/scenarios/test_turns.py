@@ -27,12 +27,16 @@ pytestmark = [pytest.mark.usefixtures("celery_app"), scenario()]
 AGENT = "user-42"
 
 
-def _said(*names_and_turns: tuple[str, int]) -> list[str]:
-    return [f"{name} {turn}" for name, turns in names_and_turns for turn in range(1, turns + 1)]
+def _said(*names_and_iterations: tuple[str, int]) -> list[str]:
+    return [
+        f"{name} {iteration}"
+        for name, iterations in names_and_iterations
+        for iteration in range(1, iterations + 1)
+    ]
 
 
-def _sent(name: str, turns: int, **options: bool) -> AsyncResult:
-    return talk.apply_async((name, turns), options, agent_id=AGENT)
+def _sent(name: str, iterations: int, **options: bool) -> AsyncResult:
+    return talk.apply_async((name, iterations), options, agent_id=AGENT)
 
 
 @on_brokers("concurrency", on_redis(1, 4), on_rabbitmq(1))

@@ -19,7 +19,7 @@ pytestmark = [
     ),
     pytest.mark.usefixtures("celery_app"),
 ]
-TURNS = 3
+ITERATIONS = 3
 USED: dict[str, Any] = {"input_tokens": 1110, "output_tokens": 3, "cached_tokens": 0, "cost": 1110.0}
 
 
@@ -29,7 +29,7 @@ def test_the_usage_is_the_same_after_a_worker_is_killed_or_replaced(
 ) -> None:
     worker = start_worker()
     ledger.hold("ask 2")
-    result = spend.delay(TURNS)
+    result = spend.delay(ITERATIONS)
     ledger.wait_for_call("ask 2", 60)
     agents = Agents(celery_app)
     assert agents.status(result.id).usage.input_tokens == 10, "a call in flight is not counted"
