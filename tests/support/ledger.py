@@ -219,6 +219,11 @@ def _is_shutting_down() -> bool:
     return runtime is not None and runtime.drain.is_on
 
 
+def is_worker() -> bool:
+    """True if this process is a worker of a test; False if it runs the tests."""
+    return VARIABLE in os.environ
+
+
 def here() -> Ledger:
     """Return the ledger of this worker process."""
     return Ledger(Path(os.environ[VARIABLE]))

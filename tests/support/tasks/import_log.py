@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 
-from tests.support.ledger import NO_RUN, VARIABLE, here
+from tests.support.ledger import NO_RUN, here, is_worker
 
 MODULE = "tests.support.tasks.import_log"
 
@@ -20,5 +19,5 @@ class _Finder:
             here().note(NO_RUN, "import", module=name, thread=thread.name)
 
 
-if VARIABLE in os.environ:  # in a worker; the tests import this module too
+if is_worker():  # the tests import this module too
     sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]

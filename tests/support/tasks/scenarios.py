@@ -18,7 +18,7 @@ from celery import shared_task
 
 from celery_ckpt import AgentRun, CheckpointEvent, Conversation, EveryN, Message, agent_task, signals
 from celery_ckpt.runtime.current import current_attempt
-from tests.support.ledger import here
+from tests.support.ledger import here, is_worker
 from tests.support.tasks.agents import model
 
 MODULE = "tests.support.tasks.scenarios"
@@ -177,7 +177,10 @@ def _note_hand_off(run: AgentRun, **_: Any) -> None:
     here().note(run.run_id, "handed off", attempt=run.attempt)
 
 
-signals.checkpoint_event.connect(_note_recorded, weak=False, dispatch_uid="scenarios.recorded")
-signals.agent_finished.connect(_die_once, weak=False, dispatch_uid="scenarios.finished")
-signals.checkpoint_failed.connect(_note_failed_checkpoint, weak=False, dispatch_uid="scenarios.failed")
-signals.agent_handed_off.connect(_note_hand_off, weak=False, dispatch_uid="scenarios.handed_off")
+if is_worker():  # the tests import this module too
+    signals.checkpoint_event.connect(_note_recorded, weak=False, dispatch_uid="scenarios.recorded")
+    signals.agent_finished.connect(_die_once, weak=False, dispatch_uid="scenarios.finished")
+    signals.checkpoint_failed.connect(
+        _note_failed_checkpoint, weak=False, dispatch_uid="scenarios.failed"
+    )
+    signals.agent_handed_off.connect(_note_hand_off, weak=False, dispatch_uid="scenarios.handed_off")

@@ -11,7 +11,7 @@ from celery.utils.dispatch import Signal
 from celery_ckpt import AgentRun, CheckpointStore, EveryN, agent_task, signals
 from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.runtime.process.context import AppContext
-from tests.support.ledger import here
+from tests.support.ledger import here, is_worker
 
 #: The signals of a run.
 SIGNALS: dict[str, Signal] = {
@@ -35,9 +35,12 @@ def _broken(**_: Any) -> None:
 
 
 RECEIVERS = {name: _receiver(name) for name in SIGNALS}
-for name, signal in SIGNALS.items():
-    signal.connect(_broken)
-    signal.connect(RECEIVERS[name])
+if (
+    is_worker()
+):  # the tests import this module too, and emit these signals in thousands of simulated runs
+    for name, signal in SIGNALS.items():
+        signal.connect(_broken)
+        signal.connect(RECEIVERS[name])
 
 
 @agent_task(strategy=EveryN(1), iterations_per_task=2)
