@@ -20,6 +20,7 @@ from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.execution import work
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.lease_renewer import HeldLease
+from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.strategies import Never
 from celery_ckpt.testing.faults import Fault, FaultyStore
@@ -148,8 +149,11 @@ class SimulatedRun:
         fault: Fault | None = None,
         stop_at: int | None = None,
         is_one_by_one: bool = False,
+        settings: Settings | None = None,
     ) -> None:
         self._call = task, args, kwargs
+        # To read them takes a quarter of the time of a short attempt, and they do not change.
+        self._settings = settings or Settings.of(task.app)
         #: Where the run is killed.
         self.fault = fault
         #: At which place the run is handed off; or whether it is after each iteration.
@@ -196,15 +200,18 @@ class SimulatedRun:
     def killed(self) -> Iterator[SimulatedRun]:
         """Yield the same run again, killed at each write that this one has made."""
         for at in range(1, self.writes + 1):
-            yield SimulatedRun(*self._call, fault=Fault(at, "before", _die))
-            yield SimulatedRun(*self._call, fault=Fault(at, "after", _die))
+            yield self._again(fault=Fault(at, "before", _die))
+            yield self._again(fault=Fault(at, "after", _die))
 
     def handed_off(self) -> Iterator[SimulatedRun]:
         """Yield the same run again, handed off at each place that this one has passed."""
         for place in range(1, self.places + 1):
-            yield SimulatedRun(*self._call, stop_at=place)
+            yield self._again(stop_at=place)
         if self.passed_iterations:
-            yield SimulatedRun(*self._call, is_one_by_one=True)
+            yield self._again(is_one_by_one=True)
+
+    def _again(self, **interruption: Any) -> SimulatedRun:
+        return SimulatedRun(*self._call, settings=self._settings, **interruption)
 
     def finish(self) -> Any:
         """Make attempts until the run has ended, and return the result."""
@@ -224,7 +231,7 @@ class SimulatedRun:
         task, args, kwargs = self._call[0], *copy.deepcopy(self._call[1:])
         body: Callable[..., Any] = getattr(task, "_orig_run", task.run)
         try:
-            context = AppContext(task.app, store=store)
+            context = AppContext(task.app, store, self._settings)
             run = RunRecord(agent_id=_AGENT, run_id=_RUN, created_at=system_clock.now())
             begun = store.start_run(run, context.owner, _TTL, over=self.store.holder(_AGENT))
             held = HeldLease(begun.lease)

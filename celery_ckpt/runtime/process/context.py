@@ -24,11 +24,13 @@ _EVENTS = "CELERY_CKPT_SENDS_EVENTS"
 
 
 class AppContext:
-    """Everything of an app that a process needs once."""
+    """Everything of an app that a process needs once. Settings that are not given are read."""
 
-    def __init__(self, app: Celery, store: CheckpointStore | None = None) -> None:
+    def __init__(
+        self, app: Celery, store: CheckpointStore | None = None, settings: Settings | None = None
+    ) -> None:
         self.app = app
-        self.settings = Settings.of(app)
+        self.settings = settings or Settings.of(app)
         self.store = store or _connect_store(app, self.settings)
         self.redaction = Redaction(self.settings.redact)
         self.owner = this_process()
