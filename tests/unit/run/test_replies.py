@@ -1,23 +1,19 @@
-"""What ``run.llm`` accepts from the function it is given, what it keeps of that, and what it
-refuses.
+"""What run.llm accepts from the function it is given, what it keeps of that, and what it refuses.
+
+The SDKs are imported by the tests that need them: every process of the suite imports this file, and the
+import of both takes two seconds.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import pkgutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
-from anthropic import Anthropic
-from anthropic.types import Message as AnthropicMessage
-from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletion
-from openai.types.chat.parsed_chat_completion import ParsedChatCompletion
-from openai.types.responses import ParsedResponse, Response
 from pydantic import BaseModel
 
 from celery_ckpt import AgentRun, Message
@@ -83,12 +79,16 @@ ANTHROPIC = {
     "usage": {"input_tokens": 5, "output_tokens": 2},
 }
 SENT_BACK = {"role": "assistant", "content": CONTENT}
+#: The names of the SDKs' classes.
+CHAT_COMPLETION = "openai.types.chat:ChatCompletion"
+PARSED_COMPLETION = "openai.types.chat.parsed_chat_completion:ParsedChatCompletion"
+OPENAI_RESPONSE = "openai.types.responses:Response"
+PARSED_RESPONSE = "openai.types.responses:ParsedResponse"
+ANTHROPIC_MESSAGE = "anthropic.types:Message"
 
 
 class LiteResponse(BaseModel):
-    """Behaves like LiteLLM's response: a pydantic model of the same shape that is not one of
-    OpenAI's.
-    """
+    """Like LiteLLM's: a pydantic model of the same shape that is not one of OpenAI's."""
 
     id: str
     choices: list[Any]
@@ -106,66 +106,81 @@ class Plain:
         return self._own
 
 
-def as_the_sdk_does(kind: Any, sent: dict[str, Any]) -> Any:
-    """Return an object of the SDK, made as its client makes it from the server's JSON."""
-    return kind.construct(**copy.deepcopy(sent))
+def as_the_sdk_does(kind: str, sent: dict[str, Any]) -> Any:
+    """Return an object of that class, made as the client of its SDK makes it from a reply."""
+    return pkgutil.resolve_name(kind).construct(**copy.deepcopy(sent))
 
 
-COMPLETION = as_the_sdk_does(ChatCompletion, CHAT)
-PARSED = as_the_sdk_does(ParsedChatCompletion, CHAT)
-PARSED.choices[0].message.parsed = LiteResponse(id="x", choices=[object()])
-PARSED.choices[0].message.tool_calls[0].function.parsed_arguments = {"a": 1.0}
+def completion() -> Any:
+    return as_the_sdk_does(CHAT_COMPLETION, CHAT)
 
-ONE = {
-    "a chat completion": (COMPLETION, SAID),
-    "a parsed chat completion": (PARSED, SAID),
-    "a chat completion as a dict": (CHAT, SAID),
-    "a choice": (COMPLETION.choices[0], SAID),
-    "a choice as a dict": (CHOICE, SAID),
-    "a chat message": (COMPLETION.choices[0].message, SAID),
-    "a chat message as a dict": (SAID, SAID),
-    "a message of ours": (Message.of(SAID), SAID),
-    "a completion of another library": (LiteResponse(id="x", choices=[CHOICE]), SAID),
-    "a completion that is not a model": (Plain(CHAT), SAID),
-    "a reply of Ollama": ({"model": "llama", "message": SAID, "done": True}, SAID),
-    "an Anthropic message": (as_the_sdk_does(AnthropicMessage, ANTHROPIC), SENT_BACK),
-    "an Anthropic message as a dict": (ANTHROPIC, SENT_BACK),
-    "an Anthropic message as one of ours": (Message.of(ANTHROPIC), SENT_BACK),
-    "what Anthropic's API takes back": (SENT_BACK, SENT_BACK),
-    "a Responses item": (as_the_sdk_does(Response, RESPONSE).output[2], ITEMS[2]),
-    "a Responses item as a dict": (ITEMS[0], ITEMS[0]),
-    "a Responses message": (as_the_sdk_does(Response, RESPONSE).output[1], ITEMS[1]),
-    "an item with an output of its own": (
-        {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": ""}]},
-        {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": ""}]},
-    ),
-    "a message of Gemini": ({"role": "model", "parts": []}, {"role": "model", "parts": []}),
-}
+
+def parsed_completion() -> Any:
+    parsed = as_the_sdk_does(PARSED_COMPLETION, CHAT)
+    parsed.choices[0].message.parsed = LiteResponse(id="x", choices=[object()])
+    parsed.choices[0].message.tool_calls[0].function.parsed_arguments = {"a": 1.0}
+    return parsed
+
+
+def response() -> Any:
+    return as_the_sdk_does(OPENAI_RESPONSE, RESPONSE)
 
 
 def parsed_response() -> Any:
-    parsed = as_the_sdk_does(ParsedResponse, RESPONSE)
+    parsed = as_the_sdk_does(PARSED_RESPONSE, RESPONSE)
     parsed.output[1].content[0].parsed = LiteResponse(id="x", choices=[object()])
     parsed.output[2].parsed_arguments = {"a": object()}
     return parsed
 
 
+def anthropic_message() -> Any:
+    return as_the_sdk_does(ANTHROPIC_MESSAGE, ANTHROPIC)
+
+
+ONE = {
+    "a chat completion": (completion, SAID),
+    "a parsed chat completion": (parsed_completion, SAID),
+    "a chat completion as a dict": (lambda: CHAT, SAID),
+    "a choice": (lambda: completion().choices[0], SAID),
+    "a choice as a dict": (lambda: CHOICE, SAID),
+    "a chat message": (lambda: completion().choices[0].message, SAID),
+    "a chat message as a dict": (lambda: SAID, SAID),
+    "a message of ours": (lambda: Message.of(SAID), SAID),
+    "a completion of another library": (lambda: LiteResponse(id="x", choices=[CHOICE]), SAID),
+    "a completion that is not a model": (lambda: Plain(CHAT), SAID),
+    "a reply of Ollama": (lambda: {"model": "llama", "message": SAID, "done": True}, SAID),
+    "an Anthropic message": (anthropic_message, SENT_BACK),
+    "an Anthropic message as a dict": (lambda: ANTHROPIC, SENT_BACK),
+    "an Anthropic message as one of ours": (lambda: Message.of(ANTHROPIC), SENT_BACK),
+    "what Anthropic's API takes back": (lambda: SENT_BACK, SENT_BACK),
+    "a Responses item": (lambda: response().output[2], ITEMS[2]),
+    "a Responses item as a dict": (lambda: ITEMS[0], ITEMS[0]),
+    "a Responses message": (lambda: response().output[1], ITEMS[1]),
+    "an item with an output of its own": (
+        lambda: {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": ""}]},
+        {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": ""}]},
+    ),
+    "a message of Gemini": (lambda: {"role": "model", "parts": []}, {"role": "model", "parts": []}),
+}
 MANY = {
-    "a response": (as_the_sdk_does(Response, RESPONSE), ITEMS),
-    "a parsed response": (parsed_response(), ITEMS),
-    "a response as a dict": (RESPONSE, ITEMS),
-    "a response cut short": ({**RESPONSE, "status": "incomplete"}, ITEMS),
-    "its output": (as_the_sdk_does(Response, RESPONSE).output, ITEMS),
-    "a list of dicts": (ITEMS, ITEMS),
-    "a tuple of messages": (tuple(Message.of(item) for item in ITEMS), ITEMS),
-    "a list of a completion": ([COMPLETION], [SAID]),
-    "an empty list": ([], []),
+    "a response": (response, ITEMS),
+    "a parsed response": (parsed_response, ITEMS),
+    "a response as a dict": (lambda: RESPONSE, ITEMS),
+    "a response cut short": (lambda: {**RESPONSE, "status": "incomplete"}, ITEMS),
+    "its output": (lambda: response().output, ITEMS),
+    "a list of dicts": (lambda: ITEMS, ITEMS),
+    "a tuple of messages": (lambda: tuple(Message.of(item) for item in ITEMS), ITEMS),
+    "a list of a completion": (lambda: [completion()], [SAID]),
+    "an empty list": (list, []),
 }
 
 
 @pytest.mark.parametrize(("returned", "kept"), ONE.values(), ids=ONE)
-def test_the_message_is_kept_exactly_as_received(returned: Any, kept: dict[str, Any]) -> None:
-    attempts = Attempts(lambda run: run.llm(lambda: returned))
+def test_the_message_is_kept_exactly_as_received(
+    returned: Callable[[], Any], kept: dict[str, Any]
+) -> None:
+    given = returned()
+    attempts = Attempts(lambda run: run.llm(lambda: given))
     for _ in range(2):
         reply, run = attempts.go()
         assert type(reply) is Message
@@ -174,8 +189,11 @@ def test_the_message_is_kept_exactly_as_received(returned: Any, kept: dict[str, 
 
 
 @pytest.mark.parametrize(("returned", "kept"), MANY.values(), ids=MANY)
-def test_all_messages_of_a_list_are_kept(returned: Any, kept: list[dict[str, Any]]) -> None:
-    attempts = Attempts(lambda run: run.llm(lambda: returned))
+def test_all_messages_of_a_list_are_kept(
+    returned: Callable[[], Any], kept: list[dict[str, Any]]
+) -> None:
+    given = returned()
+    attempts = Attempts(lambda run: run.llm(lambda: given))
     for _ in range(2):
         reply, run = attempts.go()
         assert type(reply) is list
@@ -194,9 +212,9 @@ def test_a_dict_keeps_the_order_of_its_fields() -> None:
 
 
 def test_the_completion_of_the_caller_is_not_modified() -> None:
-    completion, before = as_the_sdk_does(ChatCompletion, CHAT), copy.deepcopy(CHAT)
-    Attempts(lambda run: run.llm(lambda: completion)).go()
-    assert completion.to_dict() == before
+    given, before = completion(), copy.deepcopy(CHAT)
+    Attempts(lambda run: run.llm(lambda: given)).go()
+    assert given.to_dict() == before
 
 
 def a_generator() -> Iterator[str]:
@@ -208,14 +226,18 @@ async def an_async_generator() -> AsyncIterator[str]:
 
 
 def a_stream_of_openai() -> Any:
+    import openai
+
     server = httpx.MockTransport(lambda request: httpx.Response(200, text="data: [DONE]\n\n"))
-    client = OpenAI(api_key="x", http_client=httpx.Client(transport=server))
+    client = openai.OpenAI(api_key="x", http_client=httpx.Client(transport=server))
     stream = client.chat.completions.create(model="m", messages=[], stream=True)
     assert isinstance(stream, openai.Stream)
     return stream
 
 
 def a_stream_of_anthropic() -> Any:
+    from anthropic import Anthropic
+
     return Anthropic(api_key="x").messages.stream(model="m", max_tokens=1, messages=[])
 
 
@@ -255,7 +277,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"a completion without choices\. .* raise an error",
     ),
     "no choices in the SDK's object": (
-        lambda: as_the_sdk_does(ChatCompletion, {**CHAT, "choices": []}),
+        lambda: as_the_sdk_does(CHAT_COMPLETION, {**CHAT, "choices": []}),
         "a completion without choices",
     ),
     "a choice without a message": (lambda: NO_MESSAGE, "first choice has no message"),
@@ -269,7 +291,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a queued response": (lambda: {**RESPONSE, "status": "queued"}, "with the status 'queued'"),
     "a provider's error": (lambda: {"type": "error", "error": {}}, "a provider's error"),
     "the content of a message": (
-        lambda: as_the_sdk_does(AnthropicMessage, ANTHROPIC).content,
+        lambda: anthropic_message().content,
         r"a list whose item 0 is a part of a message's content \(type 'thinking'\)\. Return the whole",
     ),
     "a list with text": (lambda: [SAID, "hello"], rf"a list whose item 1 is str\. {THE_MESSAGE}"),
@@ -298,6 +320,8 @@ def test_anything_else_is_refused_before_anything_changes(
 
 
 def test_the_async_stream_of_openai_is_refused() -> None:
+    from openai import AsyncOpenAI
+
     server = httpx.MockTransport(lambda request: httpx.Response(200, text="data: [DONE]\n\n"))
 
     async def body(run: AgentRun) -> None:
@@ -334,15 +358,15 @@ ANTHROPIC_USAGE = {
     "cache_read_input_tokens": 4,
 }
 REPORTING = {
-    "chat": (ChatCompletion, {**CHAT, "usage": CHAT_USAGE}),
-    "responses": (Response, {**RESPONSE, "usage": RESPONSE_USAGE}),
-    "anthropic": (AnthropicMessage, {**ANTHROPIC, "model": "gpt-x-2026", "usage": ANTHROPIC_USAGE}),
+    "chat": (CHAT_COMPLETION, {**CHAT, "usage": CHAT_USAGE}),
+    "responses": (OPENAI_RESPONSE, {**RESPONSE, "usage": RESPONSE_USAGE}),
+    "anthropic": (ANTHROPIC_MESSAGE, {**ANTHROPIC, "model": "gpt-x-2026", "usage": ANTHROPIC_USAGE}),
 }
 USED = Usage.of("gpt-x-2026", input_tokens=10, output_tokens=3, cached_tokens=4)
 
 
 @pytest.mark.parametrize(("kind", "sent"), REPORTING.values(), ids=REPORTING)
-def test_the_usage_of_every_completion_shape_is_read(kind: Any, sent: dict[str, Any]) -> None:
+def test_the_usage_of_every_completion_shape_is_read(kind: str, sent: dict[str, Any]) -> None:
     assert usage_of(sent) == usage_of(as_the_sdk_does(kind, sent)) == usage_of(Plain(sent)) == USED
 
 
