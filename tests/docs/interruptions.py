@@ -1,6 +1,6 @@
 """Interrupts the agents of one module at every point, in a separate process.
 
-    python interruptions.py '{"module": "tasks", "bodies": ["think"], "wrong": [], "prepare": "", ...}'
+    interruptions.py '{"module": "tasks", "bodies": ["think"], "wrong": [], "prepare": "", ...}'
 
 It prints for each agent how often it was killed and handed off, or which mistake was found.
 """
@@ -81,8 +81,9 @@ def interrupted(task: Any, is_wrong: bool) -> dict[str, Any]:
         return {"found": str(error)}
 
 
-def main(order: dict[str, Any]) -> None:
-    """Interrupt the named agents."""
+def main() -> None:
+    """Interrupt the agents that the argument of the program names."""
+    order = json.loads(sys.argv[1])
     exec(order["prepare"], {})
     module = importlib.import_module(order["module"])
     vars(module).update({name: STAND_INS[name] for name in STAND_INS if name in vars(module)})
@@ -94,7 +95,3 @@ def main(order: dict[str, Any]) -> None:
             error.add_note(f"The body is {name} of {order['module']}.")
             raise
     Path(order["reports"]).write_text(json.dumps(reports), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

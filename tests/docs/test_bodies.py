@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from llmock.pytest_plugin import LLMock
 
+from tests.docs import interruptions
 from tests.docs.bodies import SOURCES, Source, sliced
 from tests.docs.pages import ROOT
+from tests.support.forks import ForkServer
 
-INTERRUPTIONS = Path(__file__).with_name("interruptions.py")
 #: Preparations that the agents of a source need. They run in the agents' process.
 PREPARE = {
     "docs/howto/django.md: research/tasks.py": """
@@ -70,15 +69,16 @@ def test_documented_agents_end_the_same_wherever_they_are_interrupted(
         "reports": str(tmp_path / "reports.json"),
     }
     path = [str(ROOT), str(source.directory or tmp_path)]
-    run = subprocess.run(
-        [sys.executable, str(INTERRUPTIONS), json.dumps(order)],
-        cwd=tmp_path,
-        env={**os.environ, **llmock.env(), "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
+    log = tmp_path / "interruptions.log"
+    log.touch()
+    run = ForkServer.with_imports(interruptions.__name__).fork(
+        f"{interruptions.__name__}:main",
+        [interruptions.__file__, json.dumps(order)],
+        {**os.environ, **llmock.env(), "PYTHONPATH": os.pathsep.join(path)},
+        directory=tmp_path,
+        files=[os.devnull, str(log), str(log)],
     )
-    assert run.returncode == 0, f"{source.name}:\n{run.stdout[-2000:]}{run.stderr}"
+    assert run.wait(240) == 0, f"{source.name}:\n{log.read_text()[-4000:]}"
     reports = json.loads((tmp_path / "reports.json").read_text())
     assert list(reports) == source.bodies
     assert {name for name in reports if "found" in reports[name]} == set(wrong)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.workers.launch import ROOT
+from tests.support.forks import ROOT
 
 #: Replaces the command ``docker``: an engine that lacks one image.
 ENGINE = """#!/bin/sh

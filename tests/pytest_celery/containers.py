@@ -17,9 +17,9 @@ from pytest_celery.defaults import CONTAINER_TIMEOUT, DEFAULT_WORKER_VOLUME
 from pytest_docker_tools import container, fxtr, volume
 
 from tests.pytest_celery.places import PYTHON_IMAGE, VALKEY_IMAGE
+from tests.support.forks import ROOT
 from tests.support.servers.valkey import APPEND_ONLY
 from tests.support.wait import until
-from tests.support.workers.launch import ROOT
 from tests.support.workers.processes import FAST, READY, START_DEADLINE
 
 __all__ = [

@@ -19,8 +19,8 @@ import psutil
 from pytest_celery import CeleryTestWorker, CeleryWorkerContainer, RedisContainer
 from pytest_docker_tools.exceptions import ContainerFailed
 
+from tests.support.forks import ROOT
 from tests.support.servers.valkey import LOOPBACK, Valkey
-from tests.support.workers.launch import ROOT
 from tests.support.workers.processes import FAST, WorkerProcess
 
 

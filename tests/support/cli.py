@@ -24,9 +24,32 @@ from celery_ckpt.cli import ckpt
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.process.context import AppContext, _contexts
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
+from tests.support.forks import ROOT, ForkServer
 
-ROOT = Path(__file__).parents[2]
 DEADLINE = 240
+#: What most commands import. Not ``celery.bin.celery``, which looks for entry points at import.
+_IMPORTED = (
+    "celery.bin.beat",
+    "celery.bin.control",
+    "celery.bin.events",
+    "celery.bin.logtool",
+    "celery.bin.migrate",
+    "celery.bin.multi",
+    "celery.bin.purge",
+    "celery.bin.shell",
+    "celery.bin.upgrade",
+    "celery.bin.worker",
+    "celery_ckpt.cli.commands.control",
+    "celery_ckpt.cli.commands.diff",
+    "celery_ckpt.cli.commands.list",
+    "celery_ckpt.cli.commands.rekey",
+    "celery_ckpt.cli.commands.retention",
+    "celery_ckpt.cli.commands.show",
+    "celery_ckpt.cli.commands.transfer",
+    "celery_ckpt.stores.sqlite",
+    "rich.progress",
+    "rich.table",
+)
 
 
 @dataclass
@@ -114,7 +137,7 @@ def with_entry_points(directory: Path) -> dict[str, str]:
 
 @dataclass
 class Process:
-    """``celery ckpt`` as a real process."""
+    """``celery ckpt`` as a real process; on a terminal, forked from one that has its imports."""
 
     environment: dict[str, str]
     app: str = "tests.support.workers.app"
@@ -146,8 +169,13 @@ class Process:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         environment = {k: v for k, v in self.environment.items() if k not in ("COLUMNS", "LINES")}
-        process = subprocess.Popen(
-            self.command(*arguments), env=environment, stdin=slave, stdout=slave, stderr=slave
+        script = str(Path(sys.executable).with_name("celery"))
+        process = ForkServer.with_imports(*_IMPORTED).fork(
+            "celery.__main__:main",
+            [script, "-A", self.app, "ckpt", *arguments],
+            environment,
+            directory=Path.cwd(),
+            files=[os.ttyname(slave)] * 3,
         )
         os.close(slave)
         with os.fdopen(master, "r+b", buffering=0) as terminal:

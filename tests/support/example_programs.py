@@ -12,9 +12,9 @@ from typing import Protocol
 
 import httpx
 
+from tests.support.forks import ROOT
 from tests.support.servers.valkey import LAUNCHER, LOOPBACK, free_port
 from tests.support.wait import until
-from tests.support.workers.launch import ROOT
 from tests.support.workers.processes import FAST, Pool, WorkerProcess
 
 EXAMPLES = ROOT / "examples"

@@ -35,9 +35,8 @@ def _broken(**_: Any) -> None:
 
 
 RECEIVERS = {name: _receiver(name) for name in SIGNALS}
-if (
-    is_worker()
-):  # the tests import this module too, and emit these signals in thousands of simulated runs
+# The tests import this module too, and emit these signals in thousands of simulated runs.
+if is_worker():
     for name, signal in SIGNALS.items():
         signal.connect(_broken)
         signal.connect(RECEIVERS[name])

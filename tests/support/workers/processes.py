@@ -38,7 +38,7 @@ class WorkerProcess:
     """A process that can be started again after its end, with the same arguments and log.
 
     ``arguments`` follow the word ``celery`` on the command line. ``forked`` saves the time that the
-    command spends on imports (see ``fork_server.py``).
+    command spends on imports (see ``forks.py``).
     """
 
     def __init__(

@@ -18,11 +18,11 @@ import pytest
 from celery_ckpt import open_store
 from celery_ckpt.runtime.pruning.tasks import PRUNE
 from celery_ckpt.testing import make_checkpoint
+from tests.support.forks import ROOT
 from tests.support.wait import until
 from tests.support.workers.broker import RedisBroker
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker
-from tests.support.workers.launch import ROOT
 from tests.support.workers.processes import WorkerProcess
 
 AGENTS = "tests.support.tasks.agents"

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.forks import ROOT
 from tests.support.wait import until
 from tests.support.workers.configuration import Configuration
 from tests.support.workers.fixtures import StartWorker
-from tests.support.workers.launch import ROOT
 from tests.support.workers.processes import Worker
 
 FAILING = """

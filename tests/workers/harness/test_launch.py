@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.workers.launch import ROOT
+from tests.support.forks import ROOT
 from tests.support.workers.processes import WorkerProcess
 
 #: An app that reports the properties of its process.

@@ -1,11 +1,10 @@
-"""A process that has imported what every worker imports, and forks workers on request.
+"""A process that has imported what many programs import, and forks them on request.
 
-A worker spends most of its start on imports; here they are made once. ``launch.py`` runs this file.
-A request is one line, for a worker or for the exit status of one, and so is the reply.
+A short program spends most of its time on imports; here they are made once. ``forks.py`` runs this file
+with the modules to import as its arguments. A request is one line, for a program or for the exit status
+of one, and so is the reply.
 
-The child leaves the loop and ends as the ``celery`` script does, so that exit handlers run as usual.
-This process must import nothing that forks would share: neither ``celery_ckpt.runtime``, whose
-``drain`` is a page of shared memory, nor gevent, which must be imported first.
+The child leaves the loop and ends as the program does, so that exit handlers run as usual.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pkgutil
 import signal
 import sys
 from importlib import import_module
@@ -21,37 +21,17 @@ from typing import Any
 
 #: As in <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
-IMPORTED = (
-    "celery.__main__",
-    "celery.app.control",
-    "celery.app.log",
-    "celery.apps.worker",
-    "celery.backends.redis",
-    "celery.bin.celery",
-    "celery.concurrency.prefork",
-    "celery.concurrency.solo",
-    "celery.concurrency.thread",
-    "celery.worker.autoscale",
-    "celery.worker.components",
-    "celery.worker.consumer.delayed_delivery",
-    "celery.worker.strategy",
-    "celery_ckpt.run.agent_run",
-    "celery_ckpt.stores.redis.store",
-    "celery_ckpt.strategies",
-    "tests.support.workers.configuration",
-    "kombu.transport.redis",
-)
 
 
 def serve() -> dict[str, Any]:
-    """Answer requests until the input ends. In a child, return the request for its worker."""
+    """Answer requests until the input ends. In a child, return the request for its program."""
     for line in sys.stdin:
         asked = json.loads(line)
         if "pid" in asked:
             _answer(_exit_status(asked["pid"]))
         elif os.fork() == 0:
             return asked
-    sys.exit()  # the workers die with this process
+    sys.exit()  # the programs die with this process
 
 
 def _exit_status(pid: int) -> int | None:
@@ -67,23 +47,29 @@ def _die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit("the tests ended before the worker began")
+        sys.exit("the tests ended before the program began")
 
 
 def _become(asked: dict[str, Any]) -> None:
     """Set up what a new process gets: session, directory, files, environment, arguments, path."""
     os.setsid()
+    read, *written = asked["files"]
+    files = [os.open(read, os.O_RDONLY | os.O_NOCTTY)]
+    files += [os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY) for path in written]
+    # Only now: the tests then close their end of a pseudo terminal, and its path is gone.
     _answer(os.getpid())
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
     below = [entry for entry in sys.path if entry not in _given_path()]
     os.chdir(asked["directory"])
-    with Path(os.devnull).open() as nothing, Path(asked["log"]).open("ab") as log:
-        for file, number in [(nothing, 0), (log, 1), (log, 2)]:
-            os.dup2(file.fileno(), number)
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = asked["command"]
     # The directory of a script comes first.
     sys.path[:] = [str(Path(sys.argv[0]).parent), *_given_path(), *below]
+    # A script is not in a package; Click names the program after it.
+    globals()["__package__"] = None
 
 
 def _given_path() -> list[str]:
@@ -94,11 +80,10 @@ def _given_path() -> list[str]:
 
 if __name__ == "__main__":
     _die_with(int(sys.argv[1]))
-    for module in IMPORTED:
+    for module in sys.argv[2:]:
         import_module(module)
-    assert not {"celery_ckpt.runtime", "gevent"} & sys.modules.keys()
     server = os.getpid()
-    worker = serve()
+    request = serve()
     _die_with(server)
-    _become(worker)
-    sys.exit(import_module("celery.__main__").main())
+    _become(request)
+    sys.exit(pkgutil.resolve_name(request["main"])())
