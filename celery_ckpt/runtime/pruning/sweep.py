@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from celery_ckpt.clock import system_clock
@@ -38,18 +39,31 @@ def rules_of(settings: Settings) -> Rules:
 
 def sweep(context: AppContext, limit: int) -> PruneReport:
     """Prune due agents, until about ``limit`` of them are done or no more are due."""
-    report = PruneReport()
-    while report.agents < limit:
-        count = min(_CLAIM, limit - report.agents)
-        claimed = context.store.claim_due(count, _CLAIM_LAPSES_AFTER, Schedule.SWEEP)
-        if not claimed:
-            break
-        for first in range(0, len(claimed), _PAGE):
-            plans = list(_planned(context, claimed[first : first + _PAGE]))
+    report, pages = PruneReport(), _claimed(context, limit)
+
+    def plan_next() -> list[PrunePlan]:
+        return list(_planned(context, next(pages, ())))
+
+    # The next page is read and planned while the store prunes the one before.
+    with ThreadPoolExecutor(1, thread_name_prefix="celery_ckpt-sweep") as ahead:
+        planned = ahead.submit(plan_next)
+        while plans := planned.result():
+            planned = ahead.submit(plan_next)
             for pruned in context.store.apply(plans):
                 emit_pruned(context, pruned)
                 report.add(pruned)
     return report
+
+
+def _claimed(context: AppContext, limit: int) -> Iterator[Sequence[tuple[str, int]]]:
+    """Claim due agents, and yield them page by page."""
+    left = limit
+    while left > 0:
+        claimed = context.store.claim_due(min(_CLAIM, left), _CLAIM_LAPSES_AFTER, Schedule.SWEEP)
+        if not claimed:
+            return
+        left -= len(claimed)
+        yield from (claimed[first : first + _PAGE] for first in range(0, len(claimed), _PAGE))
 
 
 def sweep_all(
