@@ -30,7 +30,7 @@ class Body:
     how: str
     """``returned``, the name of an exception, ``killed``, or ``running``."""
     frozen: tuple[Span, ...] = field(default=())
-    #: The time of its last note before its end.
+    #: The time at which it last did something: it began, or made a call.
     last: float = inf
 
     def active(self, grace_after_thaw: float) -> list[Span]:
@@ -75,7 +75,8 @@ def _body(begin: Note, notes: Sequence[Note]) -> Body:
         for stop, go in _freezes(begin.pid, notes)
         if stop < end and go > begin.at
     )
-    last = max(note.at for note in own if note.what != "end")
+    # To record a result that another body has recorded changes nothing, and is allowed without a lease.
+    last = max(note.at for note in own if note.what not in ("recorded", "end"))
     return Body(begin.pid, begin.facts.get("attempt"), begin.at, end, how, frozen, last)
 
 
