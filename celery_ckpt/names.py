@@ -57,6 +57,15 @@ def file_name(name: str) -> str:
     return _base32(hashlib.sha256(name.encode()).digest()[:20])
 
 
+def digest_of_run(run_id: str) -> str:
+    """Return the 32 characters by which a store remembers a run of a deleted agent: 128 bits, in hex.
+
+    Raises:
+        InvalidName: see ``checked_name``.
+    """
+    return hashlib.sha256(checked_name(run_id, "A run_id").encode()).hexdigest()[:32]
+
+
 def locator_in(checkpoint_id: str) -> str:
     """Return the locator that an id begins with, if it names its agent."""
     return checkpoint_id.partition("-")[0]

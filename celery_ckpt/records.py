@@ -132,11 +132,14 @@ class RunRecord(Value):
 class StartResult(Value):
     """What ``start_run`` returns: the run as it is now and, if an attempt may start, a lease.
 
-    Without a lease, the run is settled, or it waits for its turn.
+    Without a lease, the run is settled or deleted, or it waits for its turn.
     """
 
     run: RunRecord
     lease: Lease | None = None
+    #: True if the run was deleted with its agent (see ``CheckpointStore.delete``). The store has no
+    #: record of it; ``run`` is what a record of it would be.
+    is_deleted: bool = False
     #: When the watchdog checks the agent, unless it is rescheduled (see ``unschedule``).
     due_at: int = 0
 

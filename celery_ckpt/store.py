@@ -2,7 +2,7 @@
 
 A store keeps, for each agent: its checkpoints in the order in which they were saved, the recorded
 steps of its runs, the records of its runs, its lease, its policy, and when it is due for the watchdog
-and for a sweep.
+and for a sweep. Of a deleted agent it keeps, for a while, markers of runs whose messages may arrive.
 
 1.  A save is atomic and complete when it returns. After any crash the latest checkpoint is whole.
 2.  What was saved and not removed loads back exactly, for any number of threads and processes.
@@ -57,6 +57,9 @@ from celery_ckpt.usage import Usage
 
 #: Larger checkpoints, steps and run records are refused, unless the store was given another limit.
 DEFAULT_MAX_CHECKPOINT_BYTES = 64_000_000
+
+#: How many seconds the markers of a deletion last, unless the caller says otherwise: a week.
+DEFAULT_REMEMBER = 604_800.0
 
 #: What a write waits for before it returns: the store's own configuration, its disk, or a replica.
 Durability = Literal["default", "fsync", "replica"]
@@ -171,8 +174,20 @@ class CheckpointStore(ABC):
         return [info.id for info in self.history(agent_id)]
 
     @abstractmethod
-    def delete(self, agent_id: str) -> int:
-        """Delete the agent with all it has. Return how many checkpoints were deleted."""
+    def delete(self, agent_id: str, *, remember: float = DEFAULT_REMEMBER) -> int:
+        """Delete the agent with all it has. Return how many checkpoints were deleted.
+
+        For each run whose message may still arrive, because it is open or was cancelled, a marker is
+        left for ``remember`` seconds: a digest of the run's id. It distinguishes a run that was deleted
+        from one whose record was lost (see ``start_run``). Nothing else is left. With 0, no marker is.
+
+        Raises:
+            ValueError: ``remember`` is negative.
+        """
+
+    @abstractmethod
+    def was_deleted(self, run_id: str) -> bool:
+        """Return True if a deletion has left a marker for the run, which has not expired."""
 
     @abstractmethod
     def agents(self) -> Iterator[str]:
@@ -276,11 +291,19 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def start_run(
-        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+        self,
+        run: RunRecord,
+        owner: str,
+        ttl: float,
+        *,
+        over: Lease | None = None,
+        recorded: bool = False,
     ) -> StartResult:
         """Begin an attempt of a delivered run, if it is the run's turn.
 
-        An unknown run is added as given. The first run to start is the agent's active run until it is
+        An unknown run is added as given. With ``recorded``, the caller knows that the run was added
+        before. If the run is unknown and ``was_deleted``, nothing is added, and the result says
+        ``is_deleted``. The first run to start is the agent's active run until it is
         settled; any other run becomes ``BLOCKED`` and gets no lease. An attempt takes the lease as
         ``acquire`` does, and is counted. In every case ``run.delivery`` is stored. A run that has ended
         but is not settled gets the lease and is not changed, so that its outcome can be delivered.

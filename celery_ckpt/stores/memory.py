@@ -19,7 +19,7 @@ from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.json_values import microseconds
-from celery_ckpt.names import checked_name
+from celery_ckpt.names import checked_name, digest_of_run
 from celery_ckpt.records import (
     AgentContents,
     CheckpointInfo,
@@ -35,7 +35,7 @@ from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, checked_limit
 from celery_ckpt.stores.encryption_tag import plain_history, refuse_encrypted_checkpoint
 from celery_ckpt.stores.findings import scheduled_without_agent
 from celery_ckpt.stores.log.draft import Parts
-from celery_ckpt.stores.rules import turns
+from celery_ckpt.stores.rules import deletion, turns
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.transactional import TransactionalStore
 
@@ -75,6 +75,9 @@ class MemoryAgent:
 
     def open_runs(self) -> list[RunRecord]:
         return [run for run in self._runs.values() if not run.is_settled]
+
+    def runs_to_mark(self) -> list[str]:
+        return [run.run_id for run in self._runs.values() if deletion.needs_marker(run)]
 
     def last_run(self) -> RunRecord | None:
         return next(reversed(self._runs.values()), None)
@@ -170,6 +173,15 @@ class MemoryAgent:
             del self._store._by_id[checkpoint.id]
         return len(self.checkpoints)
 
+    def mark_deleted(self, digests: list[str], seconds: float) -> None:
+        now, markers = self._store._now(), self._store._markers
+        for digest in [one for one, expires_at in markers.items() if expires_at <= now]:
+            del markers[digest]
+        markers.update(dict.fromkeys(digests, now + round(seconds * 1_000_000)))
+
+    def is_marked(self, digest: str) -> bool:
+        return self._store._markers.get(digest, 0) > self._store._now()
+
     # -- schedules -----------------------------------------------------------------------------------
 
     def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
@@ -200,6 +212,8 @@ class MemoryCheckpointStore(TransactionalStore):
         self._agents: dict[str, MemoryAgent] = {}
         self._by_id: dict[str, Checkpoint] = {}
         self._schedules: dict[Schedule, dict[str, int]] = {on: {} for on in Schedule}
+        #: When the markers of deleted runs expire, by digest.
+        self._markers: dict[str, int] = {}
         _STORES.add(self)
 
     @contextmanager
@@ -271,6 +285,10 @@ class MemoryCheckpointStore(TransactionalStore):
                 for seq, one in page
             ]
         return plain_history(self, agent_id, found)
+
+    def was_deleted(self, run_id: str) -> bool:
+        with self._lock:
+            return self._markers.get(digest_of_run(run_id), 0) > self._now()
 
     def agents(self) -> Iterator[str]:
         with self._lock:

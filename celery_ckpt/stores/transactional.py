@@ -19,10 +19,10 @@ from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import AgentActivity, Change, Lease, RunRecord, Schedule, StartResult, Step
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
-from celery_ckpt.store import CheckpointStore
+from celery_ckpt.store import DEFAULT_REMEMBER, CheckpointStore
 from celery_ckpt.stores.encoding import encoded, is_same
 from celery_ckpt.stores.encryption_tag import plain_run, plain_runs, plain_start, plain_steps
-from celery_ckpt.stores.rules import pruning, turns
+from celery_ckpt.stores.rules import deletion, pruning, turns
 from celery_ckpt.stores.rules.transaction import AgentTransaction
 from celery_ckpt.usage import Usage
 
@@ -58,9 +58,10 @@ class TransactionalStore(CheckpointStore):
         with self._transaction(agent_id) as agent:
             return agent.remove(checkpoint_ids) if agent.exists else 0
 
-    def delete(self, agent_id: str) -> int:
+    def delete(self, agent_id: str, *, remember: float = DEFAULT_REMEMBER) -> int:
+        deletion.checked_remember(remember)
         with self._transaction(agent_id) as agent:
-            return agent.delete() if agent.exists else 0
+            return deletion.delete(agent, remember) if agent.exists else 0
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -156,11 +157,22 @@ class TransactionalStore(CheckpointStore):
     # -- turns ---------------------------------------------------------------------------------------
 
     def start_run(
-        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+        self,
+        run: RunRecord,
+        owner: str,
+        ttl: float,
+        *,
+        over: Lease | None = None,
+        recorded: bool = False,
     ) -> StartResult:
         self._refuse_too_large(run)
-        with self._transaction(run.agent_id, make=True) as agent:
-            start = turns.start(agent, run, owner, ttl, self._clock.now(), over)
+        try:
+            with self._transaction(run.agent_id, make=True) as agent:
+                if recorded:
+                    deletion.refuse_deleted(agent, run.run_id)
+                start = turns.start(agent, run, owner, ttl, self._clock.now(), over)
+        except deletion.RunWasDeleted:
+            return deletion.deleted_start(run)
         return plain_start(self, start)
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:

@@ -20,7 +20,7 @@ from celery_ckpt.records import (
     Step,
 )
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, CheckpointStore
 from celery_ckpt.usage import Usage
 
 
@@ -88,8 +88,11 @@ class WrapperStore(CheckpointStore):
     def prune(self, agent_id: str, keep: int) -> int:
         return self.inner.prune(agent_id, keep)
 
-    def delete(self, agent_id: str) -> int:
-        return self.inner.delete(agent_id)
+    def delete(self, agent_id: str, *, remember: float = DEFAULT_REMEMBER) -> int:
+        return self.inner.delete(agent_id, remember=remember)
+
+    def was_deleted(self, run_id: str) -> bool:
+        return self.inner.was_deleted(run_id)
 
     def agents(self) -> Iterator[str]:
         return self.inner.agents()
@@ -144,9 +147,15 @@ class WrapperStore(CheckpointStore):
         return self.inner.runs(agent_id)
 
     def start_run(
-        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+        self,
+        run: RunRecord,
+        owner: str,
+        ttl: float,
+        *,
+        over: Lease | None = None,
+        recorded: bool = False,
     ) -> StartResult:
-        return self.inner.start_run(run, owner, ttl, over=over)
+        return self.inner.start_run(run, owner, ttl, over=over, recorded=recorded)
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         return self.inner.settle_run(run, lease)

@@ -38,7 +38,8 @@ from celery_ckpt.testing.factories import (
 
 NAMES = ("a", "b", "{a}")
 AGENTS = st.sampled_from(NAMES)
-RUNS = st.sampled_from(("run", "other", "third"))
+RUN_IDS = ("run", "other", "third")
+RUNS = st.sampled_from(RUN_IDS)
 ENDINGS = ("release", "update", "save", "settle")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: Few texts, so that equal messages are frequent.
@@ -222,17 +223,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- runs ----------------------------------------------------------------------------------------
 
-    @rule(agent_id=AGENTS, run_id=RUNS, over=st.integers(-1, 2))
-    def start_run(self, agent_id: str, run_id: str, over: int) -> None:
-        """Deliver a run to a worker."""
+    @rule(agent_id=AGENTS, run_id=RUNS, over=st.integers(-1, 2), recorded=st.booleans())
+    def start_run(self, agent_id: str, run_id: str, over: int, recorded: bool) -> None:
+        """Deliver a run to a worker, with a message that says whether the run was recorded."""
         run = make_run(agent_id, run_id, created_at=BEGINNING)
         model_over, store_over = self._lease(over)
         if model_over and model_over.agent_id != agent_id:
             model_over = store_over = None
         starts = self._both(
-            lambda: self.model.start_run(run, "owner", LONG_TTL, over=model_over),
-            lambda: self.store.start_run(run, "owner", LONG_TTL, over=store_over),
+            lambda: self.model.start_run(run, "owner", LONG_TTL, over=model_over, recorded=recorded),
+            lambda: self.store.start_run(run, "owner", LONG_TTL, over=store_over, recorded=recorded),
         )
+        assert starts is None or starts[0].is_deleted == starts[1].is_deleted
         if starts is not None and starts[0].lease is not None:
             assert starts[0].lease.token == starts[1].lease.token
             self.leases.append((starts[0].lease, starts[1].lease))
@@ -293,6 +295,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert _pins(self.store, agent_id, 3) == _pins(self.store, agent_id)[:3]
             assert self.store.steps(agent_id, "run") == self.model.steps(agent_id, "run")
             assert _runs(self.store, agent_id) == _runs(self.model, agent_id)
+        for run_id in RUN_IDS:
+            assert self.store.was_deleted(run_id) == self.model.was_deleted(run_id)
         for checkpoint in self.saved:
             assert self.store.load(checkpoint.id) == self.model.load(checkpoint.id)
             assert self.store.messages(checkpoint.id, -3) == self.model.messages(checkpoint.id, -3)

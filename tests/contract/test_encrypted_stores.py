@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from redis import Redis
 
 from celery_ckpt import FileCheckpointStore, SqliteCheckpointStore, open_store
 from celery_ckpt.store import CheckpointStore
@@ -139,9 +140,9 @@ class EncryptedRedisMachine(EncryptedMachine):
     url: str
 
     def open(self) -> CheckpointStore:
+        with Redis.from_url(self.url) as client:
+            client.flushdb()
         self.inner = open_store(self.url)
-        for agent_id in list(self.inner.agents()):
-            self.inner.delete(agent_id)
         return encrypted(self.inner)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from redis import Redis
 
 from celery_ckpt import CheckpointStore, FileCheckpointStore, SqliteCheckpointStore, open_store
 from celery_ckpt.testing import StoreMachine
@@ -52,10 +53,9 @@ class RedisMachine(StoreMachine):
     url: str
 
     def open(self) -> CheckpointStore:
-        store = open_store(self.url)
-        for agent_id in list(store.agents()):
-            store.delete(agent_id)
-        return store
+        with Redis.from_url(self.url) as client:
+            client.flushdb()
+        return open_store(self.url)
 
     def reopen(self, store: CheckpointStore) -> CheckpointStore:
         store.close()

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
-from tests.support.redis_agents import call_every_method, run, step, work
+from celery_ckpt.store import DEFAULT_REMEMBER
+from tests.support.redis_agents import call_every_method, markers, run, step, work
 from tests.support.servers.valkey import Valkey
 
 NAMES = [
@@ -51,7 +52,9 @@ def test_run_ids_and_step_keys_do_not_collide(store: RedisCheckpointStore) -> No
         assert [each.key for each in store.steps("agent", run_id)] == [key]
 
 
-def test_a_deleted_agent_leaves_no_key_behind(store: RedisCheckpointStore, valkey: Valkey) -> None:
+def test_a_deleted_agent_leaves_nothing_but_markers_of_open_runs(
+    store: RedisCheckpointStore, valkey: Valkey
+) -> None:
     for name in NAMES[:5]:
         call_every_method(store, name)
         work(store, name, 3)
@@ -59,7 +62,10 @@ def test_a_deleted_agent_leaves_no_key_behind(store: RedisCheckpointStore, valke
         store.record_step(step(name), lease)
         assert store.delete(name) == 3
     with valkey.client() as client:
-        assert list(client.scan_iter()) == []
+        left = markers(client)
+        assert list(client.scan_iter()) == list(left)
+        assert all(0 < seconds <= DEFAULT_REMEMBER for seconds in left.values())
+        assert [client.get(key) for key in left] == [b""] * 2, "runs 1 and 3 were open"
 
 
 def test_an_agent_deleted_by_another_client_is_listed_again_when_a_run_starts(

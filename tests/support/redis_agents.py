@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis import Redis
+
 from celery_ckpt import Checkpoint, Conversation, Message
 from celery_ckpt.clock import system_clock
 from celery_ckpt.records import RunRecord, Step
@@ -77,6 +79,15 @@ def call_every_method(store: CheckpointStore, agent_id: str) -> None:
     assert store.prune(agent_id, keep=1) == 2
     assert store.delete(agent_id) == 1
     assert agent_id not in store.agents()
+    assert store.was_deleted("run-3")
+    assert store.start_run(run(agent_id, "run-3"), "me", 30, recorded=True).is_deleted
+    due_at = store.schedule(agent_id, 0)
+    assert store.unschedule({agent_id: due_at})
+
+
+def markers(client: Redis) -> dict[bytes, int]:
+    """Return the markers of deleted runs, with the seconds until they expire."""
+    return {key: client.ttl(key) for key in client.scan_iter("ckpt:deleted:*")}
 
 
 def take_turns(store: CheckpointStore, agent_id: str) -> None:

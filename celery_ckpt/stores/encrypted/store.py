@@ -138,9 +138,16 @@ class EncryptedStore(WrapperStore):
         return [self._records.decrypt_run(run) for run in self.inner.runs(agent_id)]
 
     def start_run(
-        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+        self,
+        run: RunRecord,
+        owner: str,
+        ttl: float,
+        *,
+        over: Lease | None = None,
+        recorded: bool = False,
     ) -> StartResult:
-        start = self.inner.start_run(self._records.encrypt_run(run), owner, ttl, over=over)
+        encrypted = self._records.encrypt_run(run)
+        start = self.inner.start_run(encrypted, owner, ttl, over=over, recorded=recorded)
         try:
             return start.model_copy(update={"run": self._records.decrypt_run(start.run)})
         except StoreError:

@@ -6,6 +6,7 @@ agents/k3/k3f9...   an agent, named by the digest of its name, so that every nam
     journal-*, tip  checkpoints and messages (see journal.py)
     lease, runs, steps, policy, listed, pending-run (see transaction.py)
 watchdog/, sweep/   when the watchdog, or a sweep, looks at which agent (see schedule.py)
+deleted/            markers of runs whose agents were deleted (see markers.py)
 ids/                the agents of checkpoint ids that do not name their agent
 trash/              deleted agents whose files are being removed
 """
@@ -31,6 +32,7 @@ from celery_ckpt.records import Schedule
 from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.stores.file.filesystem import add, locked, make_directory, read, replace, translated
 from celery_ckpt.stores.file.journal import Journal
+from celery_ckpt.stores.file.markers import MarkerDirectory
 from celery_ckpt.stores.file.schedule import ScheduleDirectory
 from celery_ckpt.stores.rules.leases import LeaseState
 
@@ -139,6 +141,7 @@ class StoreDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.schedules = {on: ScheduleDirectory(root, on) for on in Schedule}
+        self.markers = MarkerDirectory(root)
         self._start()
 
     def _start(self) -> None:
@@ -164,13 +167,23 @@ class StoreDirectory:
 
     @contextmanager
     def writing(self, agent_id: str) -> Iterator[AgentDirectory]:
-        """Hold an agent's lock to change the agent. Creates its directory if it does not exist."""
+        """Hold an agent's lock to change the agent. Creates its directory if it does not exist.
+
+        A directory that was created for nothing, because the store refuses the write for instance, is
+        removed again.
+        """
         while True:
-            self._make(agent_id)
+            is_new = self._make(agent_id)
             with self._held(agent_id, exclusive=True) as agent:
-                if agent.exists:
+                if not agent.exists:
+                    continue
+                try:
                     yield agent
-                    return
+                finally:
+                    if is_new and not has_data(agent.path):
+                        self.move_to_trash(agent.path)
+                        self.empty_trash()
+                return
 
     @contextmanager
     def _held(self, agent_id: str, *, exclusive: bool) -> Iterator[AgentDirectory]:
@@ -196,16 +209,20 @@ class StoreDirectory:
                 self._thread_locks = held
             return self._thread_locks.setdefault(agent_id, threading.Lock())
 
-    def _make(self, agent_id: str) -> None:
+    def _make(self, agent_id: str) -> bool:
+        """Create an agent's directory unless it exists. Return True if this call created it."""
         path = self.path_of(checked_name(agent_id)) / "name"
         generation = secrets.token_hex(8)
         fields = {"format": FORMAT_VERSION, "agent_id": agent_id, "generation": generation}
+        is_new = False
         with translated(path):
             # If another process deletes the directory at the same time, it is created again.
             while not path.exists():
                 with suppress(FileNotFoundError):
                     make_directory(path.parent)
                     replace(path, encode(fields))
+                    is_new = True
+        return is_new
 
     def names(self) -> Iterator[str]:
         """Yield the names of all agents that have data.

@@ -38,6 +38,8 @@ def findings_of(
             if repair:
                 path.unlink(missing_ok=True)
             yield leftover(str(path), "a temporary file", repair)
+    if repair:
+        store.markers.remove_expired(now())
     yield from _empty_directories(store, repair)
     yield from _agents(store, transaction, repair)
     yield from _due_times(store, now, repair)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, ConfigurationError, StoreDamaged
-from celery_ckpt.names import checked_name, locator_in
+from celery_ckpt.names import checked_name, digest_of_run, locator_in
 from celery_ckpt.records import Finding, Lease, RunRecord, Schedule
 from celery_ckpt.retention.report import PrunePlan, PruneResult
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES
@@ -159,6 +159,9 @@ class FileCheckpointStore(TransactionalStore, LogStore):
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         if self._directory.register(checkpoint_id, agent_id) != agent_id:
             raise AlreadyExists(what=f"Checkpoint {checkpoint_id}", agent_id=agent_id)
+
+    def was_deleted(self, run_id: str) -> bool:
+        return self._directory.markers.has(digest_of_run(run_id), self._now())
 
     def agents(self) -> Iterator[str]:
         return self._directory.names()

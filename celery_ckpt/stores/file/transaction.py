@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery_ckpt.clock import Clock
-from celery_ckpt.errors import StoreDamaged
+from celery_ckpt.errors import StoreDamaged, StoreError
 from celery_ckpt.json_values import decode, encode, microseconds
 from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
 from celery_ckpt.retention.policy import old_runs
@@ -36,6 +36,7 @@ from celery_ckpt.stores.file.record_table import StepTable, Table
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all
 from celery_ckpt.stores.log.summaries import summaries
+from celery_ckpt.stores.rules.deletion import needs_marker
 from celery_ckpt.stores.rules.leases import LeaseState
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -130,6 +131,20 @@ class FileTransaction:
 
     def open_runs(self) -> list[RunRecord]:
         return [run for run in self.runs() if not run.is_settled]
+
+    def runs_to_mark(self) -> list[str]:
+        try:
+            run_ids = list(self._runs.values)
+        except StoreDamaged:
+            return []  # no id can be read
+        return [run_id for run_id in run_ids if self._needs_marker(run_id)]
+
+    def _needs_marker(self, run_id: str) -> bool:
+        try:
+            run = self.run(run_id)
+        except StoreError:
+            return True
+        return run is not None and needs_marker(run)
 
     def last_run(self) -> RunRecord | None:
         last = next(reversed(self._runs.values), None)
@@ -235,6 +250,15 @@ class FileTransaction:
         self.unregistered += names
         self.is_deleted = True
         return len(names)
+
+    def mark_deleted(self, digests: list[str], seconds: float) -> None:
+        now = microseconds(self._clock.now())
+        self._root.markers.remove_expired(now)
+        if digests:
+            self._root.markers.add(digests, now + round(seconds * 1_000_000))
+
+    def is_marked(self, digest: str) -> bool:
+        return self._root.markers.has(digest, microseconds(self._clock.now()))
 
     # -- schedules -----------------------------------------------------------------------------------
 

@@ -16,12 +16,15 @@ from celery_ckpt.stores.log.record import low_of
 from celery_ckpt.stores.log.store import OLDEST, newest_first
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys, shown
+from celery_ckpt.stores.redis.markers import Markers
 from celery_ckpt.stores.redis.server import Server
 
 #: The most fields of a hash that one script reads or removes.
 LONG = 1000
 #: What is left to do after a removal, see ``checkpoint_remove.lua``.
 DONE, AGAIN, TRIM, CHANGED = range(4)
+#: Why ``agent_delete.lua`` deletes nothing.
+_TOO_LONG, _NOT_MARKED, GONE = -1, -2, -3
 #: How often a removal starts over because of a concurrent save. The next one trims what is left.
 _MAX_TRIM_RACES = 5
 
@@ -50,8 +53,8 @@ def parsed_policy(where: str, agent_id: str, stored: bytes) -> AgentPolicy:
 class Checkpoints:
     """Lists and removes the checkpoints of an agent."""
 
-    def __init__(self, server: Server, keys: Keys, index: AgentIndex) -> None:
-        self._server, self._keys, self._index = server, keys, index
+    def __init__(self, server: Server, keys: Keys, index: AgentIndex, markers: Markers) -> None:
+        self._server, self._keys, self._index, self._markers = server, keys, index, markers
 
     def lines(self, agent_id: str) -> Lines:
         """Return all records. Whatever is saved while they are read has a higher sequence number."""
@@ -119,13 +122,16 @@ class Checkpoints:
                 break
         return removed
 
-    def delete_agent(self, agent_id: str) -> int:
+    def delete_agent(self, agent_id: str, remember: float) -> int:
         """See ``CheckpointStore.delete``."""
         keys = self._keys.all_of(agent_id)
-        size, *fields = self._server.run("agent_delete", keys, "", 0)
-        if size < 0:
-            fields = [field for field, _ in self._paged(agent_id)]
-            self._server.run("agent_delete", keys, "", 1)
+        marked, known, size, fields = set[str](), list[bytes](), _NOT_MARKED, list[bytes]()
+        while size in (_TOO_LONG, _NOT_MARKED):
+            state = self._markers.mark_runs(agent_id, remember, marked) if remember else b"*"
+            size, *fields = self._server.run("agent_delete", keys, "", int(bool(known)), state)
+            if size == _TOO_LONG:
+                known = [field for field, _ in self._paged(agent_id)]
+        fields = known or fields
         self._index.remove(agent_id)
         self._index.unregister(agent_id, [id_of(field) for field in fields])
         return len(fields)

@@ -61,6 +61,11 @@ class AgentIndex:
         """Remove the agent's entries, unless the agent exists again by then."""
         self.remove_all([agent_id])
 
+    def remove_if_gone(self, agent_id: str) -> None:
+        """Remove the agent's entries after a refused write, if the agent does not exist."""
+        if not self.with_data([agent_id]):
+            self.remove(agent_id)
+
     def remove_all(self, agent_ids: Sequence[str]) -> None:
         """Remove the entries of several agents."""
         calls: list[Call] = []

@@ -81,6 +81,10 @@ class Keys:
     def _schedule(self, on: Schedule, shard: int) -> bytes:
         return f"{self._prefix}{on.value}:{shard}".encode()
 
+    def marker(self, digest: str) -> str:
+        """Return the key of the marker for a run whose agent was deleted."""
+        return f"{self._prefix}deleted:{digest}"
+
     def foreign_ids(self, checkpoint_id: str) -> str:
         """Return the shard of the index of ids that do not name their agent, for one id."""
         return self.ids(locator(checkpoint_id)[0])

@@ -24,7 +24,7 @@ from celery_ckpt.retention.report import (
     RunSummary,
 )
 from celery_ckpt.stores.log.summaries import UNKNOWN, summaries
-from celery_ckpt.stores.redis.checkpoints import DONE, LONG, TRIM, id_of, parsed_policy
+from celery_ckpt.stores.redis.checkpoints import DONE, GONE, LONG, TRIM, id_of, parsed_policy
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys, shown
 from celery_ckpt.stores.redis.schedule import DueTimes
@@ -148,7 +148,10 @@ class Pruning:
                 moves.append((name, plan.due_at, plan.again if is_done else plan.retry))
         for name, (runs, size) in old_runs.items():
             results[name] = results[name]._replace(runs=runs, bytes=results[name].bytes + size)
-        self._index.remove_all([one.agent_id for one in results.values() if one.forgotten])
+        # An entry without an agent was left by a writer that died, or by a refused write.
+        gone = [plan.snapshot.agent_id for plan in plans if not plan.snapshot.seen]
+        gone += [one.agent_id for one in results.values() if one.forgotten]
+        self._index.remove_all(gone)
         for one in results.values():
             self._index.unregister(one.agent_id, list(one.ids))
         self._due_times.move(moves)
@@ -157,7 +160,9 @@ class Pruning:
     def _removal(self, plan: PrunePlan) -> Call:
         snapshot, going = plan.snapshot, _first_part(plan)
         if plan.forget:
-            return Call.script("agent_delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1)
+            return Call.script(
+                "agent_delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1, "*"
+            )
         removed = set(going)
         staying = [one for one in snapshot.checkpoints if one.id not in removed]
         return Call.script(
@@ -183,8 +188,11 @@ class Pruning:
         if plan.forget:
             if not reply:
                 return PruneResult(name), False
-            ids = tuple(one.id for one in plan.snapshot.checkpoints)
-            return PruneResult(name, len(ids), reply[0], forgotten=True, ids=ids), True
+            ids, [size] = tuple(one.id for one in plan.snapshot.checkpoints), reply
+            if size == GONE:
+                # The connection broke after the deletion, and the driver has sent the script again.
+                size = sum(one.size for one in plan.snapshot.checkpoints)
+            return PruneResult(name, len(ids), size, forgotten=True, ids=ids), True
         count, trimmed, left = reply
         ids = tuple(_first_part(plan)) if count else ()
         while left == TRIM:

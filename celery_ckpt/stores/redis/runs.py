@@ -11,6 +11,7 @@ from celery_ckpt.stores.encoding import is_same
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
 from celery_ckpt.stores.redis.leases import Leases, granted, milliseconds, refuse
+from celery_ckpt.stores.redis.markers import Markers
 from celery_ckpt.stores.redis.run_line import (
     number_of,
     parsed_run,
@@ -22,6 +23,7 @@ from celery_ckpt.stores.redis.run_line import (
 from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import run_prefix
+from celery_ckpt.stores.rules.deletion import deleted_start
 from celery_ckpt.stores.rules.leases import new_nonce
 
 
@@ -35,9 +37,10 @@ class Runs:
         index: AgentIndex,
         due_times: DueTimes,
         leases: Leases,
+        markers: Markers,
         limit: Callable[[], int],
     ) -> None:
-        self._server, self._keys, self._index = server, keys, index
+        self._server, self._keys, self._index, self._markers = server, keys, index, markers
         self._due_times, self._leases, self._limit = due_times, leases, limit
 
     def add(self, run: RunRecord, due_in: float | None) -> bool:
@@ -73,7 +76,9 @@ class Runs:
         pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
         return [(number_of(line), parsed_run(agent_id, shown(name), line)) for name, line in pairs]
 
-    def start(self, run: RunRecord, owner: str, ttl: float, over: Lease | None) -> StartResult:
+    def start(
+        self, run: RunRecord, owner: str, ttl: float, over: Lease | None, recorded: bool
+    ) -> StartResult:
         """See ``CheckpointStore.start_run``."""
         agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
@@ -85,13 +90,17 @@ class Runs:
             checked_name(owner, "A lease's owner"),
             milliseconds(ttl),
             fence(agent_id, over),
+            "recorded" if recorded else "final" if run.status.is_final else "",
         )
         due_at, reply = self._server.together(*self._due_times.addition(agent_id, ttl), start)
         if reply[0] == b"none":
+            if recorded:
+                is_deleted = self._markers.has(run.run_id)
+                return deleted_start(run) if is_deleted else self.start(run, owner, ttl, over, False)
             if run.is_settled:
                 return StartResult(run=run, due_at=due_at)
             self.add(run, None)
-            return self.start(run, owner, ttl, over)
+            return self.start(run, owner, ttl, over, False)
         refuse(reply, agent_id, None)
         if reply[0] == b"damaged":
             refuse_damaged(agent_id, run.run_id, reply[1])

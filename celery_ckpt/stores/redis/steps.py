@@ -51,6 +51,8 @@ class Steps:
             if not is_same(stored, step):
                 raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
             return
+        if reply[0] == b"lost":  # the agent may have been deleted before its entry was written
+            self._index.remove_if_gone(agent_id)
         refuse(reply, agent_id, lease)
         if reply[1]:
             self._index.add(agent_id)

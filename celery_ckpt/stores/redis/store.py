@@ -27,7 +27,7 @@ from celery_ckpt.records import (
     Step,
 )
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, Durability
 from celery_ckpt.stores.encryption_tag import plain_run, plain_runs, plain_start, plain_steps
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
@@ -47,6 +47,7 @@ from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys
 from celery_ckpt.stores.redis.leases import Leases, refuse
+from celery_ckpt.stores.redis.markers import Markers
 from celery_ckpt.stores.redis.pruning import Pruning
 from celery_ckpt.stores.redis.rewrite import Rewrite
 from celery_ckpt.stores.redis.run_line import run_line
@@ -54,6 +55,7 @@ from celery_ckpt.stores.redis.runs import Runs
 from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import Steps
+from celery_ckpt.stores.rules.deletion import checked_remember
 from celery_ckpt.usage import Usage
 
 DEFAULT_KEY_PREFIX = "ckpt:"
@@ -93,10 +95,11 @@ class RedisCheckpointStore(LogStore):
         self._server = server
         self._index = index = AgentIndex(server, keys)
         self._due_times = due_times = DueTimes(server, keys)
-        self._checkpoints = Checkpoints(server, keys, index)
+        self._markers = markers = Markers(server, keys)
+        self._checkpoints = Checkpoints(server, keys, index, markers)
         self._leases = Leases(server, keys, index, due_times, limit)
         self._steps = Steps(server, keys, index, limit)
-        self._runs = Runs(server, keys, index, due_times, self._leases, limit)
+        self._runs = Runs(server, keys, index, due_times, self._leases, markers, limit)
         self._pruning = Pruning(server, keys, index, due_times)
         self._rewrite = Rewrite(self, server, keys, self._steps, self._runs, limit)
 
@@ -152,6 +155,8 @@ class RedisCheckpointStore(LogStore):
         if status == b"stale":
             self._index.forget(agent_id)
             raise BasisGone
+        if status in (b"lost", b"none"):  # the agent may have been deleted before its entry was written
+            self._index.remove_if_gone(agent_id)
         refuse(reply, agent_id, lease, run.run_id if run else "")
         self._index.add(agent_id)
         return int(facts[0])
@@ -244,8 +249,11 @@ class RedisCheckpointStore(LogStore):
             checked_name(checkpoint_id, "A checkpoint id")
         return self._checkpoints.remove(checked_name(agent_id), checkpoint_ids)
 
-    def delete(self, agent_id: str) -> int:
-        return self._checkpoints.delete_agent(checked_name(agent_id))
+    def delete(self, agent_id: str, *, remember: float = DEFAULT_REMEMBER) -> int:
+        return self._checkpoints.delete_agent(checked_name(agent_id), checked_remember(remember))
+
+    def was_deleted(self, run_id: str) -> bool:
+        return self._markers.has(run_id)
 
     def agents(self) -> Iterator[str]:
         return self._index.agents()
@@ -298,9 +306,15 @@ class RedisCheckpointStore(LogStore):
         return plain_runs(self, [run for _, run in self._runs.numbered(agent_id)])
 
     def start_run(
-        self, run: RunRecord, owner: str, ttl: float, *, over: Lease | None = None
+        self,
+        run: RunRecord,
+        owner: str,
+        ttl: float,
+        *,
+        over: Lease | None = None,
+        recorded: bool = False,
     ) -> StartResult:
-        return plain_start(self, self._runs.start(run, owner, ttl, over))
+        return plain_start(self, self._runs.start(run, owner, ttl, over, recorded))
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         return plain_run(self, self._runs.settle(run, lease))

@@ -50,6 +50,13 @@ class AgentTransaction(Protocol):
         """Return the runs that are not settled, in the order in which they were added."""
         ...
 
+    def runs_to_mark(self) -> list[str]:
+        """Return the ids of the runs whose messages may still arrive if the agent is deleted.
+
+        These are the open runs, the cancelled runs, and runs whose records cannot be read.
+        """
+        ...
+
     def last_run(self) -> RunRecord | None:
         """Return the run that was added last."""
         ...
@@ -130,6 +137,14 @@ class AgentTransaction(Protocol):
 
     def delete(self) -> int:
         """Delete the agent with everything it has. Return how many checkpoints it had."""
+        ...
+
+    def mark_deleted(self, digests: list[str], seconds: float) -> None:
+        """Leave markers that last that long, and remove all markers of the store that have expired."""
+        ...
+
+    def is_marked(self, digest: str) -> bool:
+        """Return True if the store has this marker, and it has not expired."""
         ...
 
     # -- schedules -----------------------------------------------------------------------------------

@@ -144,6 +144,21 @@ SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number
 -- open_runs (key)
 SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 AND open ORDER BY number
 
+-- runs_to_mark (key)
+-- The open and the cancelled ones. A record is not parsed, because it may be damaged. A marker too many does no harm.
+SELECT run_id FROM ckpt_runs
+WHERE agent = ?1 AND (open OR instr(record, CAST('"status":"cancelled"' AS BLOB)))
+
+-- add_marker (digest, expires_at)
+INSERT INTO ckpt_deleted (digest, expires_at) VALUES (?1, ?2)
+ON CONFLICT (digest) DO UPDATE SET expires_at = ?2
+
+-- marker (digest, now)
+SELECT 1 FROM ckpt_deleted WHERE digest = ?1 AND expires_at > ?2
+
+-- drop_markers (now)
+DELETE FROM ckpt_deleted WHERE expires_at <= ?1
+
 -- set_active (key, run_id)
 UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
 

@@ -61,6 +61,15 @@ CREATE TABLE ckpt_runs (
 
 CREATE INDEX ckpt_open_runs ON ckpt_runs (agent) WHERE open;
 
+-- One row per run that was open or cancelled when its agent was deleted: the first 128 bits of the SHA-256 of the run's
+-- id, in hex, and until when a late message of the run is recognised by it.
+CREATE TABLE ckpt_deleted (
+    digest     TEXT PRIMARY KEY,
+    expires_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX ckpt_deleted_expiries ON ckpt_deleted (expires_at);
+
 -- When an agent is due for the watchdog.
 CREATE TABLE ckpt_watchdog (
     agent_id TEXT PRIMARY KEY,

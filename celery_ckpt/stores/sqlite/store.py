@@ -18,10 +18,10 @@ from typing import Self
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists, ConfigurationError
 from celery_ckpt.format_version import FORMAT_VERSION
-from celery_ckpt.names import checked_name, locator_in, names_its_agent
+from celery_ckpt.names import checked_name, digest_of_run, locator_in, names_its_agent
 from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule
 from celery_ckpt.retention.report import AgentPolicy
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, Durability
 from celery_ckpt.stores.findings import not_scheduled, scheduled_without_agent
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
@@ -213,10 +213,15 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         """Do nothing: the row of a save says that its id is indexed."""
 
-    def delete(self, agent_id: str) -> int:
-        removed = super().delete(agent_id)
+    def delete(self, agent_id: str, *, remember: float = DEFAULT_REMEMBER) -> int:
+        removed = super().delete(agent_id, remember=remember)
         self._database.empty_log()
         return removed
+
+    def was_deleted(self, run_id: str) -> bool:
+        digest = digest_of_run(run_id)
+        with self._database.transaction(write=False):
+            return self._database.one("marker", digest, self._now()) is not None
 
     def agents(self) -> Iterator[str]:
         after = -1
@@ -267,6 +272,9 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         return is_done
 
     def findings(self, repair: bool = False) -> Iterator[Finding]:
+        if repair:
+            with self._database.transaction():
+                self._database.run("drop_markers", self._now())
         for on in Schedule:
             with self._database.transaction():
                 orphans = self._database.all(f"orphans_{on.value}")

@@ -108,6 +108,9 @@ class SqliteTransaction:
     def open_runs(self) -> list[RunRecord]:
         return self._decoded("open_runs")
 
+    def runs_to_mark(self) -> list[str]:
+        return [run_id for (run_id,) in self._database.all("runs_to_mark", self.key)]
+
     def last_run(self) -> RunRecord | None:
         return next(iter(self._decoded("last_run")), None)
 
@@ -254,6 +257,15 @@ class SqliteTransaction:
             self._database.run(table, self.key)
         self._database.run("delete_sweep", self.agent_id)
         return int(count)
+
+    def mark_deleted(self, digests: list[str], seconds: float) -> None:
+        now = microseconds(self._clock.now())
+        self._database.run("drop_markers", now)
+        for digest in digests:
+            self._database.run("add_marker", digest, now + round(seconds * 1_000_000))
+
+    def is_marked(self, digest: str) -> bool:
+        return self._database.one("marker", digest, microseconds(self._clock.now())) is not None
 
     # -- schedules -----------------------------------------------------------------------------------
 

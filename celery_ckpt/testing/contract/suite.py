@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from celery_ckpt.testing.contract.checkpoints import CheckpointsContract
 from celery_ckpt.testing.contract.concurrency import ConcurrencyContract
+from celery_ckpt.testing.contract.deletion import DeletionContract
 from celery_ckpt.testing.contract.encryption import EncryptionContract
 from celery_ckpt.testing.contract.features import FeaturesContract
 from celery_ckpt.testing.contract.findings import FindingsContract
@@ -41,6 +42,7 @@ class StoreContract(
     StepsContract,
     RunsContract,
     RemovalContract,
+    DeletionContract,
     RewriteContract,
     FeaturesContract,
     EncryptionContract,

@@ -2,6 +2,8 @@
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  runs (see run_add.lua)
   ARGV[1]  run_id   ARGV[2]  delivery
   ARGV[3]  nonce of the new lease   ARGV[4]  owner   ARGV[5]  ttl_ms   ARGV[6]  over (see shared.lua)
+  ARGV[7]  of an unknown run: "recorded": return {"none"} in any case; "final": it has ended, and does not wait for
+           its turn; "": neither. It is refused if it would be refused after it was added
   returns  {"ok", line, token, expires_ms} | {"blocked", line} | {"settled", line} | {"none"} | refusal
            | {"damaged", line} if a script cannot read the line, or a newer version wrote it; nothing is changed
 ]]
@@ -15,7 +17,10 @@ local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_m
 local active = agent[5] or ''
 local is_anothers = active ~= '' and active ~= ARGV[1]
 -- An unknown run must be added first, unless it would be refused.
-if not stored then return not is_anothers and taking_refusal(agent, ARGV[6]) or {'none'} end
+if not stored then
+  local needs_lease = ARGV[7] == 'final' or ARGV[7] == '' and not is_anothers
+  return needs_lease and taking_refusal(agent, ARGV[6]) or {'none'}
+end
 local run, number = run_facts(stored)
 if not number or is_too_new(run) then return {'damaged', stored} end
 if is_settled(run) then return {'settled', stored} end

@@ -10,6 +10,8 @@ if refused then return refused end
 local was_settled, settled = is_settled(run_facts(stored)), is_settled(run_facts('0 - ' .. ARGV[3]))
 if was_settled and not settled then
   redis.call('RPUSH', KEYS[3], ARGV[2])
+  -- A deletion that has marked the runs before must notice this, see agent_delete.lua.
+  redis.call('HINCRBY', KEYS[1], 'runs', 1)
 elseif settled and not was_settled then
   redis.call('LREM', KEYS[3], 0, ARGV[2])
 end

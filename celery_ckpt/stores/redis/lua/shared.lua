@@ -4,7 +4,7 @@
            tip ("seq" of the last save, or a higher one after agent_rewrite.lua, and, if there is one, "c:" id of
            the latest checkpoint),
            first (offset of the log's first message);
-           steps, runs (how many were ever added: their order);
+           steps (how many were ever added: their order), runs (the same, and how often one was opened again);
            active (id of the active run; empty or missing: none),
            last (id of the run that was added last),
            earliest_end (no run that may be deleted ended before this, see run_delete.lua; missing: not known);
