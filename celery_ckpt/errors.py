@@ -13,6 +13,7 @@
     ├── NoCurrentRun            no body of an agent task is being executed here        (a RuntimeError)
     ├── RunFailed               the recorded failure of a run, raised again
     ├── RunStalled              a run that died too often without recording anything
+    ├── RunLost                 a run that had begun, and of which the store has no record
     ├── StepChanged             a call does not match its record, and the task has on_changed="fail"
     └── StoreError              the store refused an operation, or could not do it
         ├── StoreUnavailable    the store does not answer; the data may be intact
@@ -164,6 +165,16 @@ class RunStalled(CheckpointError):
         "recording a step or a checkpoint. Find what ended them (memory? time?), then resume the run."
     )
     attempts: int
+
+
+class RunLost(CheckpointError):
+    """The store has no record of a run that had begun. The agent was not deleted."""
+
+    template = (
+        "Run {run_id!r} of agent {agent_id!r} was lost: it had begun, and the store has no record of "
+        "it. Check that the store keeps its data (celery ckpt doctor), then resume the run: it starts "
+        "from what the store still has of the agent."
+    )
 
 
 class StepChanged(CheckpointError):

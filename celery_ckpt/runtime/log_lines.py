@@ -20,6 +20,7 @@ _RUN = "agent=%s task=%s run=%s"
 
 RESUMED = f"Run resumed: {_RUN} attempt=%d iteration=%d steps=%d"
 HANDED_OFF = f"Run handed off: {_RUN} iteration=%s reason=%s"
+DELETED = f"Run was deleted with its agent and its message is dropped: {_RUN}"
 CANNOT_START = f"Run cannot start yet and will be retried: {_RUN} error=%s"
 CANNOT_CONTINUE = f"Run cannot continue on this worker and was requeued: {_RUN} error=%s"
 LEASE_LOST = f"Run lost its lease and this attempt stops: {_RUN} attempt=%d"

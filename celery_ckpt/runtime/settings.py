@@ -16,7 +16,7 @@ from kombu.utils.imports import symbol_by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, Durability
+from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, Durability
 from celery_ckpt.stores.encrypted.key_ring import parse_keys
 from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
 from celery_ckpt.usage import Usage
@@ -25,6 +25,8 @@ PREFIX = "ckpt_"
 #: Settings whose values are never shown in messages.
 _SECRETS = {"encryption_keys"}
 _NOT_SET = object()
+#: Kombu's default for the visibility timeout of a Redis broker, in seconds.
+_VISIBILITY_TIMEOUT = 3600
 _WEEK = timedelta(days=7).total_seconds()
 #: The name of the app that shared tasks get where no app is current, as in a web server's thread.
 _CELERYS_OWN_APP = "default"
@@ -135,6 +137,15 @@ class Settings(BaseModel):
             why = first["msg"].removeprefix("Value error, ").rstrip(".")
             reason = f"The setting {PREFIX}{name}{shown} is wrong: {why}."
             raise ConfigurationError(reason=reason) from None  # the error's input may be a key
+
+    def remember_deleted(self, app: Celery) -> float:
+        """Return how many seconds the store remembers runs that were deleted with their agent.
+
+        A message can be delivered again until the visibility timeout of the broker has passed.
+        """
+        options = app.conf.broker_transport_options or {}
+        visibility = options.get("visibility_timeout", _VISIBILITY_TIMEOUT)
+        return max(self.forget_finished_after or DEFAULT_REMEMBER, float(visibility))
 
     def required_store_url(self, app: Celery) -> str:
         """Return the URL of the store. Raise ``ConfigurationError`` if it is not set in that app."""

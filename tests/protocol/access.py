@@ -31,7 +31,7 @@ class SteppingStore:
             pause(verb)
             newest = self.world.newest_token()
             if verb == "delete":
-                self.world.forget()
+                self.world.delete()
             answer = method(*args, **options)
             lease = next((arg for arg in (*args, *options.values()) if isinstance(arg, Lease)), None)
             if verb in _WRITES and lease is not None and lease.token < newest:

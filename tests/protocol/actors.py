@@ -82,7 +82,8 @@ class Process:
             # Redis hands the message out first, and the worker records it afterwards.
             pause("record it as unacknowledged")
             self.world.deliver(message, self)
-            where = {"exchange": "", "routing_key": "celery"}
+            again = message.is_redelivered
+            where = {"exchange": "", "routing_key": "celery", "redelivered": again}
             request = {"properties": {"delivery_tag": message.tag}, "delivery_info": where}
             self._trace(message.run_id, (), {}, {**message.headers, **request})
             pause("acknowledge")

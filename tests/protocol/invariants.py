@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from celery.states import FAILURE, READY_STATES, REVOKED, SUCCESS
+from celery.states import FAILURE, REVOKED, SUCCESS
 
 from celery_ckpt.records import RunRecord, RunStatus
 from tests.protocol.world import AGENT, CALLS, World
@@ -19,12 +19,12 @@ _CELERY_STATES = {
 
 def violations(world: World) -> list[str]:
     """Return what is wrong."""
-    reported = {run for run in world.results if world.state(run) in READY_STATES}
     repeated = sum(times - 1 for times in world.calls.values())
     waited = world.waits > 0 == world.troubles + world.redeliveries
     facts = {
         "not settled": [run.run_id for run in world.open_runs()],
-        "outcome never stored": sorted(world.published - world.unreported - reported),
+        "outcome never stored": sorted(world.unreported()),
+        "deleted and back": sorted(world.deleted & {run.run_id for run in world.store.runs(AGENT)}),
         "messages left": [*world.queue, *world.unacked.values()],
         "repeated calls": [repeated] if repeated > world.troubles else [],
         "not one history": _disconnected_results(world),
@@ -40,7 +40,7 @@ def _disconnected_results(world: World) -> list[object]:
     """Return the results that do not build on each other: each run continues with the agent's state."""
     done = {run: result for run, (state, result) in world.results.items() if state == SUCCESS}
     in_order = sorted(done.values(), key=len)
-    nested = [] if world.is_deleted else pairwise(in_order)
+    nested = [] if world.deletions + world.losses else pairwise(in_order)
     apart: list[object] = [(less, more) for less, more in nested if more[: len(less)] != less]
     return apart + [
         (run, result)
@@ -56,11 +56,15 @@ def _violations_of(world: World, run: RunRecord) -> list[str]:
     allowed = (1 + world.max_retries) * (1 + world.resumed)
     facts = {
         "has another state in Celery": world.state(run.run_id) != _CELERY_STATES.get(run.status),
-        "failed too early": run.status is RunStatus.FAILED and failures <= world.max_retries,
+        "failed too early": run.status is RunStatus.FAILED
+        and failures <= world.max_retries
+        and not (world.losses and (run.error or "").startswith("RunLost: ")),
         "was attempted too often": failures > allowed + world.troubles,
         "has too many retries": run.retries > min(failures, world.max_retries),
         "has no callback": is_success and not callbacks,
-        "has too many callbacks": callbacks > is_success * (1 + world.troubles),
+        # A run may be lost after its callbacks were published and before its result was stored.
+        "has too many callbacks": callbacks
+        > (is_success or world.losses * world.crashes > 0) * (1 + world.troubles),
     }
     said = f"{run.run_id} ({run.status}, {world.state(run.run_id)}, retries {run.retries})"
     return [f"{said} {what}" for what, is_so in facts.items() if is_so]

@@ -49,6 +49,11 @@ def _delete(agents: Agents, world: World) -> None:
     agents.delete(AGENT)
 
 
+def _lose(agents: Agents, world: World) -> None:
+    pause("lose the store")
+    world.lose()
+
+
 def _repair_and_resume(agents: Agents, world: World) -> None:
     def has_failed() -> bool:
         run = world.store.run(AGENT, "run 1")
@@ -78,6 +83,20 @@ PLANS = {
     "deleted": Plan(_TWO, operator=_delete),
     "deleted while running and another run is blocked": Plan(
         _TWO, operator=_delete, given=((_AT_WORK, "second"), (_AT_WORK, OPERATOR))
+    ),
+    "deleted while it is retried": Plan(
+        options={"track_started": True},
+        fails=1,
+        max_retries=1,
+        operator=_delete,
+        given=(("store the result: RETRY", OPERATOR),),
+    ),
+    "lost": Plan(_TWO, operator=_lose),
+    "lost while it is retried": Plan(
+        fails=1, max_retries=1, operator=_lose, given=(("store the result: RETRY", OPERATOR),)
+    ),
+    "lost while running": Plan(
+        options={"track_started": True}, operator=_lose, given=((_AT_WORK, OPERATOR),)
     ),
 }
 

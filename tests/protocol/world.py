@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -17,7 +17,8 @@ from celery.states import READY_STATES, SUCCESS
 from greenlet import getcurrent
 
 from celery_ckpt import MemoryCheckpointStore
-from celery_ckpt.records import RunRecord, Schedule
+from celery_ckpt.records import RunRecord, RunStatus, Schedule
+from celery_ckpt.stores.rules.deletion import needs_marker
 from celery_ckpt.testing import FakeClock
 
 #: The duration of a lease, in seconds.
@@ -38,6 +39,8 @@ class Message:
     headers: dict[str, Any]
     #: When a worker starts it, in seconds since 1970.
     due: float
+    #: True if it was delivered before.
+    is_redelivered: bool = False
 
     @property
     def run_id(self) -> str:
@@ -84,10 +87,13 @@ class World:
     #: How often the body of each run has failed, and how often a run was resumed manually.
     failures: Counter[str] = field(default_factory=Counter)
     resumed: int = 0
-    is_deleted: bool = False
-    #: The runs that had ended when their agent was deleted and whose outcome only their record
-    #: contained.
-    unreported: set[str] = field(default_factory=set)
+    #: The runs that were deleted with their agent while their messages could arrive.
+    deleted: set[str] = field(default_factory=set)
+    #: How often the agent was deleted, and how often the store lost all of it.
+    deletions: int = 0
+    losses: int = 0
+    #: The runs that were blocked when the store lost them: their messages had been acknowledged.
+    untraceable: set[str] = field(default_factory=set)
     recorded: set[tuple[str, int]] = field(default_factory=set)
     #: The bodies that are being executed: actor, run, and how often time had jumped when the body
     #: began.
@@ -144,7 +150,7 @@ class World:
         """Put a message back, if it still exists."""
         message = self.unacked.pop(tag, None)
         if message is not None:
-            self.queue.append(message)
+            self.queue.append(replace(message, is_redelivered=True))
         return message is not None
 
     def redeliver_all(self) -> None:
@@ -154,7 +160,8 @@ class World:
         """
         self.redeliveries += 1
         now = self.clock.now().timestamp()
-        self.queue.extend([message for message in self.queue if message.due > now])
+        delayed = [message for message in self.queue if message.due > now]
+        self.queue.extend(replace(message, is_redelivered=True) for message in delayed)
         for tag in list(self.unacked):
             self.restore(tag)
 
@@ -203,14 +210,18 @@ class World:
         pause("the model answers")
         return f"{run_id}, call {number}"
 
-    def forget(self) -> None:
-        """Forget what was done, because the agent is about to be deleted: a later run begins without
-        history.
-        """
-        self.unreported |= {run.run_id for run in self.open_runs() if run.status.is_final}
-        self.recorded.clear()
-        self.calls.clear()
-        self.is_deleted = True
+    def delete(self) -> None:
+        """Note which runs must not begin again, because the agent is about to be deleted."""
+        self.deleted |= {run.run_id for run in self.store.runs(AGENT) if needs_marker(run)}
+        self.deletions += 1
+
+    def lose(self) -> None:
+        """Lose everything that is in the store, as after a FLUSHALL."""
+        self.losses += 1
+        blocked = (run for run in self.store.runs(AGENT) if run.status is RunStatus.BLOCKED)
+        self.untraceable |= {run.run_id for run in blocked}
+        for kept in (self.store._agents, self.store._by_id, *self.store._schedules.values()):
+            kept.clear()
 
     def fail(self, run_id: str, retries: int) -> None:
         """Fail if this attempt must fail; the body is about to end."""
@@ -237,9 +248,16 @@ class World:
     def cannot_be_settled(self, run: RunRecord) -> bool:
         """True if no process can settle the run.
 
-        Its agent was deleted. The process that created its record again died before the message was in
-        it, and the process that took that message next died with it.
+        The store lost it. The process that created its record again died before the message was in it,
+        and the process that took that message next died with it.
         """
         messages = {message.run_id for message in (*self.queue, *self.unacked.values())}
         is_lost = not run.has_envelope and run.run_id not in messages
-        return is_lost and self.is_deleted and self.crashes > 1
+        return is_lost and self.losses > 0 and self.crashes > 1
+
+    def unreported(self) -> set[str]:
+        """Return the published runs whose outcome a process could have stored, and did not."""
+        reported = {run for run in self.results if self.state(run) in READY_STATES}
+        if self.losses and self.crashes:
+            return set()  # the message may be lost too, with the worker that had taken it
+        return self.published - self.untraceable - reported

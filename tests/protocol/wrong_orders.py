@@ -105,7 +105,7 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
     ),
     "a duplicate is dropped although no other process can publish it again": (
         ("celery_ckpt.runtime.attempt.start._duplicate", lambda *_: Ignore("another worker has it")),
-        "deleted",
+        "lost",
         # A worker has created the record again, and has not stored the message in it.
         (
             ("take a message", OPERATOR),
@@ -116,11 +116,36 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
     ),
     "a blocked run is dropped although no other process can publish it": (
         ("celery_ckpt.runtime.attempt.start._nothing_to_do", lambda *_: Ignore("it waits")),
-        "deleted",
-        # The second run is recorded, and deleted with the first; its message arrives while another run
-        # is active.
+        "lost",
+        # The second run is recorded, and lost with the first; its message arrives while another run is
+        # active.
         (("take a message", OPERATOR), ("read the state", "second")),
         "not settled",
+    ),
+    "a deletion leaves no markers": (
+        ("celery_ckpt.stores.rules.deletion.delete", lambda agent, remember: agent.delete()),
+        "deleted while it is retried",
+        (),
+        "deleted and back",
+    ),
+    "the state of a deleted run is not corrected after a late STARTED": (
+        ("celery_ckpt.runtime.attempt.settlement.store_deleted_if_missing", lambda *_: None),
+        "deleted while it is retried",
+        # The message of the retry is lost with its worker, which would correct the state too.
+        (("record it as unacknowledged", CRASH),),
+        "outcome never stored",
+    ),
+    "the loss of a record is not reported": (
+        ("celery_ckpt.runtime.attempt.execution._lost", lambda *_: None),
+        "lost while running",
+        (),
+        "outcome never stored",
+    ),
+    "a run whose record was lost begins again although it had begun": (
+        ("celery_ckpt.runtime.attempt.start.may_have_begun", lambda request: False),
+        "lost while it is retried",
+        (),
+        "was repeated although it was recorded",
     ),
     "an agent is unscheduled although one of its runs was never published": (
         ("celery_ckpt.runtime.attempt.settlement.settle", _settle_and_unschedule),

@@ -27,7 +27,8 @@ VALUE_ERRORS = {
 }
 NOT_THE_STORES = {
     *VALUE_ERRORS,
-    *("CheckpointError", "NoCurrentRun", "RedactionFailed", "RunFailed", "RunMisused", "RunStalled"),
+    *("CheckpointError", "NoCurrentRun", "RedactionFailed", "RunFailed", "RunLost", "RunMisused"),
+    "RunStalled",
     "StepChanged",
 }
 FACTS: dict[type, Any] = {str: "odd {braces} ü\u2028", int: 7, float: 1.25}

@@ -34,6 +34,7 @@ from celery_ckpt.retention.policy import RetentionPolicy
 from celery_ckpt.retention.report import AgentPolicy, PrunePlan, PruneReport, PruneResult, without_pin
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.agents.cancellation import cancel_runs
+from celery_ckpt.runtime.attempt.backend import store_outcome_if_missing
 from celery_ckpt.runtime.attempt.start import UNREADABLE_HERE
 from celery_ckpt.runtime.broker.envelope import without_retries
 from celery_ckpt.runtime.broker.publisher import publish
@@ -274,16 +275,21 @@ class Agents:
     def delete(self, agent_id: str) -> int:
         """Cancel its runs and delete everything it has. Return the number of deleted checkpoints.
 
+        For ``ckpt_forget_finished_after``, and at least for the broker's visibility timeout, the store
+        remembers digests of the ids of its runs, so that late messages do not start them again.
         Damaged records are deleted too, although a run that cannot be read cannot be cancelled.
         """
         try:
             self.cancel(agent_id)
+            for run in self.store.activity(agent_id).open:
+                if run.status.is_final:  # its record is the last that knows the outcome
+                    store_outcome_if_missing(self._app, run)
         except _NOT_DAMAGED:
             raise
         except StoreError as damage:
             identity = log_lines.identity_of_agent(agent_id)
             logger.warning(log_lines.AGENT_HALF_DELETED, *identity, damage)
-        return self.store.delete(agent_id)
+        return self.store.delete(agent_id, remember=self._context.settings.remember_deleted(self._app))
 
     # -- retention and upkeep ------------------------------------------------------------------------
 

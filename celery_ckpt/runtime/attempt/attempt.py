@@ -17,7 +17,7 @@ from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
 from celery.utils.dispatch import Signal
 
 from celery_ckpt.checkpoint import Checkpoint, is_alike, is_as_good_as
-from celery_ckpt.errors import LeaseError, StepChanged, StoreUnavailable
+from celery_ckpt.errors import LeaseError, RunNotFound, StepChanged, StoreUnavailable
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run.agent_run import AgentRun
@@ -55,6 +55,10 @@ class Attempt:
         self.strategy = task.strategy_in(context.settings).for_run()
         #: When the watchdog checks the agent, unless it was rescheduled since.
         self.due_at = due_at
+        #: True if the store had no record of the run, although an attempt had begun it before.
+        self.is_record_lost = False
+        #: True if the store lost the record during this attempt, and it was added again, as failed.
+        self.is_readded = False
         #: True once its body has started. Before, there is nothing to save.
         self.has_begun = False
         #: True once Celery has announced the outcome of the run.
@@ -227,10 +231,10 @@ class Attempt:
         self.run_record = record
 
     def fenced(self, action: Callable[[], R]) -> R:
-        """Do a write. Raises ``Fenced`` if the lease is lost."""
+        """Do a write. Raises ``Fenced`` if the lease, or the record of the run, is lost."""
         try:
             return action()
-        except LeaseError as error:
+        except (LeaseError, RunNotFound) as error:
             raise self._fenced() from error
 
     def _fenced(self) -> Fenced:

@@ -13,6 +13,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import TaskRevokedError
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from celery_ckpt.errors import RunFailed
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.run_result import failure_of, from_record
@@ -70,7 +71,10 @@ def store_outcome(app: Celery, run: RunRecord) -> None:
     This does not call callbacks: the process that ended the run does.
     """
     if run.status is RunStatus.SUCCEEDED:
-        app.backend.store_result(run.run_id, from_record(run), states.SUCCESS)
+        try:
+            app.backend.store_result(run.run_id, from_record(run), states.SUCCESS)
+        except RunFailed as unknown:  # the record could not hold the result
+            app.backend.store_result(run.run_id, unknown, states.FAILURE)
     elif run.status is RunStatus.CANCELLED:
         app.backend.store_result(run.run_id, TaskRevokedError(CANCELLED), states.REVOKED)
     elif run.status is RunStatus.FAILED:
@@ -83,6 +87,16 @@ def store_outcome_if_missing(app: Celery, run: RunRecord) -> None:
         return
     if app.backend.get_state(run.run_id) not in states.READY_STATES:
         store_outcome(app, run)
+
+
+def store_deleted_if_missing(app: Celery, run: RunRecord) -> None:
+    """Store REVOKED for a run that was deleted, unless it has an outcome.
+
+    An attempt may have stored STARTED or RETRY after the deletion. Without this, code that waits for
+    the result would wait forever.
+    """
+    cancelled = run.model_copy(update={"status": RunStatus.CANCELLED})
+    store_outcome_if_missing(app, cancelled)
 
 
 def store_outcome_if_stale(task: Any, run: RunRecord) -> None:

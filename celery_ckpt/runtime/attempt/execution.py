@@ -7,6 +7,8 @@ RESUME  delivery -> start (lease, attempt) -> load latest, steps -> body(run) ->
     the body returns or fails                      one write (checkpoint, result, status), then Celery
     hand-off                                       save, release, publish, acknowledge
     the lease is lost                              dropped: another attempt has the run
+    the agent was deleted                          dropped: REVOKED
+    the store lost the record of a begun run       RunLost
     the process is being terminated                released; the broker or the watchdog requeues the run
     the store is unavailable at the end            published again: only what is on record has happened
     a soft time limit outside the body             before it: handed off; after it: no effect
@@ -29,7 +31,9 @@ from celery_ckpt.errors import (
     CheckpointError,
     CheckpointTooLarge,
     RedactionFailed,
+    RunLost,
     RunStalled,
+    StoreError,
     StoreUnavailable,
 )
 from celery_ckpt.records import RunStatus
@@ -37,7 +41,12 @@ from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control_flow import Fenced, HandOff, Unrecorded, found
 from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
-from celery_ckpt.runtime.attempt.backend import keeps_result, store_cancelled, store_started
+from celery_ckpt.runtime.attempt.backend import (
+    keeps_result,
+    store_cancelled,
+    store_started,
+    stored_outcome,
+)
 from celery_ckpt.runtime.attempt.run_result import (
     as_record,
     failure_of,
@@ -100,6 +109,9 @@ def _delivered_again(attempt: Attempt) -> Any:
         attempt.run_record = record.model_copy(update={"ended_at": system_clock.now()})
         attempt.is_announced = True
         raise Ignore("the run was cancelled")
+    if attempt.is_record_lost:
+        attempt.emit_signal(signals.agent_finished, None, record=record)
+        raise _loss_of(attempt)
     raise failure_of(record)
 
 
@@ -176,11 +188,15 @@ def _failed(attempt: Attempt, run: AgentRun | None, error: Exception) -> BaseExc
             attempt,
             run,
             RunStatus.FAILED,
-            error=attempt.context.redaction.error(error)[:_LONGEST_ERROR],
+            error=_error_text(attempt, error),
         )
     except Fenced:
         return _fenced(attempt, run)
     return error
+
+
+def _error_text(attempt: Attempt, error: Exception) -> str:
+    return attempt.context.redaction.error(error)[:_LONGEST_ERROR]
 
 
 def _left(attempt: Attempt, run: AgentRun | None, error: Ignore | Reject) -> BaseException:
@@ -272,9 +288,46 @@ def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     run_record = attempt.run_record
     logger.warning(log_lines.LEASE_LOST, *log_lines.identity(run_record), run_record.attempts)
     attempt.emit_signal(signals.lease_lost, run)
+    loss = _lost(attempt, run)
+    if loss is not None:
+        return loss
     if keeps_result(attempt.task):
         store_outcome_again(attempt)  # the outcome may have been overwritten by STARTED or the body
     return Ignore("another attempt has taken over")
+
+
+def _lost(attempt: Attempt, run: AgentRun | None) -> RunLost | None:
+    """Fail a run whose record the store lost during this attempt: nothing would publish it again.
+
+    Return ``None`` if the run is on record, was deleted, or has an outcome.
+
+    Raises:
+        StoreUnavailable: the store does not say which.
+    """
+    store, record = attempt.context.store, attempt.run_record
+    try:
+        # In this order: a deletion marks the run before it deletes the record.
+        if store.run(record.agent_id, record.run_id) or store.was_deleted(record.run_id):
+            return None
+        if stored_outcome(attempt.task) is not None:
+            return None
+        loss = _loss_of(attempt)
+        failed = {"status": RunStatus.FAILED, "error": _error_text(attempt, loss), "delivered": False}
+        record = record.model_copy(update={**failed, "ended_at": system_clock.now()})
+        if not store.add_run(record, due_in=attempt.context.settings.lease_ttl):
+            return None  # another delivery has added it
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        logger.error(log_lines.ENDED_NOT_RECORDED, *log_lines.identity(record), record.status, error)
+        return None
+    attempt.run_record, attempt.is_readded = record, True
+    attempt.emit_signal(signals.agent_finished, run, record=record)
+    return loss
+
+
+def _loss_of(attempt: Attempt) -> RunLost:
+    return RunLost(agent_id=attempt.run_record.agent_id, run_id=attempt.run_record.run_id)
 
 
 def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
@@ -286,7 +339,7 @@ def _unrecorded(attempt: Attempt, refusal: BaseException) -> BaseException:
     identity = log_lines.identity(attempt.run_record)
     logger.error(log_lines.NOT_RECORDED, *identity, refusal)
     try:
-        publish_later(attempt.task, LATER_SECONDS)
+        publish_later(attempt.task, LATER_SECONDS, has_begun=True)
     except Exception as error:
         logger.warning(log_lines.NOT_PUBLISHED, *identity, error)
     return Ignore("the outcome could not be recorded")

@@ -19,7 +19,11 @@ from celery_ckpt.errors import LeaseError, StoreError
 from celery_ckpt.records import RunRecord, RunStatus
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import Attempt, attempt_of
-from celery_ckpt.runtime.attempt.backend import keeps_result, store_outcome_if_missing
+from celery_ckpt.runtime.attempt.backend import (
+    keeps_result,
+    store_deleted_if_missing,
+    store_outcome_if_missing,
+)
 from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.retry import retry_while_unavailable
@@ -64,8 +68,10 @@ def settle(attempt: Attempt) -> None:
     """Settle the run, and publish the next run of the agent."""
     store, record = attempt.context.store, attempt.run_record
     ttl = attempt.context.settings.lease_ttl
+    # The record of a run that was lost during the attempt was added again, without a lease.
+    lease = None if attempt.is_readded else attempt.held.lease
     try:
-        following = retry_while_unavailable(lambda: store.settle_run(record, attempt.held.lease), ttl)
+        following = retry_while_unavailable(lambda: store.settle_run(record, lease), ttl)
         # A named agent stays scheduled: it may have a run on record whose message was lost.
         if following is None and record.run_id == record.agent_id:
             attempt.context.lease_renewer.unschedule(record.agent_id, attempt.due_at)
@@ -78,7 +84,7 @@ def settle(attempt: Attempt) -> None:
 
 
 def store_outcome_again(attempt: Attempt) -> None:
-    """Store the outcome of a run that another process has ended, by a cancellation for instance.
+    """Store the outcome of a run that another process has ended, by a cancellation or a deletion.
 
     This attempt may have stored STARTED or RETRY just after that end. Without this, code that waits for
     the result would wait forever.
@@ -86,6 +92,8 @@ def store_outcome_again(attempt: Attempt) -> None:
     context, run_record = attempt.context, attempt.run_record
     try:
         run = context.store.run(run_record.agent_id, run_record.run_id)
+        if run is None and context.store.was_deleted(run_record.run_id):
+            store_deleted_if_missing(context.app, run_record)
         # Before a run is settled, its own process has the result or exception, not only the record.
         if run is not None and (run.is_settled or run.status is RunStatus.CANCELLED):
             store_outcome_if_missing(context.app, run)

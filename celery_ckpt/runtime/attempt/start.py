@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from celery.exceptions import Ignore, Reject
+from celery.states import REVOKED
 from kombu.exceptions import OperationalError
 
 from celery_ckpt.clock import system_clock
@@ -22,23 +23,30 @@ from celery_ckpt.errors import (
     LeaseHeld,
     LeaseLost,
     NotEncrypted,
+    RunLost,
     SchemaTooNew,
     StoreError,
 )
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Lease, RunRecord, StartResult
+from celery_ckpt.records import Lease, RunRecord, RunStatus, StartResult
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import Attempt
-from celery_ckpt.runtime.attempt.backend import store_outcome_if_stale, stored_outcome
+from celery_ckpt.runtime.attempt.backend import (
+    keeps_result,
+    store_deleted_if_missing,
+    store_outcome_if_stale,
+    stored_outcome,
+)
 from celery_ckpt.runtime.attempt.settlement import settle
 from celery_ckpt.runtime.broker.envelope import (
     RECORDED_HEADER,
     agent_id_of,
     delivery_tag,
     envelope_of_request,
+    may_have_begun,
 )
 from celery_ckpt.runtime.broker.publisher import publish_later
 from celery_ckpt.runtime.process.context import AppContext
@@ -113,17 +121,23 @@ def _duplicate(context: AppContext, task: Any, busy: _Busy) -> Ignore | Reject:
 def _started(context: AppContext, task: Any) -> Attempt:
     request = task.request
     # A message that was not sent by AgentTask.apply_async is recorded by the worker that gets it first.
-    is_recorded = getattr(request, RECORDED_HEADER, False)
+    is_recorded = bool(getattr(request, RECORDED_HEADER, False))
+    agent_id, run_id = checked_name(agent_id_of(request)), checked_name(request.id, "A run_id")
+    # If the store does not know a run that had begun, its steps are lost too. It is added as failed.
+    is_begun = is_recorded and may_have_begun(request)
     run = RunRecord(
-        agent_id=checked_name(agent_id_of(request)),
-        run_id=checked_name(request.id, "A run_id"),
+        agent_id=agent_id,
+        run_id=run_id,
         task=task.name,
         envelope={} if is_recorded else envelope_of_request(task),
         delivery=delivery_tag(request),
         created_at=system_clock.now(),
         **task.retention_limits,
+        **(_lost_fields(agent_id, run_id) if is_begun else {}),
     )
-    begun = _begun(context, run)
+    begun = _begun(context, run, is_recorded)
+    if begun.is_deleted:
+        raise _deleted(task, begun.run)
     if begun.lease is None:
         raise _nothing_to_do(task, begun.run)
     held = HeldLease(begun.lease, run.delivery, log_lines.identity(begun.run))
@@ -133,8 +147,31 @@ def _started(context: AppContext, task: Any) -> Attempt:
     # If the message was delivered more than once, its own count is out of date.
     request.retries = max(request.retries, begun.run.retries)
     if not begun.run.has_envelope:
+        attempt.is_record_lost = is_begun
         _restore_record(attempt)
     return attempt
+
+
+def _lost_fields(agent_id: str, run_id: str) -> dict[str, Any]:
+    loss = RunLost(agent_id=agent_id, run_id=run_id)
+    return {
+        "status": RunStatus.FAILED,
+        "error": f"{RunLost.__name__}: {loss}",
+        "ended_at": system_clock.now(),
+    }
+
+
+def _deleted(task: Any, run: RunRecord) -> Ignore | Reject:
+    """The run was deleted with its agent: store REVOKED, unless it has an outcome, and drop it."""
+    if keeps_result(task):
+        try:
+            store_deleted_if_missing(task.app, run)
+        except Exception as error:
+            # This message is the last one that can correct the state.
+            logger.warning(log_lines.STATE_NOT_STORED, *log_lines.identity(run), REVOKED, error)
+            return _put_off(task, LATER_SECONDS, "the result backend is unavailable")
+    logger.info(log_lines.DELETED, *log_lines.identity(run))
+    return Ignore("the agent was deleted")
 
 
 def _nothing_to_do(task: Any, run: RunRecord) -> Ignore | Reject:
@@ -147,10 +184,10 @@ def _nothing_to_do(task: Any, run: RunRecord) -> Ignore | Reject:
     return Ignore("the run is blocked")
 
 
-def _begun(context: AppContext, run: RunRecord) -> StartResult:
+def _begun(context: AppContext, run: RunRecord, is_recorded: bool) -> StartResult:
     """Start the run in the store; take over a lease whose process is known to be dead."""
     try:
-        return _leased(context, run, None)
+        return _leased(context, run, is_recorded, None)
     except LeaseHeld as held:
         if not is_known_dead(held.owner):
             raise _busy(held) from held
@@ -162,7 +199,7 @@ def _begun(context: AppContext, run: RunRecord) -> StartResult:
             expires_at=system_clock.now(),
         )
     try:
-        return _leased(context, run, dead)
+        return _leased(context, run, is_recorded, dead)
     except LeaseHeld as held:
         raise _busy(held) from held
 
@@ -171,14 +208,14 @@ def _busy(held: LeaseHeld) -> _Busy:
     return _Busy(held.owner) if is_process(held.owner) else _InRepair(held.owner)
 
 
-def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> StartResult:
+def _leased(context: AppContext, run: RunRecord, is_recorded: bool, over: Lease | None) -> StartResult:
     """Start the run with a lease that lasts until the renewer's next round.
 
     The time of a lease begins in the store. After a late reply, caused by a failover for instance, the
     lease could expire before the first renewal.
     """
     store, ttl, began = context.store, context.settings.lease_ttl, time.monotonic()
-    start = store.start_run(run, context.owner, ttl, over=over)
+    start = store.start_run(run, context.owner, ttl, over=over, recorded=is_recorded)
     if start.lease is not None and time.monotonic() - began > ttl / RENEWALS:
         try:
             store.renew(start.lease, ttl)
@@ -188,7 +225,7 @@ def _leased(context: AppContext, run: RunRecord, over: Lease | None) -> StartRes
 
 
 def _restore_record(attempt: Attempt) -> None:
-    """Complete a record that was deleted while its message, or a copy of it, was on its way.
+    """Complete a record that was added because the store had lost it, or had pruned it.
 
     If Celery has an outcome, the run ends with it. Otherwise the envelope is stored again, so that the
     run can be published from its record.

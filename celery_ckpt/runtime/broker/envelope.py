@@ -23,6 +23,8 @@ from celery_ckpt.json_values import plain
 AGENT_HEADER = "ckpt_agent_id"
 #: Set on messages of runs that are on record: the worker that receives one need not record it.
 RECORDED_HEADER = "ckpt_recorded"
+#: Set on messages of runs that a worker has begun.
+BEGUN_HEADER = "ckpt_begun"
 #: What reading a damaged or forged message raises.
 DAMAGED = (AttributeError, LookupError, TypeError, ValueError)
 
@@ -31,6 +33,15 @@ def agent_id_of(request: Any, default: str = "") -> str:
     """Return the agent of a request: the one that its header names, or the task id."""
     named = (request.headers or {}).get(AGENT_HEADER) or getattr(request, AGENT_HEADER, None)
     return str(named or request.id or default)
+
+
+def may_have_begun(request: Any) -> bool:
+    """True unless it is certain that no worker has begun the run of this message.
+
+    A message that was delivered before may have been begun then, whatever it says itself.
+    """
+    is_begun = bool(getattr(request, BEGUN_HEADER, False)) or bool(request.retries)
+    return is_begun or bool((request.delivery_info or {}).get("redelivered"))
 
 
 def delivery_tag(request: Any) -> str:

@@ -20,7 +20,15 @@ from celery import Celery
 from celery.app.task import Task
 from celery.signals import before_task_publish
 
-from celery_ckpt.runtime.broker.envelope import address_of, envelope, payload_of, reading_envelope
+from celery_ckpt.runtime.broker.envelope import (
+    BEGUN_HEADER,
+    RECORDED_HEADER,
+    address_of,
+    envelope,
+    may_have_begun,
+    payload_of,
+    reading_envelope,
+)
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.current import current_attempt
 
@@ -49,9 +57,10 @@ def publish(app: Celery, envelope: Mapping[str, Any], *, has_begun: bool, instea
         StoreError: the stored envelope is damaged.
     """
     with reading_envelope():
-        headers = dict(envelope["headers"])
+        headers = {**envelope["headers"], RECORDED_HEADER: True}
         if has_begun:
             headers.update(dict.fromkeys(_ONLY_BEFORE_THE_START))
+            headers[BEGUN_HEADER] = True
         properties = dict(envelope["properties"])
         exchange, routing_key = address_of(envelope)
         with app.producer_or_acquire() as producer:
@@ -71,10 +80,19 @@ def publish(app: Celery, envelope: Mapping[str, Any], *, has_begun: bool, instea
                 Unacked(producer.connection).drop(instead_of)
 
 
-def publish_later(task: Any, seconds: float) -> None:
-    """Publish the request that a task is executing again, with a delay. This does not use the store."""
+def publish_later(task: Any, seconds: float, *, has_begun: bool = False) -> None:
+    """Publish the request that a task is executing again, with a delay. This does not use the store.
+
+    ``has_begun``: an attempt has begun the run, so it is on record.
+    """
     request = task.request
     copy = task.signature_from_request(request, retries=request.retries, countdown=seconds)
+    headers = dict(copy.options.get("headers") or {})
+    if has_begun:
+        headers[RECORDED_HEADER] = True
+    if has_begun or may_have_begun(request):
+        headers[BEGUN_HEADER] = True  # the copy is not a redelivered message
+    copy.options["headers"] = headers
     Task.apply_async(task, copy.args, copy.kwargs, **copy.options)
 
 

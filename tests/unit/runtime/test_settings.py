@@ -222,3 +222,28 @@ def test_celery_shows_neither_the_store_password_nor_the_keys(namespace: str) ->
 
     assert "ckpt_store_url: '********'" in app.bugreport().lower()
     assert "hunter2" not in f"{app.bugreport()} {app.conf.table(with_defaults=True)}"
+
+
+@pytest.mark.parametrize(
+    ("conf", "seconds"),
+    [
+        ({}, 604_800),
+        ({"ckpt_forget_finished_after": None}, 604_800),
+        ({"ckpt_forget_finished_after": 10_000}, 10_000),
+        ({"ckpt_forget_finished_after": 60}, 3600),
+        (
+            {
+                "ckpt_forget_finished_after": 60,
+                "broker_transport_options": {"visibility_timeout": 43_200},
+            },
+            43_200,
+        ),
+    ],
+)
+def test_deleted_runs_are_remembered_at_least_for_the_visibility_timeout(
+    conf: dict[str, Any], seconds: float
+) -> None:
+    app = Celery("remembering", set_as_current=False)
+    app.conf.update(conf)
+
+    assert Settings.of(app).remember_deleted(app) == seconds

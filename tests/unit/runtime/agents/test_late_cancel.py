@@ -70,6 +70,35 @@ def test_the_watchdog_completes_a_cancellation_whose_process_died(
     assert [agent_id for agent_id, _ in store.claim_due(10, 1)] == ["agent"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({"status": RunStatus.SUCCEEDED, "result": 7}, states.SUCCESS),
+        ({"status": RunStatus.SUCCEEDED, "result": {"ckpt:not-json": "set"}}, states.FAILURE),
+        ({"status": RunStatus.FAILED, "error": "Broken"}, states.FAILURE),
+        ({"status": RunStatus.QUEUED}, states.REVOKED),
+    ],
+    ids=["succeeded", "succeeded with an unknown result", "failed", "queued"],
+)
+def test_deleting_an_agent_stores_the_outcomes_that_only_its_records_contain(
+    fields: dict[str, Any], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker died after it had recorded the end of the run."""
+    app = Celery("deleting", set_as_current=False, broker="memory://", backend="cache+memory://")
+    app.conf.ckpt_store_url = "memory://"
+    app.backend.forget("run")
+    store = MemoryCheckpointStore()
+    context = AppContext(app, store=store)
+    monkeypatch.setattr(AppContext, "of", lambda app: context)
+    store.add_run(make_run("agent", "run", **fields))
+
+    Agents(app).delete("agent")
+
+    assert app.AsyncResult("run").state == state
+    assert list(store.agents()) == []
+    assert store.was_deleted("run")
+
+
 def test_the_old_result_of_a_resumed_run_is_deleted_before_it_can_have_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 def begun(store: MemoryCheckpointStore, clock: FakeClock) -> StartResult:
     context: Any = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
-    return start._begun(context, RunRecord(agent_id="a", run_id="r", created_at=clock.now()))
+    return start._begun(context, RunRecord(agent_id="a", run_id="r", created_at=clock.now()), False)
 
 
 def test_a_lease_that_expires_soon_is_renewed_before_the_body_begins(clock: FakeClock) -> None:
@@ -78,7 +78,14 @@ def delivered(
     """Deliver a run while another process has the lease of its agent."""
     context = SimpleNamespace(store=store, owner="me", settings=SimpleNamespace(lease_ttl=TTL))
     monkeypatch.setattr(start.AppContext, "of", lambda app: context)
-    request = SimpleNamespace(id="r", headers={"ckpt_agent_id": "a"}, properties={}, ckpt_recorded=True)
+    request = SimpleNamespace(
+        id="r",
+        headers={"ckpt_agent_id": "a"},
+        properties={},
+        ckpt_recorded=True,
+        retries=0,
+        delivery_info={},
+    )
     task = SimpleNamespace(app=None, name="t", request=request, retention_limits={})
     with pytest.raises(outcome):
         start.start(task)

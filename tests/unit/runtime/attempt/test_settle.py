@@ -33,7 +33,9 @@ def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
     settings = SimpleNamespace(lease_ttl=TTL)
     context = SimpleNamespace(store=store, lease_renewer=lease_renewer, settings=settings)
     held = SimpleNamespace(lease=start.lease)
-    return SimpleNamespace(context=context, run_record=record, held=held, due_at=start.due_at)
+    return SimpleNamespace(
+        context=context, run_record=record, held=held, due_at=start.due_at, is_readded=False
+    )
 
 
 def test_a_run_that_was_recorded_and_never_published_stays_scheduled_when_another_ends(
