@@ -20,6 +20,14 @@ def lua(name: str) -> str:
     return constants + _used_by(own) + own
 
 
+@cache
+def joined_lua(names: tuple[str, ...]) -> str:
+    """Return a script that runs several scripts; an empty name is a command with one key."""
+    command = "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))\n"
+    parts = (f"function(KEYS, ARGV)\n{lua(name) if name else command}end" for name in names)
+    return f"local parts = {{{', '.join(parts)}}}\n{_read('redis/lua/joined.lua')}"
+
+
 def _used_by(script: str) -> str:
     """Return the shared functions that a script needs, directly or not, in the order of their file."""
     _, *functions = re.split(r"^(?=local function )", _read("redis/lua/shared.lua"), flags=re.MULTILINE)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis import RedisCluster
@@ -10,6 +11,7 @@ from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.testing.contract.fixtures import sweep
+from celery_ckpt.testing.factories import make_step
 from tests.support.redis_agents import call_every_method, markers, work
 from tests.support.servers.valkey import LOOPBACK, Valkey, cluster
 
@@ -116,3 +118,14 @@ def test_a_sweep_works_on_a_cluster(clustered: CheckpointStore, masters: list[Va
     clustered.schedule("no-such-agent", 60, Schedule.SWEEP)
     assert [found.subject for found in clustered.findings(repair=True)] == ["no-such-agent"]
     assert list(clustered.findings()) == []
+
+
+def test_a_single_node_of_a_cluster_works_without_a_clusters_client(tmp_path: Path) -> None:
+    with cluster(tmp_path, masters=1) as [node], RedisCheckpointStore.from_url(node.url) as store:
+        step = make_step("agent")
+        store.record_step(step)
+        [saved] = work(store, "agent", 1)
+        assert store.steps("agent", step.run_id) == [step]
+        assert store.list("agent") == [saved]
+        assert list(store.agents()) == ["agent"]
+        assert [name for name, _ in store.claim_due(9, 60, Schedule.SWEEP)] == ["agent"]

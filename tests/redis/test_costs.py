@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
 from celery_ckpt import Checkpoint, RedisCheckpointStore
-from celery_ckpt.records import Schedule
+from celery_ckpt.errors import LeaseLost
+from celery_ckpt.records import Lease, Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.testing.contract.fixtures import sweep
+from celery_ckpt.testing.factories import make_step
 from tests.support.redis_agents import checkpoint, line, talk, work
 from tests.support.servers.proxies import Proxy
 from tests.support.servers.valkey import Valkey
@@ -29,6 +32,9 @@ def trips_of(wire: Proxy, action: Callable[[], object]) -> int:
 @pytest.fixture
 def saved(far_store: RedisCheckpointStore) -> list[Checkpoint]:
     """Return the checkpoints of an agent that the store knows, on a server that knows the scripts."""
+    far_store.save(checkpoint("first agent"))
+    far_store.release(far_store.acquire("first agent", "somebody", 30))
+    far_store.record_step(make_step("second agent"))
     lease = far_store.acquire("agent", "somebody", 30)
     saved = work(far_store, "agent", 3, lease)
     far_store.release(lease)
@@ -58,19 +64,38 @@ def test_acquiring_and_renewing_a_lease_take_one_round_trip_each(far_store, wire
     assert trips_of(wire, lambda: far_store.release(leases[0])) == 1
 
 
-def test_a_first_save_adds_only_index_writes(far_store, wire: Proxy, saved) -> None:
+def test_a_first_write_is_one_round_trip_with_its_index_entries(far_store, wire: Proxy, saved) -> None:
     another = checkpoint("another agent")
-    assert trips_of(wire, lambda: far_store.save(another)) == 3
+    assert trips_of(wire, lambda: far_store.save(another)) == 1
+    assert trips_of(wire, lambda: far_store.record_step(make_step("a third agent"))) == 1
+    assert trips_of(wire, lambda: far_store.acquire("a fourth agent", "me", 30)) == 1
+    assert far_store.claim_due(10, 60, Schedule.SWEEP) != []
+    assert {"another agent", "a third agent", "a fourth agent"} <= set(far_store.agents())
 
 
-def test_a_save_after_a_load_by_a_new_process_is_one_round_trip_and_an_index_write(
-    far_store, wire: Proxy, saved
-) -> None:
+def test_a_first_save_after_a_first_step_is_one_round_trip(far_store, wire: Proxy, saved) -> None:
+    far_store.record_step(make_step("another agent"))
+    assert trips_of(wire, lambda: far_store.save(checkpoint("another agent"))) == 1
+
+
+def test_a_refused_first_write_leaves_no_index_entry(far_store, valkey: Valkey, saved) -> None:
+    lost = Lease(agent_id="x", token=1, nonce="n", owner="me", expires_at=datetime.now(UTC))
+    with pytest.raises(LeaseLost):
+        far_store.record_step(make_step("x"), lost)
+    with pytest.raises(LeaseLost):
+        far_store.save(checkpoint("x"), lost)
+    with valkey.client() as client:
+        assert [key for key in client.scan_iter() if b"{x}" in key] == []
+        entries = [client.zrange(key, 0, -1) for key in client.scan_iter(_type="zset")]
+    assert not any(name.endswith(b"x") for names in entries for name in names)
+
+
+def test_a_save_after_a_load_by_a_new_process_is_one_round_trip(far_store, wire: Proxy, saved) -> None:
     with RedisCheckpointStore.from_url(wire.url) as other:
         conversation = other.load_latest("agent").conversation
         conversation.append(line("agent", 4))
         fourth = Checkpoint.new("agent", conversation, 4)
-        assert trips_of(wire, lambda: other.save(fourth)) == 2
+        assert trips_of(wire, lambda: other.save(fourth)) == 1
 
 
 def test_a_save_late_in_a_conversation_sends_no_more_than_an_early_one(
@@ -133,7 +158,7 @@ def test_pruning_everything_deletes_the_log(store: RedisCheckpointStore, valkey:
 def test_only_the_first_save_after_a_sweep_writes_an_index(far_store, wire: Proxy, saved) -> None:
     for _ in range(2):
         sweep(far_store)
-        assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 3  # it loads the latest first
+        assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 2  # it loads the latest first
         assert trips_of(wire, lambda: work(far_store, "agent", 1)) == 1 + 1
 
 

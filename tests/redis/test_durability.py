@@ -23,7 +23,7 @@ from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster,
 #: Scripts that write nothing, or nothing that belongs to an agent.
 READING = {
     "agent_activity", "agent_contents", "agent_snapshot", "checkpoint_list", "checkpoint_load",
-    "checkpoint_messages", "checkpoint_page", "checkpoint_scan", "hash_all", "lease_holder",
+    "checkpoint_messages", "checkpoint_page", "checkpoint_scan", "hash_all", "joined", "lease_holder",
     "message_page", "run_scan", "schedule_count", "shared", "wait_write",
 }  # fmt: skip
 #: Most of this time is spent waiting for a confirmation that never arrives.
@@ -180,7 +180,7 @@ def test_a_save_waits_until_the_server_has_synced_its_log(tmp_path: Path) -> Non
             open_store(server.url + SOON, durability="fsync") as store,
             pytest.raises(StoreUnavailable, match="not confirmed by the server's disk"),
         ):
-            store.save(checkpoint("agent"))
+            store.save(checkpoint("another agent"))
         with server.client() as client:
             client.config_set("appendfsync", "always")
         with open_store(server.url, durability="fsync") as store:

@@ -160,10 +160,19 @@ def _scripts_are_known(request: pytest.FixtureRequest) -> None:
         call_every_method(request.getfixturevalue("far_store"), "somebody else")
 
 
-TRIPS = pytest.mark.parametrize("trip", [1, 2, 3])  # the index, the script, the index again
+@pytest.fixture
+def unknown_scripts(valkey: Valkey) -> None:
+    with valkey.client() as client:
+        client.script_flush()
 
 
-@TRIPS
+def each_trip(test: Any) -> Any:
+    """The server does not know the script, and then gets its source."""
+    trips = pytest.mark.parametrize("trip", [1, 2])
+    return pytest.mark.usefixtures("unknown_scripts")(trips(test))
+
+
+@each_trip
 def test_a_save_whose_reply_was_lost_is_saved_once(far_store, wire: Proxy, valkey, trip: int) -> None:
     saved = checkpoint("agent", 3)
     wire.lose_reply(trip)
@@ -184,7 +193,7 @@ def test_a_later_save_whose_reply_was_lost_is_saved_once(far_store, wire: Proxy)
     assert [info.seq for info in far_store.history("agent")] == [5, 4, 3, 2, 1]
 
 
-@TRIPS
+@each_trip
 def test_an_acquire_whose_reply_was_lost_returns_the_acquired_lease(far_store, wire, trip: int) -> None:
     wire.lose_reply(trip)
     lease = far_store.acquire("agent", "me", 30)
@@ -203,7 +212,7 @@ def test_a_release_whose_reply_was_lost_reports_success(far_store, wire: Proxy) 
     assert far_store.release(lease) is False
 
 
-@TRIPS
+@each_trip
 def test_a_step_whose_reply_was_lost_is_recorded_once(far_store, wire: Proxy, trip: int) -> None:
     wire.lose_reply(trip)
     far_store.record_step(step("agent"))

@@ -51,6 +51,7 @@ MAY_BE_LOST = frozenset(
         "run_settle",
         "schedule_remove",
         "schedule_add",
+        "agent_list",
     }
 )
 
@@ -72,6 +73,7 @@ class AwaitingServer(Server):
 
     def __init__(self, client: AnyClient, where: str, durability: Durability) -> None:
         super().__init__(client, where)
+        self.joins = False
         self._seconds = _SHARE * (_socket_timeout(client) or _DEFAULT_SOCKET_TIMEOUT)
         is_disk = durability == "fsync"
         self._by = "the server's disk" if is_disk else "a replica"
@@ -98,7 +100,7 @@ class AwaitingServer(Server):
             replies, are_kept = self._awaited(calls)
         except DRIVER_ERRORS as error:
             raise self._translated(error, calls[-1].key) from error
-        if not are_kept and any(call.name in MUST_BE_KEPT for call in calls):
+        if not are_kept and any(_parts(call.name) & MUST_BE_KEPT for call in calls):
             reason = f"a write was not confirmed by {self._by} within {self._seconds:g} s"
             raise StoreUnavailable(where=self.where, reason=reason)
         return replies
@@ -136,7 +138,12 @@ class AwaitingServer(Server):
 
 
 def _is_awaited(name: str) -> bool:
-    return name in MUST_BE_KEPT or name in SHOULD_BE_KEPT
+    return bool(_parts(name) & (MUST_BE_KEPT | SHOULD_BE_KEPT))
+
+
+def _parts(name: str) -> set[str]:
+    """Return the names of the scripts and commands in a joined script."""
+    return set(name.split("+"))
 
 
 def _piped(client: Redis, commands: list[tuple[Any, ...]]) -> list[Any]:

@@ -1,13 +1,14 @@
 """The index of all agents, and of the checkpoint ids that do not name their agent.
 
-The indexes are in other slots than the agents' data and cannot change in the same atomic step. So an
-entry is written before the data. An entry without data is harmless, and ``agents`` skips it. Data
-without an entry would never be found.
+In a cluster the indexes are in other slots than the agents' data and cannot change in the same atomic
+step. So an entry is written before the data. An entry without data is harmless, and ``agents`` skips
+it. Data without an entry would never be found. On one server both are written by one script.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import locator
@@ -49,9 +50,28 @@ class AgentIndex:
     def add(self, agent_id: str) -> None:
         """Write the agent's entry, and list it for a sweep."""
         self._server.together(self.entry(agent_id), self.listing(agent_id))
+        self._remember(agent_id)
+
+    def _remember(self, agent_id: str) -> None:
         if len(self.known) >= _REMEMBERED:
             self.known.clear()
         self.known.add(agent_id)
+
+    def write(self, agent_id: str, *calls: Call) -> list[Any]:
+        """Write the agent's entry, list it for a sweep, and write its data, in one round trip.
+
+        The other calls are made only if the first one has written. Return the replies of the calls.
+        """
+        [key] = self._keys.of(agent_id, "agent")
+        own = (*calls, Call.script("agent_list", [key]))
+        entries = self.entry(agent_id), self.listing(agent_id)
+        replies = self._server.as_one(*own, *entries, if_written=True)
+        if replies is None:
+            # The entries again after the data: the agent may be deleted at the same time.
+            data = Call.joined(*own, if_written=True)
+            replies = self._server.together(*entries, data, *entries)[len(entries)]
+        self._remember(agent_id)
+        return replies[: len(calls)]
 
     def forget(self, agent_id: str) -> None:
         """Forget that the agent has an entry, because the agent may have been deleted."""

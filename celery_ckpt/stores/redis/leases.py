@@ -75,14 +75,15 @@ class Leases:
         """See ``CheckpointStore.acquire``."""
         ttl_ms, nonce = milliseconds(ttl), new_nonce()
         checked_name(owner, "A lease's owner")
-        if checked_name(agent_id) not in self._index.known:
-            self._index.add(agent_id)
-        keys = self._keys.of(agent_id, "agent")
-        old = fence(agent_id, over)
-        reply = self._server.run("lease_acquire", keys, nonce, owner, ttl_ms, old)
+        is_known = checked_name(agent_id) in self._index.known
+        keys, args = self._keys.of(agent_id, "agent"), (nonce, owner, ttl_ms, fence(agent_id, over))
+        if is_known:
+            reply = self._server.run("lease_acquire", keys, *args)
+        else:
+            [reply] = self._index.write(agent_id, Call.script("lease_acquire", keys, *args))
         refuse(reply, agent_id, None)
-        if reply[1] == 1:
-            self._index.add(agent_id)
+        if reply[1] == 1 and is_known:
+            self._index.add(agent_id)  # the agent was deleted since
         return granted(agent_id, owner, nonce, *reply[1:])
 
     def renew(self, lease: Lease, ttl: float) -> Lease:

@@ -8,20 +8,29 @@ from hashlib import sha1
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import ClusterCrossSlotError, NoScriptError, ResponseError
 
 from celery_ckpt.errors import CheckpointError, StoreError
 from celery_ckpt.records import Lease
 from celery_ckpt.stores.redis.addresses import AnyClient
 from celery_ckpt.stores.redis.errors import DRIVER_ERRORS, leave_replica, translate
-from celery_ckpt.stores.resources import lua
+from celery_ckpt.stores.resources import joined_lua, lua
 
 _PAGE = 500
 
 
 @cache
 def _script(name: str) -> tuple[bytes, bytes]:
-    source = lua(name).encode()
+    return _with_digest(lua(name))
+
+
+@cache
+def _joined(names: tuple[str, ...]) -> tuple[bytes, bytes]:
+    return _with_digest(joined_lua(names))
+
+
+def _with_digest(text: str) -> tuple[bytes, bytes]:
+    source = text.encode()
     return source, sha1(source, usedforsecurity=False).hexdigest().encode()
 
 
@@ -48,7 +57,7 @@ class Call(NamedTuple):
 
     args: tuple[Any, ...]
     source: bytes | None = None
-    #: The name of the command or of the script.
+    #: The name of the command or of the script; of a joined script, the names of its parts.
     name: str = ""
 
     @classmethod
@@ -61,6 +70,32 @@ class Call(NamedTuple):
         """Return the call of a script."""
         source, digest = _script(name)
         return cls(("EVALSHA", digest, len(keys), *keys, *args), source, name)
+
+    @classmethod
+    def joined(cls, first: Call, *others: Call, if_written: bool = False) -> Call:
+        """Return the call of one script that runs all these. Its reply is the list of their replies.
+
+        With ``if_written``, the others are run only if the first one has written. Commands must have
+        one key, as their first argument. In a cluster, all keys must be in one slot.
+        """
+        counts: list[int] = []
+        keys: list[Any] = []
+        args: list[Any] = []
+        calls = (first, *others)
+        for call in calls:
+            if call.source is None:
+                command, key, *rest = call.args
+                own, more = [key], [command, *rest]
+            else:
+                count = call.args[2]
+                own, more = list(call.args[3 : 3 + count]), list(call.args[3 + count :])
+            counts += (len(own), len(more))
+            keys += own
+            args += more
+        source, digest = _joined(tuple(call.name if call.source else "" for call in calls))
+        given = ("1" if if_written else "", *counts, *args)
+        name = "+".join(call.name for call in calls)
+        return cls(("EVALSHA", digest, len(keys), *keys, *given), source, name)
 
     @property
     def with_source(self) -> tuple[Any, ...]:
@@ -81,6 +116,8 @@ class Server:
         self.where = where
         # The user's client may decode replies; with NEVER_DECODE they are bytes all the same.
         self._send: Callable[..., Any] = client.execute_command
+        #: True if one script may use keys of several slots: not in a cluster.
+        self.joins = isinstance(client, Redis)
 
     def _translated(self, error: Exception, key: bytes | str = "") -> CheckpointError:
         leave_replica(self.client, error)
@@ -103,12 +140,35 @@ class Server:
     def together(self, *calls: Call) -> list[Any]:
         """Send several commands and scripts in one round trip, in this order.
 
-        They are not one atomic step. In a cluster, where they may be for different nodes, they are sent
-        one after the other.
+        They are one atomic step, unless the server is the node of a cluster. In a cluster, where they
+        may be for different nodes, they are sent one after the other.
         """
         if not isinstance(self.client, Redis):
             return [self._one(call) for call in calls]
-        return self.side_by_side(*calls)
+        replies = self.as_one(*calls) if len(calls) > 1 else None
+        return self.side_by_side(*calls) if replies is None else replies
+
+    def as_one(self, *calls: Call, if_written: bool = False) -> list[Any] | None:
+        """Send several commands and scripts as one script (see ``Call.joined``).
+
+        Return ``None`` if the server cannot run it, if a call is joined already, and if the server
+        answers with an error: sent one by one, the call that fails is known. All can be repeated.
+        """
+        if not self.joins or any("+" in call.name for call in calls):
+            return None
+        call = Call.joined(*calls, if_written=if_written)
+        try:
+            try:
+                replies: list[Any] = self._send(*call.args, NEVER_DECODE=True)
+            except NoScriptError:
+                replies = self._send(*call.with_source, NEVER_DECODE=True)
+        except ResponseError as error:
+            if isinstance(error, ClusterCrossSlotError):
+                self.joins = False
+            return None
+        except DRIVER_ERRORS as error:
+            raise self._translated(error, call.key) from error
+        return replies
 
     def side_by_side(self, *calls: Call) -> list[Any]:
         """Send several commands and scripts that need no order: to each node in one round trip."""

@@ -16,7 +16,7 @@ from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys
 from celery_ckpt.stores.redis.leases import refuse
 from celery_ckpt.stores.redis.run_line import number_of, usage_word
-from celery_ckpt.stores.redis.server import Server, fence
+from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.usage import Usage
 
 
@@ -35,17 +35,19 @@ class Steps:
         """See ``CheckpointStore.record_step``."""
         value = encoded(step, self._limit())
         agent_id = step.agent_id
-        if agent_id not in self._index.known:
-            self._index.add(agent_id)
-        reply = self._server.run(
-            "step_record",
-            self._keys.of(agent_id, "agent", "steps", "stepidx", *(("runs",) if paid else ())),
+        keys = self._keys.of(agent_id, "agent", "steps", "stepidx", *(("runs",) if paid else ()))
+        args = (
             fence(agent_id, lease),
             run_prefix(step.run_id) + step.key,
             step.iteration,
             value,
             *((step.run_id, usage_word(paid)) if paid else ()),
         )
+        is_known = agent_id in self._index.known
+        if is_known:
+            reply = self._server.run("step_record", keys, *args)
+        else:
+            [reply] = self._index.write(agent_id, Call.script("step_record", keys, *args))
         if reply[0] == b"exists":
             stored = decoded_step(agent_id, step.run_id, reply[1].partition(b" ")[2])
             if not is_same(stored, step):
@@ -54,8 +56,8 @@ class Steps:
         if reply[0] == b"lost":  # the agent may have been deleted before its entry was written
             self._index.remove_if_gone(agent_id)
         refuse(reply, agent_id, lease)
-        if reply[1]:
-            self._index.add(agent_id)
+        if reply[1] and is_known:
+            self._index.add(agent_id)  # the agent was deleted since
 
     def of_run(self, agent_id: str, run_id: str) -> list[Step]:
         """See ``CheckpointStore.steps``."""

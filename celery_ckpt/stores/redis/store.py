@@ -61,6 +61,8 @@ from celery_ckpt.usage import Usage
 DEFAULT_KEY_PREFIX = "ckpt:"
 #: How many of a log's newest messages are read with the latest checkpoint, which rarely needs others.
 _NEWEST = 4096
+#: What ``checkpoint_save.lua`` replies if the agent must be listed for a sweep.
+_UNLISTED = [b"unlisted"]
 
 
 class RedisCheckpointStore(LogStore):
@@ -125,41 +127,37 @@ class RedisCheckpointStore(LogStore):
         lease: Lease | None,
         run: RunRecord | None,
     ) -> int:
-        if agent_id not in self._index.known:
-            self._index.add(agent_id)
-        basis, listed = draft.basis, b""
+        basis = draft.basis
+        keys = self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ()))
         ending = () if run is None else (run.run_id, run_line(run, self.max_checkpoint_bytes))
-        while True:
-            reply = self._server.run(
-                "checkpoint_save",
-                self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ())),
-                FIELD + checkpoint_id,
-                basis.value if isinstance(basis, Basis) else FIELD + basis,
-                draft.mark,
-                fence(agent_id, lease),
-                draft.rest,
-                listed,
-                *ending,
-                *draft.messages,
-            )
+        args = (
+            FIELD + checkpoint_id,
+            basis.value if isinstance(basis, Basis) else FIELD + basis,
+            draft.mark,
+            fence(agent_id, lease),
+            draft.rest,
+        )
+        more = (*ending, *draft.messages)
+        reply: Any = _UNLISTED
+        if agent_id in self._index.known:
+            reply = self._server.run("checkpoint_save", keys, *args, "", *more)
             if isinstance(reply, int):
                 return reply
-            status, *facts = reply
-            if status != b"unlisted":
-                break
-            # This is the first save after a sweep finished with the agent; another sweep may be active.
-            self._index.add(agent_id)
-            listed = facts[0]
-        if status == b"exists":
-            raise SavedBefore(Record.parse(agent_id, checkpoint_id, facts[0]).digest)
-        if status == b"stale":
+        if reply[0] == _UNLISTED[0]:
+            # This process has not listed the agent, or a sweep has finished with it since.
+            save = Call.script("checkpoint_save", keys, *args, "1", *more)
+            [reply] = self._index.write(agent_id, save)
+            if isinstance(reply, int):
+                return reply
+        if reply[0] == b"exists":
+            raise SavedBefore(Record.parse(agent_id, checkpoint_id, reply[1]).digest)
+        if reply[0] == b"stale":
             self._index.forget(agent_id)
             raise BasisGone
         if status in (b"lost", b"none"):  # the agent may have been deleted before its entry was written
             self._index.remove_if_gone(agent_id)
         refuse(reply, agent_id, lease, run.run_id if run else "")
-        self._index.add(agent_id)
-        return int(facts[0])
+        raise AssertionError(f"checkpoint_save.lua does not reply {reply!r}")
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         self._index.register(checkpoint_id, agent_id)

@@ -7,11 +7,11 @@
   ARGV[3]  the mark of the basis: what is between seq and header in its line
   ARGV[4]  lease (see shared.lua)
   ARGV[5]  the line after version, seq and base
-  ARGV[6]  the value of "listed" when the caller listed the agent; "": it did not
+  ARGV[6]  "1": the caller lists the agent for a sweep in the same step; "": it does not
   ARGV[7], ARGV[8]  only with KEYS[3]: run_id, and the run's line after the number and the usage
   ARGV[7...] or ARGV[9...]  new messages
-  returns  base | {"first", base} for an agent's first save | {"exists", line} | {"stale"} | refusal
-           | {"unlisted", listed} if the agent must be listed first | {"none"} if the run does not exist
+  returns  base | {"exists", line} | {"stale"} | {"unlisted"} if the agent must be listed | refusal
+           | {"none"} if the run does not exist
 ]]
 -- For an agent's first save, or a damaged tip: the newest checkpoint that exists.
 local function newest()
@@ -35,10 +35,8 @@ if ARGV[2] == '' then
 elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
   return {'stale'}
 end
--- Until a sweep has finished with the agent, one due time is enough. It must be written before the save.
-local listed = agent[9] or '0'
-local is_listed = tonumber(listed) > 0
-if not is_listed and seq > 0 and ARGV[6] ~= listed then return {'unlisted', listed} end
+-- Until a sweep has finished with the agent, one due time is enough.
+if ARGV[6] == '' and tonumber(agent[9] or 0) <= 0 then return {'unlisted'} end
 local from = 7
 if KEYS[3] then
   local stored = redis.call('HGET', KEYS[3], ARGV[7])
@@ -46,7 +44,6 @@ if KEYS[3] then
   redis.call('HSET', KEYS[3], ARGV[7], string.match(stored, '^%d+ %S+ ') .. ARGV[8])
   from = 9
 end
-if not is_listed then redis.call('HSET', KEYS[1], 'listed', math.abs(listed) + 1) end
 local base = tonumber(agent[6] or 0)
 if #ARGV < 1000 and #ARGV >= from then
   base = base + redis.call('RPUSH', KEYS[2], unpack(ARGV, from)) - #ARGV + from - 1
@@ -56,5 +53,4 @@ else
 end
 local stamp = string.format('%d %d ', seq + 1, base)
 redis.call('HSET', KEYS[1], 'tip', seq + 1 .. ' ' .. ARGV[1], ARGV[1], FORMAT_VERSION .. ' ' .. stamp .. ARGV[5])
-if seq == 0 then return {'first', base} end
 return base
