@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.errors import FeatureMissing
+from celery_ckpt.errors import CheckpointError, FeatureMissing
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentActivity,
@@ -240,6 +240,32 @@ class CheckpointStore(ABC):
             AlreadyExists: the run has a step with this key and another content.
             LeaseLost, LeaseHeld: see 5.
         """
+
+    def record_and_save(
+        self,
+        step: Step,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+    ) -> CheckpointError | None:
+        """Record a step's result, then save a checkpoint of the same agent.
+
+        The step is recorded whatever becomes of the checkpoint. A store need not do both in one atomic
+        step: after a crash, the step may be recorded and the checkpoint not saved.
+
+        Returns:
+            Why the checkpoint was not saved: what ``save`` raises. ``None`` if it was saved.
+
+        Raises:
+            What ``record_step`` raises. Then the checkpoint was not saved either.
+        """
+        self.record_step(step, lease, paid=paid)
+        try:
+            self.save(checkpoint, lease)
+        except CheckpointError as error:
+            return error
+        return None
 
     @abstractmethod
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:

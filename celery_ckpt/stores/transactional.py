@@ -98,14 +98,25 @@ class TransactionalStore(CheckpointStore):
     def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         value = encoded(step, self.max_checkpoint_bytes)
         with self._transaction(step.agent_id, make=True) as agent:
-            stored = agent.step(step.run_id, step.key)
-            if stored is None:
-                agent.lease.refuse(step.agent_id, lease, self._clock.now())
-                if paid:
-                    turns.pay(agent, step.run_id, paid)
-                agent.add_step(step, value)
-            elif not is_same(stored, step):
-                raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
+            self._record(agent, step, value, lease, paid)
+
+    def _record(
+        self,
+        agent: AgentTransaction,
+        step: Step,
+        value: bytes,
+        lease: Lease | None,
+        paid: Usage | None,
+    ) -> None:
+        """Record a step in a transaction. ``value`` is the encoded step."""
+        stored = agent.step(step.run_id, step.key)
+        if stored is None:
+            agent.lease.refuse(step.agent_id, lease, self._clock.now())
+            if paid:
+                turns.pay(agent, step.run_id, paid)
+            agent.add_step(step, value)
+        elif not is_same(stored, step):
+            raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         checked_name(run_id, "A run_id")

@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 
 from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.errors import CheckpointError
 from celery_ckpt.records import (
     AgentActivity,
     Change,
@@ -117,6 +118,17 @@ class WrapperStore(CheckpointStore):
 
     def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
         self.inner.record_step(step, lease, paid=paid)
+
+    def record_and_save(
+        self,
+        step: Step,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+    ) -> CheckpointError | None:
+        # By two calls of this store: a subclass may change either.
+        return super().record_and_save(step, checkpoint, lease, paid=paid)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         return self.inner.steps(agent_id, run_id)

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import StoreUnavailable
@@ -84,6 +84,10 @@ class FaultyStore:
     def writes(self) -> int:
         """The number of writes that have begun."""
         return len(self.journal)
+
+    def record_and_save(self, *args: Any, **kwargs: Any) -> Any:
+        """Record and save by two writes, so that a fault can happen between them."""
+        return CheckpointStore.record_and_save(cast(CheckpointStore, self), *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)

@@ -216,6 +216,25 @@ class StoreMachine(RuleBasedStateMachine):
             lambda: self.store.record_step(step, store_lease),
         )
 
+    @rule(agent_id=AGENTS, key=st.sampled_from("pq"), pick=st.integers(-4, 50), hold=st.integers(-1, 2))
+    def record_and_save(self, agent_id: str, key: str, pick: int, hold: int) -> None:
+        """Record a step, and save the conversation as it is, or an old checkpoint changed."""
+        step = make_step(agent_id, "run", key, iteration=1)
+        conversation = self.live.setdefault(agent_id, Conversation())
+        conversation.append(make_message("recorded"))
+        checkpoint = make_checkpoint(agent_id, conversation)
+        if self.saved and pick >= 0:
+            old = self.saved[pick % len(self.saved)]
+            checkpoint = old.with_metadata("changed", "yes") if old.agent_id == agent_id else checkpoint
+        model_lease, store_lease = self._lease(hold)
+        refusals = self._both(
+            lambda: self.model.record_and_save(step, checkpoint, model_lease),
+            lambda: self.store.record_and_save(step, checkpoint, store_lease),
+        )
+        if refusals is not None:
+            assert type(refusals[0]) is type(refusals[1])
+            self.saved.append(checkpoint)
+
     @rule(agent_id=AGENTS, first=st.integers(0, 2), last=st.integers(0, 2) | st.none())
     def drop_steps(self, agent_id: str, first: int, last: int | None) -> None:
         """Drop steps."""

@@ -16,7 +16,9 @@ class CoreStore(MemoryCheckpointStore):
 
 
 #: The methods that the protocol implements on top of others.
-DEFAULTS = ("load_latest", "messages", "prune", "holder", "run", "pin", "rewrite")
+DEFAULTS = (
+    "load_latest", "messages", "prune", "holder", "record_and_save", "run", "pin", "rewrite",
+)  # fmt: skip
 for name in DEFAULTS:
     setattr(CoreStore, name, vars(CheckpointStore)[name])
 

@@ -33,7 +33,7 @@ def trips_of(wire: Proxy, action: Callable[[], object]) -> int:
 def saved(far_store: RedisCheckpointStore) -> list[Checkpoint]:
     """Return the checkpoints of an agent that the store knows, on a server that knows the scripts."""
     far_store.save(checkpoint("first agent"))
-    far_store.release(far_store.acquire("first agent", "somebody", 30))
+    far_store.release(far_store.acquire("first agent", "me", 30))
     far_store.record_step(make_step("second agent"))
     lease = far_store.acquire("agent", "somebody", 30)
     saved = work(far_store, "agent", 3, lease)
@@ -76,6 +76,32 @@ def test_a_first_write_is_one_round_trip_with_its_index_entries(far_store, wire:
 def test_a_first_save_after_a_first_step_is_one_round_trip(far_store, wire: Proxy, saved) -> None:
     far_store.record_step(make_step("another agent"))
     assert trips_of(wire, lambda: far_store.save(checkpoint("another agent"))) == 1
+
+
+def test_a_step_and_a_checkpoint_take_one_round_trip(far_store, wire: Proxy, saved) -> None:
+    conversation = saved[-1].conversation
+    far_store.record_and_save(make_step("third agent"), checkpoint("third agent"))  # loads the scripts
+
+    def both(agent_id: str) -> None:
+        conversation.append(line(agent_id, len(conversation)))
+        grown = Checkpoint.new(agent_id, conversation, len(conversation))
+        assert far_store.record_and_save(make_step(agent_id), grown) is None
+
+    both("agent")
+    assert trips_of(wire, lambda: both("agent")) == 1
+    assert trips_of(wire, lambda: both("another agent")) == 1
+
+
+def test_a_checkpoint_whose_basis_is_gone_is_saved_after_its_step(
+    store: RedisCheckpointStore, far_store, wire: Proxy, saved
+) -> None:
+    conversation = saved[-1].conversation
+    conversation.append(line("agent", 4))
+    store.prune("agent", keep=0)
+    step, fourth = make_step("agent"), Checkpoint.new("agent", conversation, 4)
+    assert far_store.record_and_save(step, fourth) is None
+    assert far_store.steps("agent", step.run_id) == [step]
+    assert far_store.list("agent") == [fourth]
 
 
 def test_a_refused_first_write_leaves_no_index_entry(far_store, valkey: Valkey, saved) -> None:

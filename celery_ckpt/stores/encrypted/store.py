@@ -15,6 +15,7 @@ from celery_ckpt.errors import (
     AgentNotFound,
     AlreadyExists,
     CheckpointDamaged,
+    CheckpointError,
     CheckpointTooLarge,
     StoreError,
 )
@@ -110,6 +111,25 @@ class EncryptedStore(WrapperStore):
                 raise AlreadyExists(what=what, agent_id=step.agent_id) from None
         except CheckpointTooLarge as error:
             raise CheckpointTooLarge(**{**error.__dict__, "what": f"Step {step.key!r}"}) from None
+
+    def record_and_save(
+        self,
+        step: Step,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+    ) -> CheckpointError | None:
+        both = self._records.encrypt_step(step), self._checkpoints.encrypt(checkpoint)
+        refusal: CheckpointError | None
+        try:
+            refusal = self.inner.record_and_save(*both, lease, paid=paid)
+        except (AlreadyExists, CheckpointTooLarge) as error:
+            refusal = error
+        if isinstance(refusal, AlreadyExists | CheckpointTooLarge):
+            # By two calls of this store, which compare and explain what the wrapped one cannot read.
+            return super().record_and_save(step, checkpoint, lease, paid=paid)
+        return refusal
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         return distinct(map(self._records.decrypt_step, self.inner.steps(agent_id, run_id)))

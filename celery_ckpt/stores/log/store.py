@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from celery_ckpt.checkpoint import Checkpoint, is_same
-from celery_ckpt.errors import AlreadyExists, CheckpointDamaged
+from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, CheckpointError
 from celery_ckpt.names import checked_name, locator
-from celery_ckpt.records import CheckpointInfo, Lease, MessagePage, RunRecord
+from celery_ckpt.records import CheckpointInfo, Lease, MessagePage, RunRecord, Step
 from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, CheckpointStore, checked_limit
 from celery_ckpt.stores.encryption_tag import are_encrypted, plain_history
@@ -23,6 +23,7 @@ from celery_ckpt.stores.log.draft import Basis, Draft, Memory, Parts
 from celery_ckpt.stores.log.ranges import Ranges, Span
 from celery_ckpt.stores.log.reader import Reading, all_readable, page_of
 from celery_ckpt.stores.log.record import Record
+from celery_ckpt.usage import Usage
 
 #: After this many lost races for a basis, a save writes all its messages.
 _MAX_RACES = 3
@@ -131,6 +132,41 @@ class LogStore(CheckpointStore):
                 end = base + len(draft.messages)
                 return self._memory.remember(checkpoint, mark, end, draft.ranges.at(base))
         raise AssertionError("a save without a basis was refused because of its basis")
+
+    def record_and_save(
+        self,
+        step: Step,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+    ) -> CheckpointError | None:
+        agent_id = checkpoint.agent_id
+        parts = Parts(checkpoint)
+        is_usual = parts.size <= self.max_checkpoint_bytes and step.agent_id == agent_id
+        if not (is_usual and checkpoint.id.startswith(f"{locator(agent_id)}-")):
+            return super().record_and_save(step, checkpoint, lease, paid=paid)
+        draft = parts.draft_by_memory(self._memory, agent_id) or parts.draft_of_all(Basis.EMPTY)
+        base = self._record_and_append(step, paid, checkpoint.id, draft, lease)
+        if base is not None:
+            end = base + len(draft.messages)
+            self._memory.remember(checkpoint, f"{base} {draft.place}", end, draft.ranges.at(base))
+            return None
+        try:
+            self.save(checkpoint, lease)
+        except CheckpointError as error:
+            return error
+        return None
+
+    def _record_and_append(
+        self, step: Step, paid: Usage | None, checkpoint_id: str, draft: Draft, lease: Lease | None
+    ) -> int | None:
+        """Record a step, and write a draft unless something prevents that. Return the draft's base.
+
+        ``None`` means that the step is recorded, and that the checkpoint must be saved by ``save``.
+        """
+        self.record_step(step, lease, paid=paid)
+        return None
 
     def _make_findable(self, checkpoint_id: str, agent_id: str) -> None:
         """Register an id that does not name its agent. Raises ``AlreadyExists``."""

@@ -70,7 +70,8 @@ class AgentIndex:
             # The entries again after the data: the agent may be deleted at the same time.
             data = Call.joined(*own, if_written=True)
             replies = self._server.together(*entries, data, *entries)[len(entries)]
-        self._remember(agent_id)
+        if isinstance(replies[0], int) or replies[0][0] == b"ok":
+            self._remember(agent_id)
         return replies[: len(calls)]
 
     def forget(self, agent_id: str) -> None:

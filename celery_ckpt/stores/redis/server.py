@@ -143,9 +143,9 @@ class Server:
         They are one atomic step, unless the server is the node of a cluster. In a cluster, where they
         may be for different nodes, they are sent one after the other.
         """
-        if not isinstance(self.client, Redis):
+        if len(calls) == 1 or not isinstance(self.client, Redis):
             return [self._one(call) for call in calls]
-        replies = self.as_one(*calls) if len(calls) > 1 else None
+        replies = self.as_one(*calls)
         return self.side_by_side(*calls) if replies is None else replies
 
     def as_one(self, *calls: Call, if_written: bool = False) -> list[Any] | None:

@@ -7,6 +7,7 @@ that run "a:b" with key "c" and run "a" with key "b:c" differ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import checked_name
@@ -33,31 +34,42 @@ class Steps:
 
     def record(self, step: Step, lease: Lease | None, paid: Usage | None) -> None:
         """See ``CheckpointStore.record_step``."""
+        agent_id, call = step.agent_id, self.recording(step, lease, paid)
+        is_known = agent_id in self._index.known
+        [reply] = self._server.together(call) if is_known else self._index.write(agent_id, call)
+        if self.is_first(reply, step, lease) and is_known:
+            self._index.add(agent_id)  # the agent was deleted since
+
+    def recording(self, step: Step, lease: Lease | None, paid: Usage | None) -> Call:
+        """Return the call that records a step. Raises ``CheckpointTooLarge``."""
         value = encoded(step, self._limit())
         agent_id = step.agent_id
         keys = self._keys.of(agent_id, "agent", "steps", "stepidx", *(("runs",) if paid else ()))
-        args = (
+        return Call.script(
+            "step_record",
+            keys,
             fence(agent_id, lease),
             run_prefix(step.run_id) + step.key,
             step.iteration,
             value,
             *((step.run_id, usage_word(paid)) if paid else ()),
         )
-        is_known = agent_id in self._index.known
-        if is_known:
-            reply = self._server.run("step_record", keys, *args)
-        else:
-            [reply] = self._index.write(agent_id, Call.script("step_record", keys, *args))
+
+    def is_first(self, reply: list[Any], step: Step, lease: Lease | None) -> bool:
+        """Return True if that was the first step of the agent.
+
+        Raises:
+            AlreadyExists, LeaseLost, LeaseHeld: the step was not recorded.
+        """
         if reply[0] == b"exists":
-            stored = decoded_step(agent_id, step.run_id, reply[1].partition(b" ")[2])
+            stored = decoded_step(step.agent_id, step.run_id, reply[1].partition(b" ")[2])
             if not is_same(stored, step):
-                raise AlreadyExists(what=f"Step {step.key!r}", agent_id=agent_id)
-            return
+                raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
+            return False
         if reply[0] == b"lost":  # the agent may have been deleted before its entry was written
-            self._index.remove_if_gone(agent_id)
-        refuse(reply, agent_id, lease)
-        if reply[1] and is_known:
-            self._index.add(agent_id)  # the agent was deleted since
+            self._index.remove_if_gone(step.agent_id)
+        refuse(reply, step.agent_id, lease)
+        return bool(reply[1])
 
     def of_run(self, agent_id: str, run_id: str) -> list[Step]:
         """See ``CheckpointStore.steps``."""

@@ -127,9 +127,9 @@ class RedisCheckpointStore(LogStore):
         lease: Lease | None,
         run: RunRecord | None,
     ) -> int:
-        basis = draft.basis
         keys = self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ()))
         ending = () if run is None else (run.run_id, run_line(run, self.max_checkpoint_bytes))
+        basis, more = draft.basis, (*ending, *draft.messages)
         args = (
             FIELD + checkpoint_id,
             basis.value if isinstance(basis, Basis) else FIELD + basis,
@@ -137,7 +137,6 @@ class RedisCheckpointStore(LogStore):
             fence(agent_id, lease),
             draft.rest,
         )
-        more = (*ending, *draft.messages)
         reply: Any = _UNLISTED
         if agent_id in self._index.known:
             reply = self._server.run("checkpoint_save", keys, *args, "", *more)
@@ -158,6 +157,32 @@ class RedisCheckpointStore(LogStore):
             self._index.remove_if_gone(agent_id)
         refuse(reply, agent_id, lease, run.run_id if run else "")
         raise AssertionError(f"checkpoint_save.lua does not reply {reply!r}")
+
+    def _record_and_append(
+        self, step: Step, paid: Usage | None, checkpoint_id: str, draft: Draft, lease: Lease | None
+    ) -> int | None:
+        agent_id, basis = step.agent_id, draft.basis
+        is_known = agent_id in self._index.known
+        record = self._steps.recording(step, lease, paid)
+        save = Call.script(
+            "checkpoint_save",
+            self._keys.of(agent_id, "agent", "log"),
+            FIELD + checkpoint_id,
+            basis.value if isinstance(basis, Basis) else FIELD + basis,
+            draft.mark,
+            fence(agent_id, lease),
+            draft.rest,
+            "" if is_known else "1",
+            *draft.messages,
+        )
+        if is_known:
+            # Both for one slot: one script, in a cluster too.
+            [replies] = self._server.together(Call.joined(record, save, if_written=True))
+        else:
+            replies = self._index.write(agent_id, record, save)
+        if self._steps.is_first(replies[0], step, lease) and is_known:
+            self._index.add(agent_id)  # the agent was deleted since
+        return replies[1] if isinstance(replies[1], int) else None
 
     def _register(self, checkpoint_id: str, agent_id: str) -> None:
         self._index.register(checkpoint_id, agent_id)

@@ -221,6 +221,14 @@ class Database:
         """Run a statement. Return how many rows it changed."""
         return (self._connection or self._connected()).execute(_QUERIES[query], values).rowcount
 
+    def try_run(self, query: str, *values: Any) -> bool:
+        """Run a statement of a transaction. Return False, and change nothing, if a constraint fails."""
+        try:
+            self.run(query, *values)
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
     def add(self, query: str, *values: Any) -> int:
         """Run a statement that adds a row. Return the key of the row."""
         key = self._connected().execute(_QUERIES[query], values).lastrowid

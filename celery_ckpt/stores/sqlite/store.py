@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Self
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import AlreadyExists, ConfigurationError
+from celery_ckpt.errors import AlreadyExists, CheckpointError, ConfigurationError
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.names import checked_name, digest_of_run, locator_in, names_its_agent
-from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule
+from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule, Step
 from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, Durability
+from celery_ckpt.stores.encoding import encoded
 from celery_ckpt.stores.findings import not_scheduled, scheduled_without_agent
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
@@ -36,6 +37,7 @@ from celery_ckpt.stores.sqlite.transaction import (
     schedule,
 )
 from celery_ckpt.stores.transactional import TransactionalStore
+from celery_ckpt.usage import Usage
 
 #: How many agents one query of ``agents`` returns.
 _PAGE = 500
@@ -113,34 +115,36 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         lease: Lease | None,
         run: RunRecord | None,
     ) -> int:
-        messages = b"\n".join(draft.messages)
-        added = (FORMAT_VERSION, len(draft.messages), checkpoint_id, draft.rest, messages)
-        base, _, low_to_digest = draft.mark.partition(" ")
-        basis = (
-            (draft.basis, int(base), low_to_digest.encode()) if isinstance(draft.basis, str) else None
-        )
-        is_plain = lease is None or (lease.agent_id == agent_id and lease.nonce)
-        if run is None and basis is not None and is_plain:
-            # Nearly every save is this one statement. It does nothing if anything is unusual, for
-            # example an expired lease or a checkpoint after the basis. Then the details decide.
-            token, nonce = (lease.token, lease.nonce) if lease else (None, "")
-            values = (agent_id, token, nonce, *basis, draft.end, *added)
-            if self._database.insert("append", values):
-                return draft.end
+        usual = None if run else _usual_row(agent_id, checkpoint_id, draft, lease)
+        if usual is not None and self._database.insert("append", usual):
+            return draft.end
         with self._database.transaction():
-            return self._append_in_detail(agent_id, checkpoint_id, draft, lease, run, basis, added)
+            agent = self._agent(agent_id, True)
+            return self._append_in_detail(agent, checkpoint_id, draft, lease, run)
+
+    def _record_and_append(
+        self, step: Step, paid: Usage | None, checkpoint_id: str, draft: Draft, lease: Lease | None
+    ) -> int | None:
+        value = encoded(step, self.max_checkpoint_bytes)
+        with self._transaction(step.agent_id, make=True) as agent:
+            self._record(agent, step, value, lease, paid)
+            usual = _usual_row(step.agent_id, checkpoint_id, draft, lease)
+            if usual is not None and self._database.try_run("append", *usual):
+                return draft.end
+            try:
+                return self._append_in_detail(agent, checkpoint_id, draft, lease, None)
+            except (SavedBefore, BasisGone, CheckpointError):
+                return None  # it has written nothing
 
     def _append_in_detail(
         self,
-        agent_id: str,
+        agent: SqliteTransaction,
         checkpoint_id: str,
         draft: Draft,
         lease: Lease | None,
         run: RunRecord | None,
-        basis: tuple[str, int, bytes] | None,
-        added: tuple[int, int, str, bytes, bytes],
     ) -> int:
-        agent = self._agent(agent_id, True)
+        agent_id, basis = agent.agent_id, _basis(draft)
         name, *where = basis or (None, None, None)
         found = self._database.one("last_save", checkpoint_id, name, *save_numbers(agent.key), *where)
         follows, has_basis, last, base = found or (None, None, 0, 0)
@@ -158,7 +162,7 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
             agent.put(turns.replacement(agent, run))
         agent.mark_listed()
         number = (agent.key << SEQ_BITS) + last + 1
-        self._database.run("add_save", number, is_indexed, base, *added)
+        self._database.run("add_save", number, is_indexed, base, *_row(checkpoint_id, draft))
         return int(base)
 
     def _must_be_indexed(self, agent: SqliteTransaction, checkpoint_id: str) -> bool:
@@ -288,3 +292,30 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
                     schedule(self._database, self._clock, agent_id, 0, on)
             for (agent_id,) in unscheduled:
                 yield not_scheduled(agent_id, on, repair)
+
+
+def _row(checkpoint_id: str, draft: Draft) -> tuple[int, int, str, bytes, bytes]:
+    """Return the last columns of the row of a save."""
+    messages = b"\n".join(draft.messages)
+    return FORMAT_VERSION, len(draft.messages), checkpoint_id, draft.rest, messages
+
+
+def _basis(draft: Draft) -> tuple[str, int, bytes] | None:
+    """Return the id of the basis, its base, and its low to digest; ``None`` without a basis."""
+    base, _, low_to_digest = draft.mark.partition(" ")
+    return (draft.basis, int(base), low_to_digest.encode()) if isinstance(draft.basis, str) else None
+
+
+def _usual_row(
+    agent_id: str, checkpoint_id: str, draft: Draft, lease: Lease | None
+) -> tuple[object, ...] | None:
+    """Return the values of the statement ``append``, or ``None`` if it cannot save this.
+
+    Nearly every save is this one statement. It does nothing if anything is unusual, for example an
+    expired lease or a checkpoint after the basis. Then the details decide.
+    """
+    basis = _basis(draft)
+    if basis is None or not (lease is None or (lease.agent_id == agent_id and lease.nonce)):
+        return None
+    token, nonce = (lease.token, lease.nonce) if lease else (None, "")
+    return (agent_id, token, nonce, *basis, draft.end, *_row(checkpoint_id, draft))

@@ -25,6 +25,7 @@ from celery_ckpt.testing.contract.names import NamesContract
 from celery_ckpt.testing.contract.pages import PagesContract
 from celery_ckpt.testing.contract.policies import PoliciesContract
 from celery_ckpt.testing.contract.pruning import PruningContract
+from celery_ckpt.testing.contract.record_and_save import RecordAndSaveContract
 from celery_ckpt.testing.contract.removal import RemovalContract
 from celery_ckpt.testing.contract.rewrite import RewriteContract
 from celery_ckpt.testing.contract.run_pruning import RunPruningContract
@@ -40,6 +41,7 @@ class StoreContract(
     CheckpointsContract,
     PagesContract,
     StepsContract,
+    RecordAndSaveContract,
     RunsContract,
     RemovalContract,
     DeletionContract,

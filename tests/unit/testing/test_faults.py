@@ -11,6 +11,7 @@ import pytest
 
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.testing import Fault, FaultyStore, make_checkpoint, make_step
+from celery_ckpt.testing.faults import InjectedFault
 
 WRITES = 32
 
@@ -58,3 +59,13 @@ def test_the_journal_describes_each_write() -> None:
         "release of the lease",
     ]
     assert store.writes == 6
+
+
+def test_recording_and_saving_are_two_writes() -> None:
+    inner = MemoryCheckpointStore()
+    store = FaultyStore(inner, Fault(at=2))
+    step, checkpoint = make_step("a", "r", name="plan"), make_checkpoint("a")
+    assert isinstance(store.record_and_save(step, checkpoint), InjectedFault)
+    assert store.journal == ["record of plan, before the first iteration", "checkpoint, iteration 1"]
+    assert inner.steps("a", "r") == [step]
+    assert inner.list("a") == []
