@@ -249,7 +249,7 @@ def is_alike(one: Checkpoint, other: Checkpoint) -> bool:
 def is_as_good_as(one: Checkpoint, last: Checkpoint) -> bool:
     """True if a checkpoint has the conversation, state and metadata of the last one of its run."""
     mine, its = one.__dict__, last.__dict__
-    (spine, length), (its_spine, its_length) = one.conversation.extent, last.conversation.extent
+    (spine, length), (its_spine, its_length) = mine["conversation"].extent, its["conversation"].extent
     if length != its_length or (spine is not its_spine and one.conversation != last.conversation):
         return False
     return all(mine[name] == its[name] for name in ("iteration", "state", "metadata", "usage"))
@@ -276,7 +276,8 @@ def shared_with_entry(checkpoint: Checkpoint) -> tuple[int, list[Message]]:
     entry: Entry | None = checkpoint.__dict__["entry"]
     if entry is None:
         return 0, []
-    own, entered = checkpoint.conversation, entry.conversation
+    own: Conversation = checkpoint.__dict__["conversation"]
+    entered: Conversation = entry.__dict__["conversation"]
     if own.spine is entered.spine and len(entered) <= len(own):
         return len(entered), []
     before, now = entered.messages, own.messages
@@ -323,9 +324,10 @@ def header_of(checkpoint: Checkpoint, kept: int) -> dict[str, Any]:
 
 
 def _entry_header(entry: Entry, kept: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {"kept": kept, "state": entry.state}
-    fields["max_tokens"] = entry.conversation.max_tokens
-    fields["after_loop"], fields["usage"] = entry.after_loop, entry.usage.to_json()
+    own = entry.__dict__
+    fields: dict[str, Any] = {"kept": kept, "state": own["state"]}
+    fields["max_tokens"] = own["conversation"].max_tokens
+    fields["after_loop"], fields["usage"] = own["after_loop"], own["usage"].to_json()
     defaults = {"state": {}, "max_tokens": DEFAULT_MAX_TOKENS, "after_loop": False, "usage": {}}
     return {name: value for name, value in fields.items() if defaults.get(name) != value}
 

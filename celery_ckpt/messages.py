@@ -127,11 +127,18 @@ class Message(RootModel[dict[str, Any]]):
     @property
     def tool_calls(self) -> list[ToolCall]:
         """Return the calls that need a result from us, not the calls that the provider runs itself."""
+        # A copy of the input: a tool may change its arguments, and the message must not change.
         return [
-            *_chat_calls(self.json_object),
-            *_responses_calls(self.json_object),
-            *_anthropic_calls(self.json_object),
+            ToolCall(
+                id=call_id, name=name if isinstance(name, str) else "", input=plain(given, "input")
+            )
+            for call_id, name, given in _calls(self.json_object)
         ]
+
+    @property
+    def call_ids(self) -> list[str]:
+        """Return the ids of ``tool_calls``, without copying their inputs."""
+        return [call_id for call_id, _, _ in _calls(self.json_object)]
 
     @property
     def answers(self) -> list[str]:
@@ -178,32 +185,31 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
     return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
-def _call(call_id: Any, name: Any, given: Any) -> Iterator[ToolCall]:
-    if isinstance(call_id, str):
-        # A copy: a tool may change its arguments, and the message must not change.
-        own = plain(given, "input")
-        yield ToolCall(id=call_id, name=name if isinstance(name, str) else "", input=own)
+def _calls(root: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the id, the name and the input of each call that needs a result from us."""
+    calls = (*_chat_calls(root), *_responses_calls(root), *_anthropic_calls(root))
+    return [call for call in calls if isinstance(call[0], str)]
 
 
-def _chat_calls(root: dict[str, Any]) -> Iterator[ToolCall]:
+def _chat_calls(root: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
     for call in _objects(root.get("tool_calls")):
         for kind, given in (("function", "arguments"), ("custom", "input")):
             if isinstance(body := call.get(kind), dict):
-                yield from _call(call.get("id"), body.get("name"), body.get(given))
+                yield call.get("id"), body.get("name"), body.get(given)
 
 
-def _responses_calls(root: dict[str, Any]) -> Iterator[ToolCall]:
+def _responses_calls(root: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
     # Only calls for the client carry a call_id: web_search_call, mcp_call and the like do not.
     kind = root.get("type")
     if isinstance(kind, str) and kind.endswith("_call"):
         given = root.get("arguments", root.get("input", root.get("action")))
-        yield from _call(root.get("call_id"), root.get("name", kind.removesuffix("_call")), given)
+        yield root.get("call_id"), root.get("name", kind.removesuffix("_call")), given
 
 
-def _anthropic_calls(root: dict[str, Any]) -> Iterator[ToolCall]:
+def _anthropic_calls(root: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
     for block in _objects(root.get("content")):
         if block.get("type") == "tool_use":
-            yield from _call(block.get("id"), block.get("name"), block.get("input"))
+            yield block.get("id"), block.get("name"), block.get("input")
 
 
 # Pydantic itself reads ``__dict__``. (A plain assignment is not for type checkers.)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -27,6 +28,21 @@ def declared(fn: Callable[..., Any]) -> Any:
         fn = getattr(fn, "__call__", fn)  # noqa: B004  (an object that can be called)
     if "return" not in getattr(fn, "__annotations__", ()):
         return None
+    own = getattr(fn, "__func__", fn)
+    try:
+        return _declared[own]
+    except TypeError:
+        return _annotated(fn)  # it cannot be the key of a cache
+    except KeyError:
+        found = _declared[own] = _annotated(fn)
+        return found
+
+
+#: What functions declare: reading annotations takes longer than recording a result.
+_declared: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+
+
+def _annotated(fn: Callable[..., Any]) -> Any:
     try:
         found = get_type_hints(fn).get("return")
     except (NameError, TypeError, AttributeError):

@@ -20,8 +20,13 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
     Raises:
         CheckpointTooLarge: it is over the limit.
     """
-    # Not by pydantic, which would hide an exception that interrupts a serializer, like a time limit.
-    fields = record.model_dump(mode="json", exclude=_NOT_DUMPED)
+    if isinstance(record, Step):
+        # All its fields are plain JSON.
+        own = record.__dict__
+        fields = {name: own[name] for name in own if name not in _NOT_DUMPED}
+    else:
+        # Not to JSON: pydantic would hide an exception that interrupts a serializer, like a time limit.
+        fields = record.model_dump(mode="json", exclude=_NOT_DUMPED)
     if record.usage:
         # First: sweeps read the end of a record, where its times are.
         fields = {"usage": record.usage.to_json(), **fields}
