@@ -162,6 +162,17 @@ class Conversation:
                 spine = Spine([*spine.messages[:length], message])
             self.extent = spine, length + 1
 
+    def become(self, other: Conversation, before: tuple[Spine, int]) -> bool:
+        """Take over the messages of a changed copy. Return False if this one has changed, too.
+
+        ``before`` is its ``extent`` when it was copied.
+        """
+        with self._lock:
+            if self.extent != before:
+                return False
+            self.extent = other.extent
+            return True
+
     def replace(self, messages: Iterable[Message | dict[str, Any]]) -> None:
         """Replace all messages, as a compaction does."""
         replaced = _whole(messages if self.redact is None else self._redacted(messages))

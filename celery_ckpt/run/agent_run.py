@@ -355,9 +355,16 @@ class AgentRun:
         self._redaction.in_place(self.metadata, "metadata")
 
     def snapshot(
-        self, event: CheckpointEvent | None = None, metadata: dict[str, str] | None = None
+        self,
+        event: CheckpointEvent | None = None,
+        metadata: dict[str, str] | None = None,
+        after: tuple[Step, Conversation] | None = None,
     ) -> Checkpoint:
-        """Return a checkpoint of the run as it is now, from which a later attempt can continue."""
+        """Return a checkpoint of the run as it is now, from which a later attempt can continue.
+
+        With ``after``, return it as it will be when that step is recorded: with that conversation, and
+        with the usage of the step.
+        """
         at, state, own = self._at, self.state, self.metadata
         given = {**own, **metadata} if metadata else own
         if self._redaction.is_active:
@@ -367,18 +374,22 @@ class AgentRun:
             state = self._redaction.json(state, "state")
             own = self._redaction.json(own, "metadata")
             given = self._redaction.json({**own, **metadata}, "metadata") if metadata else own
-        place = at.snapshot_fields(event)
+        conversation, counted, more = self._conversation, self._calls.counted, None
+        if after is not None:
+            step, conversation = after
+            counted, more = self._calls.counted_with(step)
+        place = at.snapshot_fields(event, more)
         is_exact = place.get("entry") is None
         kept = own if is_exact else at.metadata
         return Checkpoint.new(
             self.agent_id,
-            self._conversation,
+            conversation,
             run_id=self.run_id,
             state=state,
             metadata=given,
             run_metadata=None if kept == (without_pin(given) if PIN in given else given) else kept,
             # Only an exact checkpoint includes the usage of its iteration: a replay must not add it.
-            counted=self._calls.counted if is_exact and not at.ended else None,
+            counted=counted if is_exact and not at.ended else None,
             **place,
         )
 

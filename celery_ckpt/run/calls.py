@@ -1,10 +1,12 @@
 """The calls of a run: recorded when they are made, replayed when they were made before.
 
     recorded? ── yes ──> replay: append again what it appended, call nothing, emit nothing
-        └── no ──> check ─> call ─> record and append ─> emit
+        └── no ──> check ─> call ─> record, with a checkpoint, and append ─> emit
 
 Recording a result and appending it to the conversation is one unit of work. No cancellation and no time
 limit can interrupt it: otherwise a body that continues after a timeout would lack what its replay has.
+A checkpoint of the event is written together with the step. It needs the conversation with the result,
+which is made beside the real one and becomes visible once the step is recorded.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import CheckpointError, RunMisused, StepResultNotJson
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.json_values import encode
@@ -23,14 +27,14 @@ from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.records import Step
 from celery_ckpt.run.bridge import AsyncInSyncBody, Bridge
 from celery_ckpt.run.control_flow import HandOff
-from celery_ckpt.run.host import RunHost
+from celery_ckpt.run.host import RunHost, Saved
 from celery_ckpt.run.model_reply import Reply, recorded_reply, usage_of
 from celery_ckpt.run.position import Position, here
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_way
 from celery_ckpt.run.step_result import declared, dumped, loaded
 from celery_ckpt.run.steps import MANUAL, StepBook, name_of
-from celery_ckpt.run.tool_results import ToolResults
+from celery_ckpt.run.tool_results import ToolResults, Trial
 from celery_ckpt.run.toolbox import Errors, Failure, Toolbox, calls_of
 from celery_ckpt.usage import Usage
 
@@ -41,6 +45,54 @@ if TYPE_CHECKING:
 Cost = Callable[[str, Usage], float | None]
 NOTHING = Usage()
 Coro = Coroutine[Any, Any, Any]
+
+
+class Addition(Protocol):
+    """What a recorded step adds to the run."""
+
+    def note(self, step: Step) -> None:
+        """Note what the position of the run must know."""
+        ...
+
+    def add(self, step: Step, conversation: Conversation, results: ToolResults) -> None:
+        """Add it to the conversation, unless it is there, or to the pending results."""
+        ...
+
+
+class _ReplyAddition:
+    """The messages of a model."""
+
+    def __init__(self, position: Position) -> None:
+        self._at = position
+        #: The messages, if they were received just now.
+        self.messages: list[Message] | None = None
+        self._reply: Reply | None = None
+
+    def reply_of(self, step: Step) -> Reply:
+        """Return the reply, which is parsed once."""
+        if self._reply is None:
+            self._reply = Reply(step.__dict__["value"], self.messages)
+        return self._reply
+
+    def note(self, step: Step) -> None:
+        self._at.note_questions(self.reply_of(step).messages)
+
+    def add(self, step: Step, conversation: Conversation, results: ToolResults) -> None:
+        self.reply_of(step).append_to(conversation)
+
+
+class _ToolAddition:
+    """The result of a tool call."""
+
+    def __init__(self, call: ToolCall, asking: Message | None) -> None:
+        self._call, self._asking = call, asking
+
+    def note(self, step: Step) -> None:
+        """Do nothing."""
+
+    def add(self, step: Step, conversation: Conversation, results: ToolResults) -> None:
+        # The value itself, not a copy: it is only read.
+        results.add(conversation, self._call, step.__dict__["value"], self._asking)
 
 
 class Calls:
@@ -77,7 +129,8 @@ class Calls:
         start which iteration its steps belong to.
         """
         if not self._book.has_manual_iterations:
-            await self._bridge.io(self._record, self._new_step(MANUAL, 0, "", None), Usage(), None)
+            mark = self._new_step(MANUAL, 0, "", None)
+            await self._bridge.io(self._record, mark, Usage(), None, None)
 
     async def step(
         self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], returns: Any
@@ -102,21 +155,21 @@ class Calls:
         key, step = await self._claim(name, args, kwargs)
         if step is not None:
             self._count(step)
-            self._add_reply(step)
-            return Reply(step.value).value
+            addition = _ReplyAddition(self._at)
+            self._add(addition, step)
+            return addition.reply_of(step).value
         call = functools.partial(self._bridge.call, fn, *args, **kwargs)
+        addition = _ReplyAddition(self._at)
+
+        def value_of(result: Any) -> Any:
+            at, redact = len(self._run.conversation), self._redaction.message
+            value, addition.messages = recorded_reply(result, at, name, redact)
+            return value
+
         step = await self._make(
-            key,
-            name,
-            call,
-            lambda result: recorded_reply(
-                result, len(self._run.conversation), name, self._redaction.message
-            ),
-            self._add_reply,
-            CheckpointEvent.LLM_RESPONSE,
-            usage_of,
+            key, name, call, value_of, addition, CheckpointEvent.LLM_RESPONSE, usage_of
         )
-        return Reply(step.value).value
+        return addition.reply_of(step).value
 
     async def tool(self, call: ToolCall, fn: Callable[..., Any], returns: Any) -> Any:
         """See ``AgentRun.tool``."""
@@ -135,12 +188,13 @@ class Calls:
         self, call: ToolCall, make: Callable[[], Coro], value_of: Callable[[Any], Any]
     ) -> Step:
         key, asking, step = self._recognition.claim_call(call)
-        add = functools.partial(self._add_tool_result, call, asking)
+        addition = _ToolAddition(call, asking)
         if step is not None:
             self._count(step)
-            add(step)
+            self._add(addition, step)
             return step
-        return await self._make(key, call.name, make, value_of, add, CheckpointEvent.TOOL_CALL_COMPLETE)
+        event = CheckpointEvent.TOOL_CALL_COMPLETE
+        return await self._make(key, call.name, make, value_of, addition, event)
 
     async def tools(self, reply: Any, tools: Any, parallel: bool, retry_on: Errors) -> list[Any]:
         """See ``AgentRun.tools``."""
@@ -195,15 +249,12 @@ class Calls:
             loaded(value, returns, name)  # a value that cannot be read back must not be recorded
         return value
 
-    def _add_reply(self, step: Step) -> None:
-        reply = Reply(step.value)
-        self._at.note_questions(reply.messages)
-        if not self._at.is_past:
-            reply.append_to(self._run.conversation)
-
-    def _add_tool_result(self, call: ToolCall, asking: Message | None, step: Step) -> None:
-        if not self._at.is_past:
-            self._tool_results.add(self._run.conversation, call, step.value, asking)
+    def _add(self, addition: Addition, step: Step, trial: Trial | None = None) -> None:
+        """Add a recorded result to the run, as the trial has it if nothing has changed since."""
+        addition.note(step)
+        if self._at.is_past or (trial is not None and trial.adopt(self._run.conversation)):
+            return
+        addition.add(step, self._run.conversation, self._tool_results)
 
     # -- replay -----------------------------------------------------------------------------------
 
@@ -239,7 +290,7 @@ class Calls:
         name: str,
         call: Callable[[], Coro],
         value_of: Callable[[Any], Any],
-        add: Callable[[Step], None] | None = None,
+        addition: Addition | None = None,
         event: CheckpointEvent | None = None,
         used_by: Callable[[Any], Usage | None] = lambda result: None,
     ) -> Step:
@@ -251,13 +302,13 @@ class Calls:
                     result = await call()
                 paid = self._paid(used_by(result), inside.reported)
                 step = self._new_step(key, iteration, name, value_of(result), paid + inside.nested)
-                await self._bridge.io(self._record, step, paid, add)
+                saved = await self._bridge.io(self._record, step, paid, addition, event)
         except BaseException:
             self._give_back(key, inside)
             raise
         if event is not None:
             with self._bridge.under_way():
-                await self._bridge.io(self._host.emit, self._run, event)
+                await self._bridge.io(self._host.emit_recorded, self._run, event, saved)
         return step
 
     def _give_back(self, key: str, inside: Inside) -> None:
@@ -291,34 +342,56 @@ class Calls:
     def _new_step(
         self, key: str, iteration: int, name: str, value: Any, usage: Usage = NOTHING
     ) -> Step:
-        return Step(
-            agent_id=self._run.agent_id,
-            run_id=self._run.run_id,
-            iteration=iteration,
-            key=key,
-            name=name.encode(errors="replace").decode(),
-            place=self._book.place_of(key),
-            value=value,
-            usage=usage,
-        )
+        fields = {
+            "agent_id": self._run.agent_id,
+            "run_id": self._run.run_id,
+            "iteration": iteration,
+            "key": key,
+            "name": name.encode(errors="replace").decode(),
+            "place": self._book.place_of(key),
+            "value": value,
+            "usage": usage,
+        }
+        return Step.model_validate(fields, context={"value"})  # which is plain JSON already
 
-    def _record(self, step: Step, paid: Usage, add: Callable[[Step], None] | None) -> None:
+    def _record(
+        self, step: Step, paid: Usage, addition: Addition | None, event: CheckpointEvent | None
+    ) -> Saved:
         try:
-            self._record_once(step, paid, add)
+            return self._record_once(step, paid, addition, event)
         except CheckpointError:
             raise
         except Exception:
             # It may come from outside, as a soft time limit does, and the body may continue after it.
             # Each part can be repeated.
-            self._record_once(step, paid, add)
+            self._record_once(step, paid, addition, event)
             raise
 
-    def _record_once(self, step: Step, paid: Usage, add: Callable[[Step], None] | None) -> None:
-        self._host.record(step, paid)
+    def _record_once(
+        self, step: Step, paid: Usage, addition: Addition | None, event: CheckpointEvent | None
+    ) -> Saved:
+        if addition is None or event is None:
+            self._host.record(step, paid)
+            self._keep(step)
+            return None
+        made: list[Trial] = []
+
+        def snapshot() -> Checkpoint:
+            trial = Trial(self._tool_results, self._run.conversation)
+            if not self._at.is_past:
+                addition.add(step, trial.conversation, trial.results)
+            made.append(trial)
+            return self._run.snapshot(event, after=(step, trial.conversation))
+
+        def keep() -> None:
+            self._keep(step)
+            self._add(addition, step, *made)
+
+        return self._host.record_event(self._run, event, step, paid, snapshot, keep)
+
+    def _keep(self, step: Step) -> None:
         self._book.keep(step)
         self._count(step)
-        if add is not None:
-            add(step)
 
     # -- usage -----------------------------------------------------------------------------------------
 
@@ -349,6 +422,12 @@ class Calls:
             # The call is paid for: an error in the cost function must not lose its result.
             self._host.cost_failed(self._run, error)
             return reported
+
+    def counted_with(self, step: Step) -> tuple[str | None, Usage | None]:
+        """Return what ``counted`` will be when this step is counted, and what it will add."""
+        if not step.usage or step.key in self._counted:
+            return self.counted, None
+        return self.counted if self._at.is_past else step.key, step.usage
 
     def _count(self, step: Step) -> None:
         """Add what a call has used: each call once, and to the call around it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.events import CheckpointEvent
@@ -11,6 +12,10 @@ from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
     from celery_ckpt.run.agent_run import AgentRun
+
+
+#: The checkpoint that was saved, why it was not saved, or ``None`` if the strategy wants none.
+Saved: TypeAlias = Checkpoint | Exception | None
 
 
 class RunHost(Protocol):
@@ -25,6 +30,26 @@ class RunHost(Protocol):
 
     def record(self, step: Step, paid: Usage) -> None:
         """Record a step, and what its call itself has used. Blocking I/O."""
+        ...
+
+    def record_event(
+        self,
+        run: AgentRun,
+        event: CheckpointEvent,
+        step: Step,
+        paid: Usage,
+        snapshot: Callable[[], Checkpoint],
+        keep: Callable[[], None],
+    ) -> Saved:
+        """Record a step whose result is an event, with ``snapshot()`` if the strategy says so.
+
+        The step is recorded whatever becomes of the checkpoint. Once it is, call ``keep``. Return what
+        became of the checkpoint, for ``emit_recorded``. Blocking I/O.
+        """
+        ...
+
+    def emit_recorded(self, run: AgentRun, event: CheckpointEvent, saved: Saved) -> None:
+        """Emit the event of a recorded step, and what became of its checkpoint. Blocking I/O."""
         ...
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:

@@ -68,8 +68,10 @@ class _Unusable(Exception):
 
 def recorded_reply(
     result: Any, at: int, step: str, redact: Callable[[Message], Message]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Message]]:
     """Return what to record for a reply that is appended at this place of the conversation.
+
+    The messages are returned as well, so that they are not parsed again.
 
     Raises:
         NotAMessage: it contains no message. The error says what it is and what to return instead.
@@ -79,10 +81,12 @@ def recorded_reply(
     except _Unusable as error:
         facts = {"step": step, "function": step.removeprefix("llm:"), "path": "result"}
         raise NotAMessage(**facts, reason=error.reason, advice=error.advice) from None
-    messages = [redact(message).to_dict() for message in received]
+    messages = [redact(message) for message in received]
     # A response of the Responses API is a list, even if it has a single item.
     many = _is_array(result) or _is_response(_fields(result))
-    return {"at": at, "messages": messages, **({"many": True} if many else {})}
+    # Not copied: nothing changes a message, nor the value of a step.
+    recorded = {"at": at, "messages": [message.json_object for message in messages]}
+    return {**recorded, **({"many": True} if many else {})}, messages
 
 
 def _messages(result: Any) -> Iterator[Message]:
@@ -265,12 +269,12 @@ def _count(value: Any, name: str) -> int | None:
 
 
 class Reply:
-    """A recorded reply of a model."""
+    """A recorded reply of a model. ``messages`` are its messages, if they are known already."""
 
-    def __init__(self, recorded: dict[str, Any]) -> None:
+    def __init__(self, recorded: dict[str, Any], messages: list[Message] | None = None) -> None:
         self._at: int = recorded["at"]
         self._many: bool = recorded.get("many", False)
-        self.messages = [Message.of(message) for message in recorded["messages"]]
+        self.messages = messages or [Message.of(message) for message in recorded["messages"]]
 
     @property
     def value(self) -> Message | list[Message]:

@@ -230,8 +230,8 @@ class Position:
         """Remember that the model asked for the tool calls in these messages."""
         self._said += messages
         for message in messages:
-            for call in message.tool_calls:
-                self.asked.setdefault(call.id, []).append(message)
+            for call_id in message.call_ids:
+                self.asked.setdefault(call_id, []).append(message)
 
     def can_rebuild(self, message: Message) -> bool:
         """True if a replay from the entry has this message: it was there, or ``run.llm`` added it."""
@@ -355,9 +355,13 @@ class Position:
 
     # -- checkpoints -----------------------------------------------------------------------------------
 
-    def snapshot_fields(self, event: CheckpointEvent | None) -> dict[str, Any]:
-        """Return what a checkpoint says about where it was taken."""
-        usage = self.usage if self._used_before is None else self._used_before
+    def snapshot_fields(
+        self, event: CheckpointEvent | None, more: Usage | None = None
+    ) -> dict[str, Any]:
+        """Return what a checkpoint says about where it was taken, and with which usage added."""
+        usage = self._used_before
+        if usage is None:
+            usage = self.usage + more if more else self.usage
         if self.ended or self.is_end_emitted:
             event = event or CheckpointEvent.ITERATION
         if self.ended:

@@ -57,7 +57,7 @@ def _anthropic(results: list[tuple[str, str]]) -> Message:
 
 
 def _is_anthropic(asking: Message) -> bool:
-    return isinstance(asking.json_object.get("content"), list) and bool(asking.tool_calls)
+    return isinstance(asking.json_object.get("content"), list) and bool(asking.call_ids)
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,37 @@ class ToolResults:
             self._pending.remove(result)
 
 
+class Trial:
+    """A conversation and its pending results, to be changed beside the real ones.
+
+    ``adopt`` makes the same change to the real ones: what is not durable yet is not visible.
+    """
+
+    def __init__(self, results: ToolResults, conversation: Conversation) -> None:
+        self._results, self._real = results, conversation
+        with results._lock:
+            self._pending, self._extent = list(results._pending), conversation.extent
+        #: The copies to be changed.
+        self.results = ToolResults()
+        self.results._pending = list(self._pending)
+        limits = conversation.max_tokens, conversation.redact
+        self.conversation = Conversation.over(*self._extent, *limits)
+
+    def adopt(self, conversation: Conversation) -> bool:
+        """Change the real ones. Return False, and change nothing, if they have changed since.
+
+        ``conversation`` is the real one by now: a body may have replaced it.
+        """
+        results = self._results
+        with results._lock:
+            if conversation is not self._real or results._pending != self._pending:
+                return False
+            if not conversation.become(self.conversation, self._extent):
+                return False
+            results._pending = self.results._pending
+            return True
+
+
 def repaired(conversation: Conversation, policy: PendingCalls) -> Conversation:
     """Return the conversation as the policy wants it: unchanged if every call has a result."""
     if policy == "leave":
@@ -170,7 +201,8 @@ def unanswered_calls(messages: list[Message], asking: Message | None) -> list[Qu
 
     ``None`` if there is no such message. In OpenAI's Responses API, a reply is several messages.
     """
-    own = next((n for n in reversed(range(len(messages))) if messages[n] == asking), None)
+    places = reversed(range(len(messages)))
+    own = next((n for n in places if messages[n] is asking or messages[n] == asking), None)
     if own is None:
         return None
     begin = end = own
@@ -178,7 +210,7 @@ def unanswered_calls(messages: list[Message], asking: Message | None) -> list[Qu
         begin -= 1
     while end < len(messages) and _is_of_model(messages[end]):
         end += 1
-    asked = [(call.id, message) for message in messages[begin:end] for call in message.tool_calls]
+    asked = [(call_id, message) for message in messages[begin:end] for call_id in message.call_ids]
     answered = _answered(messages[end:], {call_id for call_id, _ in asked})
     unanswered = []
     for call_id, message in asked:
@@ -194,7 +226,7 @@ def _answered(messages: list[Message], asked: set[str]) -> list[str]:
     """Return the ids of the results in these messages, up to where one of the asked ids is reused."""
     answered: list[str] = []
     for message in messages:
-        if any(call.id in asked for call in message.tool_calls):
+        if any(call_id in asked for call_id in message.call_ids):
             break
         answered += message.answers
     return answered
@@ -203,7 +235,7 @@ def _answered(messages: list[Message], asked: set[str]) -> list[str]:
 def asked_last(messages: list[Message], call_id: str) -> int | None:
     """Return the index of the last message that asks for this call, or ``None``."""
     places = reversed(range(len(messages)))
-    return next((n for n in places if any(c.id == call_id for c in messages[n].tool_calls)), None)
+    return next((n for n in places if call_id in messages[n].call_ids), None)
 
 
 def _is_of_model(message: Message) -> bool:

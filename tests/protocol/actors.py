@@ -55,7 +55,10 @@ class Process:
         self.world.begin(self, run.run_id)
         try:
             for number in run.iterations(limit=CALLS):
-                call = run.step("call", self.world.call, run.run_id, number)
+                if self.world.talks:
+                    call = run.llm(self.world.reply, run.run_id, number).text
+                else:
+                    call = run.step("call", self.world.call, run.run_id, number)
                 run.state["done"] = [*run.state.get("done", []), call]
                 if number == CALLS:
                     self.world.fail(run.run_id, run.task.request.retries)

@@ -28,6 +28,8 @@ class Plan:
     #: How many attempts of each run fail.
     fails: int = 0
     max_retries: int = 0
+    #: True if the calls are ``run.llm``, whose event saves a checkpoint with each reply.
+    talks: bool = False
     #: What the operator does when a deviation gives it the turn.
     operator: Callable[[Agents, World], object] | None = None
     #: True if the operator repeats it after a crash in the middle of it.
@@ -69,6 +71,7 @@ _AT_WORK = "the model answers"
 PLANS = {
     "one run": Plan(),
     "two runs of one agent": Plan(_TWO),
+    "each reply is recorded and saved": Plan(talks=True),
     "handed off after each iteration": Plan(options={"iterations_per_task": 1}),
     "retried immediately": Plan(options={"default_retry_delay": 0}, fails=1, max_retries=1),
     "retried until it fails": Plan(_TWO, fails=2, max_retries=1),
@@ -132,7 +135,7 @@ class Scenario:
     def run(self, deviations: Deviations) -> Execution:
         """Run one schedule."""
         plan = self.plan
-        world = World(fails=plan.fails, max_retries=plan.max_retries)
+        world = World(fails=plan.fails, max_retries=plan.max_retries, talks=plan.talks)
         return Execution(self.actors, deviations, world).run()
 
 

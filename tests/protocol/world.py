@@ -73,6 +73,8 @@ class World:
     #: How many attempts of each run fail, and how often Celery retries.
     fails: int = 0
     max_retries: int = 0
+    #: True if the calls are ``run.llm``.
+    talks: bool = False
     clock: FakeClock = field(default_factory=FakeClock)
     queue: deque[Message] = field(default_factory=deque)
     unacked: dict[str, Message] = field(default_factory=dict)
@@ -209,6 +211,10 @@ class World:
         self.calls[run_id, number] += 1
         pause("the model answers")
         return f"{run_id}, call {number}"
+
+    def reply(self, run_id: str, number: int) -> dict[str, str]:
+        """Return the answer of a call as a message."""
+        return {"role": "assistant", "content": self.call(run_id, number)}
 
     def delete(self) -> None:
         """Note which runs must not begin again, because the agent is about to be deleted."""

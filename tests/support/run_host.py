@@ -66,6 +66,33 @@ class Host:
     def record(self, step: Step, paid: Usage) -> None:
         self._write(lambda: self.store.record_step(step, paid=paid or None))
 
+    def record_event(
+        self,
+        run: AgentRun,
+        event: CheckpointEvent,
+        step: Step,
+        paid: Usage,
+        snapshot: Callable[[], Checkpoint],
+        keep: Callable[[], None],
+    ) -> Checkpoint | None:
+        with self._lock:
+            if not self.strategy.should_checkpoint(run.iteration, event):
+                self.record(step, paid)
+                keep()
+                return None
+            checkpoint = snapshot()
+            # Killed between the two halves, too.
+            self.record(step, paid)
+            self._write(lambda: self.store.save(checkpoint))
+            keep()
+            return checkpoint
+
+    def emit_recorded(self, run: AgentRun, event: CheckpointEvent, saved: Any) -> None:
+        with self._lock:
+            self.events.append((run.iteration, event))
+            if saved is not None:
+                self._drop(run, saved)
+
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         with self._lock:
             self.events.append((run.iteration, event))
@@ -78,6 +105,9 @@ class Host:
 
     def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         self._write(lambda: self.store.save(checkpoint))
+        self._drop(run, checkpoint)
+
+    def _drop(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         if last := run.resumes_beyond(checkpoint):
             self._write(lambda: self.store.drop_steps(run.agent_id, run.run_id, first=1, last=last))
 

@@ -1,6 +1,11 @@
 """One execution of a run by one worker: what its body does reaches the store through here.
 
 WRITE   run.emit(event) -> signals.checkpoint_event -> strategy -> Checkpoint -> store.save -> signals
+WRITE   run.llm, run.tool -> strategy -> Checkpoint -> store.record_and_save -> signals
+
+A receiver sees the result of a call when it is recorded, and its checkpoint is saved by then: what a
+receiver changes in ``run.state`` is part of the next checkpoint. After ``run.emit`` it is part of this
+one.
 
 Every write names the attempt's lease. A lease that is lost ends the attempt (``Fenced``); a worker that
 shuts down hands it off (``HandOff``). An attempt waits for a store that is unavailable, up to a limit.
@@ -22,6 +27,7 @@ from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control_flow import Fenced, HandOff
+from celery_ckpt.run.host import Saved
 from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.attempt.celery_events import send_event
 from celery_ckpt.runtime.current import attempting, working_for
@@ -98,6 +104,57 @@ class Attempt:
         self.write(lambda: store.record_step(step, lease, paid=paid or None))
         self._has_recorded = True
 
+    def record_event(
+        self,
+        run: AgentRun,
+        event: CheckpointEvent,
+        step: Step,
+        paid: Usage,
+        snapshot: Callable[[], Checkpoint],
+        keep: Callable[[], None],
+    ) -> Saved:
+        """Record a step whose result is an event, and save a checkpoint if the strategy says so."""
+        with self._lock:
+            if self.strategy.should_checkpoint(run.iteration, event):
+                return self._record_and_save(step, paid, snapshot, keep)
+        self.record(step, paid)
+        keep()
+        return None
+
+    def _record_and_save(
+        self, step: Step, paid: Usage, snapshot: Callable[[], Checkpoint], keep: Callable[[], None]
+    ) -> Saved:
+        store, lease = self.context.store, self.held.lease
+        try:
+            checkpoint = snapshot()
+        except self.queue_errors:
+            raise
+        except Exception as error:
+            # Its state is not JSON, for example. The result is paid for all the same.
+            self.record(step, paid)
+            keep()
+            return error
+        refusal = self.write(lambda: store.record_and_save(step, checkpoint, lease, paid=paid or None))
+        self._has_recorded = True
+        keep()
+        if refusal is not None:
+            return refusal
+        self._saved = self._latest = checkpoint
+        return checkpoint
+
+    def emit_recorded(self, run: AgentRun, event: CheckpointEvent, saved: Saved) -> None:
+        """Emit ``checkpoint_event``, and ``checkpoint_saved`` if a checkpoint was saved."""
+        if attempting.get() is not self:
+            with working_for(run, self):
+                return self.emit_recorded(run, event, saved)
+        with self._lock:
+            signals.checkpoint_event.send(sender=self.task, run=run, event=event)
+            if isinstance(saved, Checkpoint):
+                self._announce(run, saved)
+            elif saved is not None:
+                self._fail(run, saved)
+        return None
+
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         """Emit ``checkpoint_event``, then save a checkpoint if the strategy says so.
 
@@ -112,19 +169,31 @@ class Attempt:
             if not self.strategy.should_checkpoint(run.iteration, event):
                 return None
             try:
-                self._save(run, run.snapshot(event))
-            except LeaseError as error:
-                raise self._fenced() from error
-            except StoreUnavailable as error:
-                who = log_lines.identity(self.run_record)
-                logger.error(log_lines.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
-                self.emit_signal(signals.checkpoint_failed, run, error=error)
+                checkpoint = run.snapshot(event)
+                self.context.store.save(checkpoint, self.held.lease)
+                self._saved = self._latest = checkpoint
+                self._announce(run, checkpoint)
+            except (LeaseError, StoreUnavailable) as error:
+                self._fail(run, error)
         return None
+
+    def _fail(self, run: AgentRun, error: Exception) -> None:
+        """Report that a checkpoint was not saved. Raise the error if the attempt must not continue."""
+        if isinstance(error, LeaseError):
+            raise self._fenced() from error
+        if not isinstance(error, StoreUnavailable):
+            raise error
+        who = log_lines.identity(self.run_record)
+        logger.error(log_lines.CHECKPOINT_NOT_SAVED, *who, run.iteration, error)
+        self.emit_signal(signals.checkpoint_failed, run, error=error)
 
     def save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
         """Save a checkpoint, and wait for a store that is unavailable."""
         with self._lock, working_for(run, self):
-            self.write(lambda: self._save(run, checkpoint))
+            store, lease = self.context.store, self.held.lease
+            self.write(lambda: store.save(checkpoint, lease))
+            self._saved = self._latest = checkpoint
+            self._announce(run, checkpoint)
 
     def resumes_from(self, latest: Checkpoint | None) -> None:
         """Note the checkpoint that the attempt starts from, if it is one of its run."""
@@ -141,9 +210,8 @@ class Attempt:
         if last is None or not is_alike(now, last):
             self.save(run, now)
 
-    def _save(self, run: AgentRun, checkpoint: Checkpoint) -> None:
-        self.context.store.save(checkpoint, self.held.lease)
-        self._saved = self._latest = checkpoint
+    def _announce(self, run: AgentRun, checkpoint: Checkpoint) -> None:
+        """Emit that a checkpoint was saved, and drop the steps that no resume needs any more."""
         self.emit_signal(signals.checkpoint_saved, run, checkpoint=checkpoint)
         if checkpoint.iteration - self._dropped_to >= _DROP_STEPS_EVERY:
             self._drop_steps(run, run.resumes_beyond(checkpoint))

@@ -18,6 +18,7 @@ from celery_ckpt.records import Step
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.run.current import run_if_any
+from celery_ckpt.run.host import Saved
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
@@ -40,6 +41,23 @@ class LocalHost:
 
     def record(self, step: Step, paid: Usage) -> None:
         """Do nothing: the step is never replayed."""
+
+    def record_event(
+        self,
+        run: AgentRun,
+        event: CheckpointEvent,
+        step: Step,
+        paid: Usage,
+        snapshot: Callable[[], Checkpoint],
+        keep: Callable[[], None],
+    ) -> Saved:
+        """Keep the result in the run."""
+        keep()
+        return None
+
+    def emit_recorded(self, run: AgentRun, event: CheckpointEvent, saved: Saved) -> None:
+        """Emit ``checkpoint_event``."""
+        self.emit(run, event)
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         """Emit ``checkpoint_event``."""

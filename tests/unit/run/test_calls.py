@@ -94,7 +94,9 @@ def test_a_call_is_checked_made_recorded_appended_and_emitted_in_this_order() ->
     host = attempts.host
     host.check = lambda run: seen.append("check")  # type: ignore[method-assign]
     host.record = lambda step, paid: seen.append(f"record {len(run.conversation)}")  # type: ignore[method-assign]
-    host.emit = lambda run, event: seen.append(f"{event} {len(run.conversation)}")  # type: ignore[method-assign]
+    host.emit_recorded = (  # type: ignore[method-assign]
+        lambda run, event, saved: seen.append(f"{event} {len(run.conversation)}")
+    )
     attempts.go(run)
     assert seen == ["check", "call", "record 0", "llm_response 1"]
 
@@ -322,11 +324,11 @@ def test_a_fenced_run_stops_inside_a_task_group_too() -> None:
     attempts = Attempts(body)
     run = attempts.attempt()
 
-    def fenced(run: AgentRun, event: CheckpointEvent) -> None:
+    def fenced(run: AgentRun, event: CheckpointEvent, saved: Any) -> None:
         if event == CheckpointEvent.TOOL_CALL_COMPLETE:
             raise Fenced
 
-    attempts.host.emit = fenced  # type: ignore[method-assign]
+    attempts.host.emit_recorded = fenced  # type: ignore[method-assign]
     with pytest.raises(BaseExceptionGroup) as caught:
         attempts.go(run)
     assert caught.group_contains(Fenced)

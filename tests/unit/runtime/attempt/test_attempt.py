@@ -17,9 +17,12 @@ from celery_ckpt import (
     Checkpoint,
     CheckpointEvent,
     MemoryCheckpointStore,
+    ToolCall,
     signals,
 )
+from celery_ckpt.errors import CheckpointTooLarge, NotJson, StoreError, StoreUnavailable
 from celery_ckpt.run.bridge import SyncBridge
+from celery_ckpt.run.control_flow import Fenced
 from celery_ckpt.run.current import current_run
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.testing import make_run
@@ -79,6 +82,86 @@ def test_receivers_get_the_event_before_the_checkpoint_is_saved(
         run.emit(TOOL_CALL_COMPLETE)
 
     assert seen == [TOOL_CALL_COMPLETE, 0, {"seen": True}, 1]
+
+
+def call_a_tool(run: AgentRun) -> None:
+    run.tool(ToolCall(id="call", name="tool", input={}), lambda: "result")
+
+
+def test_receivers_get_the_result_of_a_call_when_it_is_recorded_and_saved(
+    attempt: Attempt, run: AgentRun
+) -> None:
+    seen: list[object] = []
+
+    def on_event(sender: Any, run: AgentRun, event: CheckpointEvent, **_: Any) -> None:
+        seen.extend((event, len(run.conversation), len(saved(attempt))))
+        seen.append([step.value for step in attempt.context.store.steps("agent", "run")])
+        run.state["seen"] = len(seen)
+
+    def on_saved(sender: Any, run: AgentRun, checkpoint: Checkpoint, **_: Any) -> None:
+        seen.append(checkpoint.state)
+
+    with received(signals.checkpoint_event, on_event), received(signals.checkpoint_saved, on_saved):
+        call_a_tool(run)
+
+    assert seen == [TOOL_CALL_COMPLETE, 1, 1, ["result"], {}]
+    # What a receiver has changed is part of the next checkpoint.
+    assert run.snapshot().state == {"seen": 4}
+    assert saved(attempt)[0].conversation == run.conversation
+
+
+def test_a_result_is_recorded_even_if_its_checkpoint_cannot_be_saved(
+    attempt: Attempt, run: AgentRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = attempt.context.store
+    failed: list[Exception] = []
+    refusal = StoreUnavailable(where="here", reason="a test")
+
+    def unavailable(*_: Any, **__: Any) -> None:
+        raise refusal
+
+    monkeypatch.setattr(store, "save", unavailable)
+    with received(signals.checkpoint_failed, lambda error, **_: failed.append(error)):
+        call_a_tool(run)
+    assert failed == [refusal]
+
+    refusal = CheckpointTooLarge(what="It", agent_id="agent", size=2, limit=1, part="all", part_size=2)
+    with pytest.raises(CheckpointTooLarge):
+        run.tool(ToolCall(id="other", name="tool", input={}), lambda: "another")
+    run.state["not JSON"] = object()
+    with pytest.raises(NotJson):
+        run.tool(ToolCall(id="third", name="tool", input={}), lambda: "a third")
+
+    assert [step.value for step in store.steps("agent", "run")] == ["result", "another", "a third"]
+    assert len(run.conversation) == 3
+
+
+def test_a_result_that_is_not_recorded_is_not_in_the_conversation(
+    attempt: Attempt, run: AgentRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = attempt.context.store
+    lengths: list[int] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        lengths.append(len(run.conversation))
+        raise StoreError(reason="a test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "record_step", refuse)
+        with pytest.raises(StoreError):
+            call_a_tool(run)
+    assert lengths[0] == len(run.conversation) == 0
+    call_a_tool(run)
+    assert len(run.conversation) == len(saved(attempt)[0].conversation) == 1
+
+
+def test_a_lost_lease_records_nothing_and_ends_the_attempt(attempt: Attempt, run: AgentRun) -> None:
+    store = attempt.context.store
+    attempt.held.lose = lambda: None  # type: ignore[method-assign]
+    store.release(attempt.held.lease)
+    with pytest.raises(Fenced):
+        call_a_tool(run)
+    assert store.steps("agent", "run") == saved(attempt) == []
 
 
 def test_an_exception_in_a_receiver_does_not_prevent_a_checkpoint(
