@@ -80,12 +80,12 @@ class Agent:
 def _request(call_id: str) -> dict[str, Any]:
     function = {"name": "search", "arguments": '{"query": "wind and water"}'}
     calls = [{"id": call_id, "type": "function", "function": function}]
-    return {"role": "assistant", "content": _text(860), "tool_calls": calls}
+    return {"role": "assistant", "content": text(860), "tool_calls": calls}
 
 
 def _answer(call_id: str) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "content": _text(965)}
+    return {"role": "tool", "tool_call_id": call_id, "content": text(965)}
 
 
-def _text(length: int) -> str:
+def text(length: int) -> str:
     return _chance.choice(_TEXTS)[:length]

@@ -1,0 +1,25 @@
+"""What a run costs in the store: round trips of an iteration, scripts from its admission to its end."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from benchmarks.iterations import Runs, scripts_of_a_short_run, trips_per_iteration
+from tests.support.servers.proxies import Proxy
+
+
+def test_an_iteration_with_three_results_takes_three_round_trips(redis_url: str) -> None:
+    # Old steps are dropped every 16 iterations.
+    assert trips_per_iteration(redis_url) <= 3 + 1 / 15
+
+
+def test_a_short_run_takes_five_scripts(redis_url: str) -> None:
+    assert scripts_of_a_short_run(redis_url) <= 5
+
+
+def test_a_short_run_takes_five_round_trips(wire: Proxy, redis_url: str) -> None:
+    with closing(Runs(wire.url, "after_llm_response")) as runs:
+        runs.short_run()
+        wire.reset()
+        runs.short_run()
+        assert wire.trips == 5
