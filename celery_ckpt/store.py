@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.errors import CheckpointError, FeatureMissing
+from celery_ckpt.errors import CheckpointError, FeatureMissing, StoreError, StoreUnavailable
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentActivity,
@@ -209,6 +209,25 @@ class CheckpointStore(ABC):
     @abstractmethod
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Extend the lease to ``ttl`` seconds from now. Raises ``LeaseLost`` if it was lost."""
+
+    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
+        """Extend leases of different agents. Return each as it is now, or why it was not extended.
+
+        A lease that was lost (``LeaseLost``) or an agent that cannot be read (another ``StoreError``)
+        does not keep the other leases from being extended.
+
+        Raises:
+            StoreUnavailable: the store does not answer. Some leases may have been extended.
+        """
+        return [self._renewed(lease, ttl) for lease in leases]
+
+    def _renewed(self, lease: Lease, ttl: float) -> Lease | StoreError:
+        try:
+            return self.renew(lease, ttl)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            return error
 
     @abstractmethod
     def release(

@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.errors import CheckpointError
+from celery_ckpt.errors import CheckpointError, StoreError
 from celery_ckpt.records import (
     AgentActivity,
     Change,
@@ -105,6 +105,9 @@ class WrapperStore(CheckpointStore):
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         return self.inner.renew(lease, ttl)
+
+    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
+        return self.inner.renew_many(leases, ttl)
 
     def release(
         self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None

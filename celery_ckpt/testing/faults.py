@@ -24,6 +24,7 @@ WRITES = frozenset(
         "delete",
         "acquire",
         "renew",
+        "renew_many",
         "release",
         "record_step",
         "drop_steps",

@@ -204,6 +204,14 @@ class StoreMachine(RuleBasedStateMachine):
         elif model_lease and store_lease:
             assert self.model.release(model_lease) == self.store.release(store_lease)
 
+    @rule(picks=st.lists(st.integers(0, 5), max_size=4))
+    def renew_many(self, picks: list[int]) -> None:
+        """Renew several of the leases so far, some of which may be lost."""
+        pairs = [self._lease(pick) for pick in picks] if self.leases else []
+        expected = self.model.renew_many([lease for lease, _ in pairs if lease], LONG_TTL)
+        renewed = self.store.renew_many([lease for _, lease in pairs if lease], LONG_TTL)
+        assert list(map(_outcome, renewed)) == list(map(_outcome, expected))
+
     @rule(
         agent_id=AGENTS, key=st.sampled_from("pq"), iteration=st.integers(0, 2), hold=st.integers(-1, 2)
     )
@@ -332,6 +340,10 @@ def _end(
         return store.save(checkpoint, lease, run=run)
     following = store.settle_run(run, lease)
     return following and following.run_id
+
+
+def _outcome(renewed: Lease | StoreError) -> Any:
+    return (renewed.agent_id, renewed.token) if isinstance(renewed, Lease) else type(renewed)
 
 
 def _pins(store: CheckpointStore, agent_id: str, limit: int | None = None) -> Any:

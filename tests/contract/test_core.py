@@ -17,7 +17,7 @@ class CoreStore(MemoryCheckpointStore):
 
 #: The methods that the protocol implements on top of others.
 DEFAULTS = (
-    "load_latest", "messages", "prune", "holder", "record_and_save", "run", "pin", "rewrite",
+    "load_latest", "messages", "prune", "holder", "renew_many", "record_and_save", "run", "pin", "rewrite",
 )  # fmt: skip
 for name in DEFAULTS:
     setattr(CoreStore, name, vars(CheckpointStore)[name])

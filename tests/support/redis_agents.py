@@ -59,6 +59,7 @@ def call_every_method(store: CheckpointStore, agent_id: str) -> None:
     store.save(foreign)
     assert store.load(foreign.id) == foreign
     lease = store.renew(store.acquire(agent_id, "me", 30), 60)
+    [lease] = store.renew_many([lease], 60)
     assert store.holder(agent_id) == lease
     store.record_step(step(agent_id), lease)
     assert store.steps(agent_id, "run-1") == [step(agent_id)]

@@ -48,6 +48,7 @@ MAY_BE_LOST = frozenset(
         "lease_release",
         "checkpoint_remove",
         "lease_renew",
+        "lease_renew_many",
         "run_settle",
         "schedule_remove",
         "schedule_add",

@@ -6,11 +6,11 @@ allow to write changes nothing and says why (``refuse``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_ckpt.errors import LeaseHeld, LeaseLost, RunNotFound, StoreDamaged
+from celery_ckpt.errors import LeaseHeld, LeaseLost, RunNotFound, StoreDamaged, StoreError
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.stores.redis.index import AgentIndex
@@ -19,6 +19,9 @@ from celery_ckpt.stores.redis.run_line import run_line
 from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.rules.leases import checked_ttl, new_nonce
+
+#: How many leases one script renews.
+_PAGE = 100
 
 
 def refuse(reply: list[Any], agent_id: str, lease: Lease | None, run_id: str = "") -> None:
@@ -51,6 +54,11 @@ def granted(agent_id: str, owner: str, nonce: str, token: int, expires_ms: bytes
     """Return the lease that a script granted."""
     expires_at = _time(expires_ms)
     return Lease(agent_id=agent_id, token=token, nonce=nonce, owner=owner, expires_at=expires_at)
+
+
+def _renewed(lease: Lease, reply: list[Any]) -> Lease:
+    refuse(reply, lease.agent_id, lease)
+    return lease.model_copy(update={"expires_at": _time(reply[1])})
 
 
 def _time(milliseconds: bytes) -> datetime:
@@ -91,8 +99,53 @@ class Leases:
         keys = self._keys.of(lease.agent_id, "agent")
         own = fence(lease.agent_id, lease)
         reply = self._server.run("lease_renew", keys, own, milliseconds(ttl))
-        refuse(reply, lease.agent_id, lease)
-        return lease.model_copy(update={"expires_at": _time(reply[1])})
+        return _renewed(lease, reply)
+
+    def renew_many(self, leases: Sequence[Lease], ttl: float) -> list[Lease | StoreError]:
+        """See ``CheckpointStore.renew_many``."""
+        ttl_ms = milliseconds(ttl)
+        if self._server.is_cluster:
+            return self._each_renewed(leases, ttl_ms)
+        pages = [leases[at : at + _PAGE] for at in range(0, len(leases), _PAGE)]
+        calls = [self._renewal_of_all(page, ttl_ms) for page in pages]
+        results: list[Lease | StoreError] = []
+        for page, replies in zip(pages, self._server.each(*calls), strict=True):
+            # A server that has a part of a cluster refuses a script for several slots.
+            is_refused = isinstance(replies, StoreError)
+            results += self._each_renewed(page, ttl_ms) if is_refused else self._read(page, replies)
+        return results
+
+    def _renewal_of_all(self, leases: Sequence[Lease], ttl_ms: int) -> Call:
+        keys = [self._keys.of(lease.agent_id, "agent")[0] for lease in leases]
+        fences = (fence(lease.agent_id, lease) for lease in leases)
+        return Call.script("lease_renew_many", keys, ttl_ms, *fences)
+
+    def _each_renewed(self, leases: Sequence[Lease], ttl_ms: int) -> list[Lease | StoreError]:
+        """Renew leases with one script each, in one round trip to each node."""
+        calls = [
+            Call.script(
+                "lease_renew",
+                self._keys.of(lease.agent_id, "agent"),
+                fence(lease.agent_id, lease),
+                ttl_ms,
+            )
+            for lease in leases
+        ]
+        return self._read(leases, self._server.each(*calls))
+
+    def _read(self, leases: Sequence[Lease], replies: Sequence[Any]) -> list[Lease | StoreError]:
+        return [self._renewed_or_error(*one) for one in zip(leases, replies, strict=True)]
+
+    def _renewed_or_error(self, lease: Lease, reply: Any) -> Lease | StoreError:
+        if isinstance(reply, StoreError):
+            return reply
+        if reply[0] == b"damaged":
+            [key] = self._keys.of(lease.agent_id, "agent")
+            return self._server.refused(key, reply[1])
+        try:
+            return _renewed(lease, reply)
+        except StoreError as error:
+            return error
 
     def release(self, lease: Lease, run: RunRecord | None, due_in: float | None) -> bool:
         """See ``CheckpointStore.release``."""

@@ -119,6 +119,18 @@ class Server:
         #: True if one script may use keys of several slots: not in a cluster.
         self.joins = isinstance(client, Redis)
 
+    @property
+    def is_cluster(self) -> bool:
+        """True if keys can be on different nodes. Then one script cannot use keys of several slots."""
+        return not isinstance(self.client, Redis)
+
+    def refused(self, key: bytes, reason: bytes) -> StoreError:
+        """Return the error for a key that a script could not use."""
+        return StoreError(
+            reason=f"The Redis store at {self.where} answered about {key.decode()}: "
+            f"{reason.decode(errors='replace')}."
+        )
+
     def _translated(self, error: Exception, key: bytes | str = "") -> CheckpointError:
         leave_replica(self.client, error)
         return translate(error, self.where, key)

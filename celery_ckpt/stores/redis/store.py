@@ -14,7 +14,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.errors import CheckpointDamaged, StoreError
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentActivity,
@@ -288,6 +288,9 @@ class RedisCheckpointStore(LogStore):
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         return self._leases.renew(lease, ttl)
+
+    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
+        return self._leases.renew_many(leases, ttl)
 
     def release(
         self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None

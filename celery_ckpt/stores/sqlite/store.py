@@ -10,13 +10,19 @@ With ``durability="fsync"`` (``synchronous=FULL``) a power failure loses nothing
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import AlreadyExists, CheckpointError, ConfigurationError
+from celery_ckpt.errors import (
+    AlreadyExists,
+    CheckpointError,
+    ConfigurationError,
+    StoreDamaged,
+    StoreError,
+)
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.names import checked_name, digest_of_run, locator_in, names_its_agent
 from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule, Step
@@ -41,6 +47,8 @@ from celery_ckpt.usage import Usage
 
 #: How many agents one query of ``agents`` returns.
 _PAGE = 500
+#: How many leases one transaction renews. Other processes wait for it.
+_RENEWED_AT_ONCE = 100
 
 
 class SqliteCheckpointStore(TransactionalStore, LogStore):
@@ -236,6 +244,28 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
                 return
             yield from (agent_id for _, agent_id in page)
             after = page[-1][0]
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
+        results: builtins.list[Lease | StoreError] = []
+        for at in range(0, len(leases), _RENEWED_AT_ONCE):
+            with self._database.transaction():
+                page = leases[at : at + _RENEWED_AT_ONCE]
+                results += [self._renewed(lease, ttl) for lease in page]
+        return results
+
+    def _renewed(self, lease: Lease, ttl: float) -> Lease | StoreError:
+        """Renew a lease inside a transaction, which an error must not end."""
+        agent = self._agent(lease.agent_id, make=False)
+        try:
+            agent.lease = agent.lease.renewed(lease, ttl, self._clock.now())
+            return agent.lease.lease(lease.agent_id)
+        except StoreError as error:
+            return error
+        except OverflowError as error:  # its stored time is not a time
+            where = f"{self._database.where}, lease of agent {lease.agent_id!r}"
+            return StoreDamaged(where=where, reason=str(error))
 
     # -- schedules -----------------------------------------------------------------------------------
 

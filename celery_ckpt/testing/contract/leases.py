@@ -136,6 +136,53 @@ class LeasesContract(ContractFixtures):
         assert (renewed.token, renewed.nonce, renewed.owner) == (lease.token, lease.nonce, "me")
         assert used_store.holder("agent") == renewed
 
+    def test_renewing_many_leases_extends_all_of_them(self, store: CheckpointStore) -> None:
+        names = [f"agent {number}" for number in range(250)]
+        leases = [store.acquire(name, "me", SHORT_TTL) for name in names]
+
+        renewed = store.renew_many(leases, LONG_TTL)
+
+        assert renewed == [store.holder(name) for name in names]
+        pairs = zip(leases, renewed, strict=True)
+        assert all(
+            isinstance(new, Lease)
+            and (new.token, new.nonce) == (old.token, old.nonce)
+            and new.expires_at > old.expires_at
+            for old, new in pairs
+        )
+        assert store.renew_many([], LONG_TTL) == []
+
+    def test_a_lease_that_was_lost_does_not_prevent_other_renewals(
+        self, store: CheckpointStore
+    ) -> None:
+        names = ["first", "stolen", "{released}", "deleted", "last"]
+        leases = dict(zip(names, [store.acquire(name, "me", SHORT_TTL) for name in names], strict=True))
+        thief = store.acquire("stolen", "thief", LONG_TTL, over=leases["stolen"])
+        store.release(leases["{released}"])
+        store.delete("deleted")
+
+        renewed = dict(zip(names, store.renew_many(list(leases.values()), LONG_TTL), strict=True))
+
+        lost = {name: result for name, result in renewed.items() if isinstance(result, LeaseLost)}
+        assert {name: error.agent_id for name, error in lost.items()} == {
+            name: name for name in ("stolen", "{released}", "deleted")
+        }
+        assert [renewed[name] for name in ("first", "last")] == [
+            store.holder("first"),
+            store.holder("last"),
+        ]
+        assert store.holder("stolen") == thief
+        assert "deleted" not in store.agents()
+
+    @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
+    def test_many_leases_are_renewed_for_a_valid_time_only(
+        self, store: CheckpointStore, ttl: float
+    ) -> None:
+        lease = store.acquire("agent", "me", LONG_TTL)
+        with pytest.raises(ValueError, match="must be over 0"):
+            store.renew_many([lease], ttl)
+        assert store.holder("agent") == lease
+
     def test_the_lease_of_a_dead_owner_is_taken_over_immediately(
         self, used_store: CheckpointStore
     ) -> None:
