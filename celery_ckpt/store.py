@@ -22,7 +22,9 @@ A store implements the abstract methods. The other methods have an implementatio
 a store may replace by a faster one. A store has the optional features that it declares in ``features``;
 a method of a feature that it does not have raises ``FeatureMissing``:
 
-    "rewrite"   ``rewrite``, which ``celery ckpt rekey`` needs
+    "rewrite"     ``rewrite``, which ``celery ckpt rekey`` needs
+    "reschedule"  ``reschedule``, by which a renewal moves the watchdog's deadline. Without it, the
+                  watchdog reads every agent at work once in the duration of a lease
 
 Agents are on two schedules, apart from their data: ``Schedule.WATCHDOG`` and ``Schedule.SWEEP``. A
 caller that claims an agent moves its due time forward in the same atomic step, so that each due agent
@@ -66,7 +68,7 @@ Durability = Literal["default", "fsync", "replica"]
 
 
 #: The optional features of stores.
-FEATURES = frozenset({"rewrite"})
+FEATURES = frozenset({"rewrite", "reschedule"})
 
 
 def checked_limit(limit: int | None, method: str) -> int | None:
@@ -400,6 +402,21 @@ class CheckpointStore(ABC):
     def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         """Take agents off the schedule unless their due time has changed. Return how many."""
 
+    def reschedule(
+        self, due_times: Mapping[str, int], after: float, on: Schedule = Schedule.WATCHDOG
+    ) -> dict[str, int]:
+        """Make agents due ``after`` seconds from now unless their due time has changed.
+
+        For each agent, the comparison and the change are one atomic step.
+
+        Returns:
+            The new due times of the agents that were rescheduled.
+
+        Raises:
+            FeatureMissing: the store does not have the feature "reschedule".
+        """
+        raise FeatureMissing(store=type(self).__name__, feature="reschedule")
+
     @abstractmethod
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
@@ -414,6 +431,14 @@ class CheckpointStore(ABC):
     @abstractmethod
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         """Return the number of due agents."""
+
+    def count_watchdogs(self, name: str, seconds: float) -> int:
+        """Note that a watchdog works on this store for so many seconds. Return how many do.
+
+        Watchdogs check for due agents the more seldom, the more of them there are. A store for which
+        that makes no difference returns 1.
+        """
+        return 1
 
     # -- policies and pruning ------------------------------------------------------------------------
 

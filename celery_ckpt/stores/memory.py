@@ -198,7 +198,7 @@ class MemoryAgent:
 class MemoryCheckpointStore(TransactionalStore):
     """Keeps everything in memory, for tests and experiments."""
 
-    features = frozenset({"rewrite"})
+    features = frozenset({"rewrite", "reschedule"})
 
     def __init__(
         self,
@@ -311,6 +311,14 @@ class MemoryCheckpointStore(TransactionalStore):
             for name in unchanged:
                 del known[name]
             return len(unchanged)
+
+    def reschedule(
+        self, due_times: Mapping[str, int], after: float, on: Schedule = Schedule.WATCHDOG
+    ) -> dict[str, int]:
+        with self._lock:
+            known = self._schedules[on]
+            unchanged = [name for name, due_at in due_times.items() if known.get(name) == due_at]
+            return {name: self.schedule(name, after, on) for name in unchanged}
 
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG

@@ -189,6 +189,11 @@ class WrapperStore(CheckpointStore):
     def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         return self.inner.unschedule(due_times, on)
 
+    def reschedule(
+        self, due_times: Mapping[str, int], after: float, on: Schedule = Schedule.WATCHDOG
+    ) -> dict[str, int]:
+        return self.inner.reschedule(due_times, after, on)
+
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
@@ -196,6 +201,9 @@ class WrapperStore(CheckpointStore):
 
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         return self.inner.count_due(on)
+
+    def count_watchdogs(self, name: str, seconds: float) -> int:
+        return self.inner.count_watchdogs(name, seconds)
 
     def policy(self, agent_id: str) -> AgentPolicy:
         return self.inner.policy(agent_id)

@@ -35,6 +35,7 @@ WRITES = frozenset(
         "cancel_run",
         "schedule",
         "unschedule",
+        "reschedule",
         "claim_due",
         "set_policy",
         "pin",

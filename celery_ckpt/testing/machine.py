@@ -248,6 +248,19 @@ class StoreMachine(RuleBasedStateMachine):
         """Drop steps."""
         self._same(lambda store: store.drop_steps(agent_id, "run", first=first, last=last))
 
+    @precondition(lambda self: "reschedule" in self.store.features)
+    @rule(agent_id=AGENTS, is_changed=st.booleans())
+    def reschedule(self, agent_id: str, is_changed: bool) -> None:
+        """Reschedule an agent, whose due time may have changed since it was read."""
+
+        def moved(store: CheckpointStore) -> list[str]:
+            due_at = store.schedule(agent_id, LONG_TTL)
+            if is_changed:
+                store.schedule(agent_id, LONG_TTL)
+            return list(store.reschedule({agent_id: due_at, "unknown": due_at}, LONG_TTL))
+
+        self._same(moved)
+
     # -- runs ----------------------------------------------------------------------------------------
 
     @rule(agent_id=AGENTS, run_id=RUNS, over=st.integers(-1, 2), recorded=st.booleans())

@@ -17,8 +17,18 @@ class CoreStore(MemoryCheckpointStore):
 
 #: The methods that the protocol implements on top of others.
 DEFAULTS = (
-    "load_latest", "messages", "prune", "holder", "renew_many", "record_and_save", "run", "pin", "rewrite",
-)  # fmt: skip
+    "load_latest",
+    "messages",
+    "prune",
+    "holder",
+    "renew_many",
+    "record_and_save",
+    "run",
+    "reschedule",
+    "count_watchdogs",
+    "pin",
+    "rewrite",
+)
 for name in DEFAULTS:
     setattr(CoreStore, name, vars(CheckpointStore)[name])
 

@@ -43,16 +43,39 @@ def test_one_script_renews_a_hundred_leases(store: RedisCheckpointStore, server:
     assert renewed == [store.holder(lease.agent_id) for lease in leases]
 
 
-def test_renewing_hundreds_of_leases_is_one_round_trip(
+def test_renewing_a_hundred_leases_is_one_round_trip(
     far_store: RedisCheckpointStore, wire: Proxy
 ) -> None:
-    leases = acquired(far_store, 250)
+    leases = acquired(far_store, 100)
     far_store.renew_many(leases[:1], 60)
     wire.reset()
 
     far_store.renew_many(leases, 60)
 
     assert wire.trips == 1
+
+
+def test_all_shards_of_a_schedule_are_claimed_and_moved_with_one_script_each(
+    store: RedisCheckpointStore, server: Redis
+) -> None:
+    names = [f"agent {number}" for number in range(40)]
+    for name in names:
+        store.schedule(name, 0)
+    store.reschedule(dict(store.claim_due(4, 0)), 0)  # the server learns the scripts
+    server.config_resetstat()
+
+    claimed = dict(store.claim_due(200, 30))
+    assert (sorted(claimed), scripts(server)) == (sorted(names), 1)
+    assert (sorted(store.reschedule(claimed, 60)), scripts(server)) == (sorted(names), 2)
+
+
+def test_watchdogs_are_counted_until_their_time_is_over(
+    store: RedisCheckpointStore, server: Redis
+) -> None:
+    assert [store.count_watchdogs(name, 30) for name in ("a", "b", "b")] == [1, 2, 2]
+    server.zadd("ckpt:watchdogs", {"a": 1})
+    assert store.count_watchdogs("c", 30) == 2
+    assert 0 < server.ttl("ckpt:watchdogs") <= 30, "nothing is left when the last worker has ended"
 
 
 def test_a_stolen_lease_and_a_key_of_the_wrong_type_do_not_prevent_the_other_renewals(
@@ -108,6 +131,16 @@ def test_leases_on_a_cluster_are_renewed_each_with_its_own_error(tmp_path: Path)
             here = [lease for lease in leases if _is_at(part, lease)]
             assert 3 < len(here) < 40
             assert part.renew_many(here, 90) == [part.holder(lease.agent_id) for lease in here]
+
+
+def test_a_cluster_of_one_server_can_be_addressed_as_a_single_server(tmp_path: Path) -> None:
+    with cluster(tmp_path, masters=1) as [node], open_store(node.url) as store:
+        leases = acquired(store, 20)
+        due_times = {lease.agent_id: store.schedule(lease.agent_id, 0) for lease in leases}
+
+        assert store.renew_many(leases, 60) == [store.holder(lease.agent_id) for lease in leases]
+        assert sorted(store.reschedule(due_times, -1)) == sorted(due_times)
+        assert sorted(dict(store.claim_due(200, 30))) == sorted(due_times)
 
 
 def _is_at(store: CheckpointStore, lease: Lease) -> bool:

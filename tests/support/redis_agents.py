@@ -105,4 +105,5 @@ def take_turns(store: CheckpointStore, agent_id: str) -> None:
     due_at = store.schedule(agent_id, 0)
     [(name, later)] = store.claim_due(1, 30)
     assert (name, later > due_at) == (agent_id, True)
-    assert store.unschedule({agent_id: later})
+    moved = store.reschedule({agent_id: later}, 60)
+    assert store.unschedule(moved) == 1

@@ -46,7 +46,7 @@ class FileCheckpointStore(TransactionalStore, LogStore):
         ConfigurationError: the path exists and is not a directory.
     """
 
-    features = frozenset({"rewrite"})
+    features = frozenset({"rewrite", "reschedule"})
 
     def __init__(
         self,
@@ -174,6 +174,13 @@ class FileCheckpointStore(TransactionalStore, LogStore):
     def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         schedule = self._directory.schedules[on]
         return sum(schedule.remove(name, due_at) for name, due_at in due_times.items())
+
+    def reschedule(
+        self, due_times: Mapping[str, int], after: float, on: Schedule = Schedule.WATCHDOG
+    ) -> dict[str, int]:
+        schedule, now = self._directory.schedules[on], self._now()
+        moved = ((name, schedule.move(name, at, now, after)) for name, at in due_times.items())
+        return {name: due_at for name, due_at in moved if due_at is not None}
 
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG

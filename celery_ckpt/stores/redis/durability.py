@@ -53,6 +53,7 @@ MAY_BE_LOST = frozenset(
         "schedule_remove",
         "schedule_add",
         "agent_list",
+        "watchdog_count",
     }
 )
 

@@ -13,7 +13,7 @@ from celery_ckpt.records import Schedule
 FIELD = "c:"
 #: The shards of the indexes, one for each first character of a locator.
 SHARDS = "abcdefghijklmnopqrstuvwxyz234567"
-#: How many shards each schedule has. A watchdog reads all shards of its own every second.
+#: How many shards each schedule has. A watchdog reads all shards of its own.
 SCHEDULE_SHARDS = {Schedule.WATCHDOG: 4, Schedule.SWEEP: len(SHARDS)}
 
 
@@ -77,6 +77,11 @@ class Keys:
         """Return the shard of a schedule that an agent is in."""
         number = SHARDS.index(locator(agent_id)[0])
         return self._schedule(on, number % SCHEDULE_SHARDS[on])
+
+    @property
+    def watchdogs(self) -> bytes:
+        """The key of the watchdogs that work on this store."""
+        return f"{self._prefix}watchdogs".encode()
 
     def _schedule(self, on: Schedule, shard: int) -> bytes:
         return f"{self._prefix}{on.value}:{shard}".encode()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery_ckpt.errors import SchemaTooNew, StoreDamaged, StoreError
 from celery_ckpt.json_values import decode
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import RunStatus, Schedule
 from celery_ckpt.retention.report import (
     AgentPolicy,
     AgentSnapshot,
@@ -154,7 +154,7 @@ class Pruning:
         self._index.remove_all(gone)
         for one in results.values():
             self._index.unregister(one.agent_id, list(one.ids))
-        self._due_times.move(moves)
+        self._due_times.move(moves, Schedule.SWEEP)
         return [results[plan.snapshot.agent_id] for plan in plans]
 
     def _removal(self, plan: PrunePlan) -> Call:

@@ -8,6 +8,7 @@ that needs it, and removed only if it is still the one that was read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import Schedule
@@ -49,8 +50,11 @@ class DueTimes:
         found: list[tuple[str, int]] = []
         keys = self._keys.due_times(on)
         put_off, share = round(hold * 1_000_000), -(-limit // len(keys))
-        calls = [Call.script("schedule_claim", [key], share, put_off) for key in keys]
-        for flat in self._server.side_by_side(*calls):
+
+        def claim(*shards: bytes) -> Call:
+            return Call.script("schedule_claim", shards, share, put_off)
+
+        for flat in self._server.whole_or_parts(claim(*keys), [claim(key) for key in keys]):
             pairs = zip(map(agent_named, flat[::2]), flat[1::2], strict=True)
             # An entry that cannot be the name of an agent is skipped: it must not block the others.
             found += [(name, int(at)) for name, at in pairs if name is not None]
@@ -61,12 +65,31 @@ class DueTimes:
         calls = [Call.script("schedule_count", [key]) for key in self._keys.due_times(on)]
         return sum(self._server.side_by_side(*calls))
 
-    def move(self, moves: Iterable[tuple[str, int, float | None]]) -> None:
-        """Reschedule agents for a sweep, or unschedule them, if they still have the given due times."""
-        parts: dict[bytes, list[str | int]] = {}
+    def move(self, moves: Iterable[tuple[str, int, float | None]], on: Schedule) -> dict[str, int]:
+        """Reschedule agents, or unschedule them, if they still have the given due times.
+
+        Return the new due times of the agents that were rescheduled.
+        """
+        shards: dict[bytes, list[tuple[str, int, float | None]]] = {}
+        for move in moves:
+            shards.setdefault(self._keys.due_times_of(move[0], on), []).append(move)
+        if not shards:
+            return {}
+        parts = [_move({key: of_shard}) for key, of_shard in shards.items()]
+        replies = chain(*self._server.whole_or_parts(_move(shards), parts))
+        moved = zip(chain(*shards.values()), replies, strict=True)
+        return {agent_id: int(due_at) for (agent_id, _, _), due_at in moved if due_at}
+
+    def count_watchdogs(self, name: str, seconds: float) -> int:
+        """See ``CheckpointStore.count_watchdogs``."""
+        key = self._keys.watchdogs
+        return int(self._server.run("watchdog_count", [key], name, round(seconds * 1_000_000)))
+
+
+def _move(shards: Mapping[bytes, list[tuple[str, int, float | None]]]) -> Call:
+    args: list[str | int] = []
+    for shard, moves in enumerate(shards.values(), 1):
         for agent_id, due_at, after in moves:
-            key = self._keys.due_times_of(agent_id, Schedule.SWEEP)
             put_off = "" if after is None else round(after * 1_000_000)
-            parts.setdefault(key, []).extend((agent_id, due_at, put_off))
-        calls = [Call.script("schedule_move", [key], *args) for key, args in parts.items()]
-        self._server.side_by_side(*calls)
+            args += (shard, agent_id, due_at, put_off)
+    return Call.script("schedule_move", list(shards), *args)

@@ -114,15 +114,12 @@ class Server:
     def __init__(self, client: AnyClient, where: str) -> None:
         self.client = client
         self.where = where
+        #: True if one script cannot use keys of several slots.
+        self.is_cluster = not isinstance(client, Redis)
         # The user's client may decode replies; with NEVER_DECODE they are bytes all the same.
         self._send: Callable[..., Any] = client.execute_command
         #: True if one script may use keys of several slots: not in a cluster.
         self.joins = isinstance(client, Redis)
-
-    @property
-    def is_cluster(self) -> bool:
-        """True if keys can be on different nodes. Then one script cannot use keys of several slots."""
-        return not isinstance(self.client, Redis)
 
     def refused(self, key: bytes, reason: bytes) -> StoreError:
         """Return the error for a key that a script could not use."""
@@ -235,7 +232,19 @@ class Server:
             raise self._translated(reply, call.key) from reply
         return reply
 
+    def whole_or_parts(self, whole: Call, parts: Sequence[Call]) -> list[Any]:
+        """Send a script for keys of several slots; to a cluster, send the script for each slot."""
+        if not self.is_cluster:
+            [reply] = self.each(whole)
+            if not isinstance(reply, StoreError):
+                return [reply]
+            # Of the parts, one names the key that the error is about.
+        return self.side_by_side(*parts)
+
     def _or_error(self, call: Call, reply: Any) -> Any:
+        if isinstance(reply, ClusterCrossSlotError):
+            # A server of a cluster that has all slots can be addressed as a single server.
+            self.is_cluster = True
         try:
             return self._unless_error(call, reply)
         except StoreError as error:

@@ -71,7 +71,7 @@ class RedisCheckpointStore(LogStore):
     With ``durability`` a write returns when it is on the server's disk, or on a replica.
     """
 
-    features = frozenset({"rewrite"})
+    features = frozenset({"rewrite", "reschedule"})
 
     def __init__(
         self,
@@ -361,6 +361,12 @@ class RedisCheckpointStore(LogStore):
     def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         return self._due_times.remove(due_times, on)
 
+    def reschedule(
+        self, due_times: Mapping[str, int], after: float, on: Schedule = Schedule.WATCHDOG
+    ) -> dict[str, int]:
+        moves = ((checked_name(name), due_at, after) for name, due_at in due_times.items())
+        return self._due_times.move(moves, on)
+
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
@@ -368,6 +374,9 @@ class RedisCheckpointStore(LogStore):
 
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         return self._due_times.count(on)
+
+    def count_watchdogs(self, name: str, seconds: float) -> int:
+        return self._due_times.count_watchdogs(name, seconds)
 
     def policy(self, agent_id: str) -> AgentPolicy:
         return self._pruning.policy(agent_id)

@@ -182,6 +182,16 @@ DELETE FROM ckpt_watchdog WHERE agent_id = ?1 AND due_at = ?2
 -- unschedule_sweep (agent_id, due_at)
 DELETE FROM ckpt_sweep WHERE agent_id = ?1 AND due_at = ?2
 
+-- reschedule_watchdog (agent_id, due_at before, due_at)
+UPDATE ckpt_watchdog SET due_at = CASE WHEN due_at = ?3 THEN ?3 - 1 ELSE ?3 END
+WHERE agent_id = ?1 AND due_at = ?2
+RETURNING due_at
+
+-- reschedule_sweep (agent_id, due_at before, due_at)
+UPDATE ckpt_sweep SET due_at = CASE WHEN due_at = ?3 THEN ?3 - 1 ELSE ?3 END
+WHERE agent_id = ?1 AND due_at = ?2
+RETURNING due_at
+
 -- due_watchdog (now, limit)
 SELECT agent_id FROM ckpt_watchdog WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2
 

@@ -54,7 +54,7 @@ _RENEWED_AT_ONCE = 100
 class SqliteCheckpointStore(TransactionalStore, LogStore):
     """Keeps everything in an SQLite database."""
 
-    features = frozenset({"rewrite"})
+    features = frozenset({"rewrite", "reschedule"})
 
     def __init__(
         self,
@@ -277,6 +277,17 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         query = f"unschedule_{on.value}"
         with self._database.transaction():
             return sum(self._database.run(query, name, due_at) for name, due_at in due_times.items())
+
+    def reschedule(
+        self, due_times: Mapping[str, int], after: float, on: Schedule = Schedule.WATCHDOG
+    ) -> dict[str, int]:
+        due_at = self._now() + round(after * 1_000_000)
+        with self._database.transaction():
+            moved = {
+                name: self._database.one(f"reschedule_{on.value}", name, before, due_at)
+                for name, before in due_times.items()
+            }
+        return {name: int(row[0]) for name, row in moved.items() if row is not None}
 
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG

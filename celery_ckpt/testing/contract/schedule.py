@@ -1,8 +1,12 @@
-"""The contract of ``schedule``, ``unschedule`` and ``claim_due``."""
+"""The contract of ``schedule``, ``unschedule``, ``reschedule`` and ``claim_due``."""
 
 from __future__ import annotations
 
+import pytest
+
+from celery_ckpt.records import Schedule
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.contract.features import needs
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 
 
@@ -43,3 +47,44 @@ class ScheduleContract(ContractFixtures):
         found = [name for _ in range(3) for name, _ in store.claim_due(3, LONG_TTL)]
 
         assert len(found) == len(set(found)) == 7
+
+    @pytest.mark.parametrize("on", Schedule)
+    def test_rescheduling_changes_only_the_due_time_that_was_read(
+        self, store: CheckpointStore, on: Schedule
+    ) -> None:
+        needs("reschedule", store)
+        stale = store.schedule("changed", 0, on)
+        due_times = {name: store.schedule(name, 0, on) for name in ("a", "{b}", "c d", "changed")}
+
+        moved = store.reschedule({**due_times, "changed": stale, "unknown": stale}, LONG_TTL, on)
+
+        assert sorted(moved) == ["a", "c d", "{b}"]
+        assert [name for name, _ in store.claim_due(100, LONG_TTL, on)] == ["changed"]
+        assert store.unschedule(due_times, on) == 0
+        assert store.unschedule(moved, on) == 3
+        assert store.reschedule({}, LONG_TTL, on) == {}
+
+    def test_rescheduling_always_changes_the_due_time(self, store: CheckpointStore) -> None:
+        needs("reschedule", store)
+        due_at = store.schedule("agent", LONG_TTL)
+
+        moved = store.reschedule({"agent": due_at}, LONG_TTL)
+
+        assert moved["agent"] != due_at
+        assert store.reschedule({"agent": due_at}, 0) == {}
+        assert store.claim_due(1, LONG_TTL) == []
+
+    def test_a_rescheduled_agent_becomes_due_at_its_new_time(self, store: CheckpointStore) -> None:
+        needs("reschedule", store)
+        due_at = store.schedule("agent", LONG_TTL)
+
+        moved = store.reschedule({"agent": due_at}, -1)
+
+        assert [name for name, _ in store.claim_due(1, LONG_TTL)] == ["agent"]
+        assert store.unschedule(moved) == 0, "claiming has changed it again"
+
+    def test_counting_watchdogs_counts_at_least_the_one_that_asks(self, store: CheckpointStore) -> None:
+        assert store.count_watchdogs("one", LONG_TTL) == 1
+        assert store.count_watchdogs("one", LONG_TTL) == 1
+        assert store.count_watchdogs("two", LONG_TTL) in (1, 2)
+        assert list(store.agents()) == []
