@@ -235,7 +235,7 @@ class SimulatedRun:
             run = RunRecord(agent_id=_AGENT, run_id=_RUN, created_at=system_clock.now())
             begun = store.start_run(run, context.owner, _TTL, over=self.store.holder(_AGENT))
             held = HeldLease(begun.lease)
-            attempt = _Attempt(self, store, context, task, begun.run, held, begun.due_at)
+            attempt = _Attempt(self, store, context, task, begun.run, held)
             self.result = work(attempt, lambda: body(*args, **kwargs))
         except _HandedOff:
             self._idle = self._idle + 1 if self._progress == before else 0

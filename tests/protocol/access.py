@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
 from celery.backends.base import BaseBackend
 
 from celery_ckpt.records import Lease
+from celery_ckpt.runtime.process.lease_renewer import HeldLease, LeaseRenewer
 from celery_ckpt.store import CheckpointStore
-from tests.protocol.world import HEARD, World, pause
+from tests.protocol.world import HEARD, LEASE, World, pause
 
 #: The operations that only the holder of the lease may perform.
 _WRITES = {"save", "record_step", "update_run"}
@@ -22,8 +23,16 @@ _WRITES = {"save", "record_step", "update_run"}
 class SteppingStore:
     """The world's store. Every method call is one step."""
 
-    def __init__(self) -> None:
+    #: True for the store of a renewer.
+    renews = False
+
+    def __init__(self, process: str) -> None:
+        self.process = process
         self.world = World()
+
+    @property
+    def features(self) -> frozenset[str]:
+        return self.world.store.features
 
     def record_and_save(self, *args: Any, **options: Any) -> Any:
         """Record and save in two steps, as a store does that cannot do both at once."""
@@ -37,7 +46,10 @@ class SteppingStore:
             newest = self.world.newest_token()
             if verb == "delete":
                 self.world.delete()
+            deadline = self.world.deadline()
             answer = method(*args, **options)
+            if self.world.deadline() != deadline:
+                self._note_deadline(deadline)
             lease = next((arg for arg in (*args, *options.values()) if isinstance(arg, Lease)), None)
             if verb in _WRITES and lease is not None and lease.token < newest:
                 self.world.wrong.append(f"{verb} was accepted from a process that had lost the lease")
@@ -46,6 +58,30 @@ class SteppingStore:
             return answer
 
         return step
+
+    def _note_deadline(self, before: int | None) -> None:
+        """Note which process has set the deadline. A renewal must not replace another process's."""
+        is_anothers = before is not None and self.world.deadline_is_of != self.process
+        if self.renews and is_anothers:
+            self.world.wrong.append("a renewal moved a deadline that another process had set")
+        self.world.deadline_is_of = self.process
+
+
+class RenewersStore(SteppingStore):
+    """The store of a process, as its renewer uses it."""
+
+    renews = True
+
+    def __init__(self, store: SteppingStore) -> None:
+        self._of = store
+
+    @property
+    def process(self) -> str:
+        return self._of.process
+
+    @property
+    def world(self) -> World:
+        return self._of.world
 
 
 class SteppingBroker:
@@ -132,19 +168,22 @@ class SteppingBackend(BaseBackend):
         self._of.world.results.pop(task_id, None)
 
 
-class NoRenewer:
-    """Renews nothing: time passes only where the scheduler says so."""
+class SteppingRenewer(LeaseRenewer):
+    """Renews leases when the actor that stands for its thread says so. Unschedules agents at once."""
 
-    def __init__(self, store: SteppingStore) -> None:
-        self._store = store
+    def __init__(self, app: Celery, store: SteppingStore) -> None:
+        super().__init__(app, RenewersStore(store), LEASE)  # type: ignore[arg-type]
+        self._is_working = True  # no threads
+        self._processes = store
 
-    def add(self, held: Any) -> None: ...
-    def discard(self, held: Any) -> None: ...
-    def is_renewing(self, agent_id: str) -> bool:
-        return False
+    def unschedule(self, held: HeldLease) -> None:
+        if held.due_at is not None:
+            self._processes.unschedule({held.lease.agent_id: held.due_at})
 
-    def unschedule(self, agent_id: str, due_at: int) -> None:
-        self._store.unschedule({agent_id: due_at})
+    def is_late(self) -> bool:
+        """Return True if time has passed since the leases were renewed."""
+        end = self._processes.world.clock.now() + timedelta(seconds=LEASE)
+        return any(held.lease.expires_at < end for held in self._all())
 
 
 class AtOnce:

@@ -17,9 +17,9 @@ from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.worker.watchdog import Watchdog
 from tests.protocol.access import (
     AtOnce,
-    NoRenewer,
     SteppingBackend,
     SteppingBroker,
+    SteppingRenewer,
     SteppingStore,
     SteppingUnacked,
 )
@@ -36,7 +36,7 @@ class Process:
     """An app with an agent task, as in one process."""
 
     def __init__(self, name: str, **options: Any) -> None:
-        self.store = SteppingStore()
+        self.store = SteppingStore(name)
         self.broker = SteppingBroker(self.store)
         self.app = Celery(name, set_as_current=False, broker="memory://")
         self.app.conf.update(ckpt_store_url="memory://", ckpt_lease_ttl=LEASE, task_publish_retry=False)
@@ -44,7 +44,7 @@ class Process:
         self.app._backend = SteppingBackend(self.app, self.store)
         self.context = AppContext(self.app, store=self.store)  # type: ignore[arg-type]
         self.context.owner = f"{name}/-/-/-/-"  # the owner of a process that no other process can check
-        self.context.lease_renewer = NoRenewer(self.store)  # type: ignore[assignment]
+        self.context.lease_renewer = SteppingRenewer(self.app, self.store)
         self.context.background = AtOnce()  # type: ignore[assignment]
         contexts._contexts[self.app] = self.context
         declare = agent_task(app=self.app, shared=False, name="agent", strategy=EveryN(1), **options)
@@ -74,6 +74,7 @@ class Process:
         """Start again: in another world, or after a crash."""
         self.store.world = world
         world.bodies.pop(self, None)
+        self.context.lease_renewer = SteppingRenewer(self.app, self.store)
 
     # -- what it does --------------------------------------------------------------------------------
 
@@ -91,6 +92,12 @@ class Process:
             self._trace(message.run_id, (), {}, {**message.headers, **request})
             pause("acknowledge")
             self.world.unacked.pop(message.tag, None)
+
+    def renew(self) -> None:
+        """Act as the thread of a worker that renews its leases: renew them when time has passed."""
+        while True:
+            pause("renew", lambda: self.context.lease_renewer.is_late())  # type: ignore[attr-defined]
+            self.context.lease_renewer.renew_all()
 
     def watch(self) -> None:
         """Act as a watchdog: look whenever an agent is due."""

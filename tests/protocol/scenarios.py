@@ -10,10 +10,10 @@ from typing import Any
 from celery_ckpt import Agents
 from celery_ckpt.records import RunStatus
 from tests.protocol.actors import Process
-from tests.protocol.schedules import Actor, Deviations, Execution, alternatives
+from tests.protocol.schedules import JUMP, Actor, Deviations, Execution, alternatives
 from tests.protocol.world import AGENT, World, pause
 
-OPERATOR = "operator"
+OPERATOR, RENEWER = "operator", "renewer of first"
 #: The name of a step and the deviation before it, in the order in which they happen.
 Given = tuple[tuple[str, str], ...]
 
@@ -72,6 +72,10 @@ PLANS = {
     "one run": Plan(),
     "two runs of one agent": Plan(_TWO),
     "each reply is recorded and saved": Plan(talks=True),
+    "renewed late": Plan(given=((_AT_WORK, JUMP), (_AT_WORK, RENEWER))),
+    "renewed late while another run is blocked": Plan(
+        _TWO, given=((_AT_WORK, "second"), (_AT_WORK, JUMP), (_AT_WORK, RENEWER))
+    ),
     "handed off after each iteration": Plan(options={"iterations_per_task": 1}),
     "retried immediately": Plan(options={"default_retry_delay": 0}, fails=1, max_retries=1),
     "retried until it fails": Plan(_TWO, fails=2, max_retries=1),
@@ -117,6 +121,8 @@ class Scenario:
             Actor("caller", caller, caller.send(*plan.runs), is_replaced=False),
             Actor("first", first, first.work),
             Actor("second", second, second.work),
+            Actor(RENEWER, first, first.renew),
+            Actor("renewer of second", second, second.renew),
             Actor("watchdog", dog, dog.watch),
         ]
         if plan.operator is not None:

@@ -119,10 +119,11 @@ class Execution:
         self.world.crashes += 1
         self.world.died(actor.process)
         # It never continues; everything that its process had in memory is lost.
-        _abandoned.append(actor.body)
-        actor.paused_at = None
-        if actor.is_replaced:
-            actor.start(self.world)
+        for each in [one for one in self.actors if one.process is actor.process]:
+            _abandoned.append(each.body)
+            each.paused_at = None
+            if each.is_replaced:
+                each.start(self.world)
 
 
 #: Greenlets that never continue. If they were collected, an exception would be raised in them, and they

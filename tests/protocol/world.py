@@ -105,6 +105,8 @@ class World:
     crashes: int = 0
     jumps: int = 0
     redeliveries: int = 0
+    #: The process that has set when the watchdog checks the agent.
+    deadline_is_of: str = ""
     #: How often no actor was ready, although something was open.
     waits: int = 0
     _tags: Any = field(default_factory=lambda: count(1))
@@ -238,6 +240,10 @@ class World:
     def due_times(self) -> list[float]:
         """Return when the watchdog is due to look at an agent, in seconds since 1970."""
         return [due_at / 1e6 for due_at in self.store._schedules[Schedule.WATCHDOG].values()]
+
+    def deadline(self) -> int | None:
+        """Return when the watchdog is due to look at the agent, in microseconds since 1970."""
+        return self.store._schedules[Schedule.WATCHDOG].get(AGENT)
 
     def etas(self) -> list[float]:
         """Return the times at which delayed messages are started."""

@@ -54,7 +54,7 @@ def _settle_and_unschedule(attempt: Any) -> None:
     context, record = attempt.context, attempt.run_record
     following = context.store.settle_run(record, attempt.held.lease)
     if following is None:
-        context.lease_renewer.unschedule(record.agent_id, attempt.due_at)
+        context.lease_renewer.unschedule(attempt.held)
     publish_next(context, following)
 
 
@@ -73,6 +73,11 @@ def _settle_before_reporting(context: AppContext, run: RunRecord, lease: Any) ->
     if cancelled is not None:
         publish_next(context, context.store.settle_run(cancelled, lease))
     store_cancelled(context.app, run)
+
+
+def _schedule_blindly(renewer: Any, renewed: list[Any]) -> None:
+    for held in renewed:
+        held.due_at = renewer._store.schedule(held.lease.agent_id, renewer._ttl)
 
 
 #: Each wrong order: its replacement and what it replaces, the plan, the deviations that precede the one
@@ -152,6 +157,12 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "two runs of one agent",
         (),
         "not settled",
+    ),
+    "a renewal moves a deadline without comparing it": (
+        ("celery_ckpt.runtime.process.lease_renewer.LeaseRenewer._move_deadlines", _schedule_blindly),
+        "renewed late",
+        (),
+        "moved a deadline that another process had set",
     ),
     "a retry is published before the lease is released": (
         ("celery_ckpt.runtime.task.admission.before_publish", _publish_before_recording),

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import Celery
 from redis import Redis
 
 from celery_ckpt import RedisCheckpointStore, open_store
 from celery_ckpt.errors import LeaseLost, StoreError, StoreUnavailable
 from celery_ckpt.records import Lease
+from celery_ckpt.runtime.process.lease_renewer import RENEWALS, HeldLease, LeaseRenewer
 from celery_ckpt.store import CheckpointStore
+from tests.support.redis_agents import run
 from tests.support.servers.proxies import Proxy
 from tests.support.servers.valkey import Valkey, cluster
 
@@ -53,6 +56,28 @@ def test_renewing_a_hundred_leases_is_one_round_trip(
     far_store.renew_many(leases, 60)
 
     assert wire.trips == 1
+
+
+def test_no_lease_of_five_thousand_expires_on_a_server_that_answers_in_20_ms(
+    store: RedisCheckpointStore, server: Redis
+) -> None:
+    ttl, starts = 30.0, [store.start_run(run(f"agent {number}"), "me", 30) for number in range(5000)]
+    app = Celery("renewing", broker="memory://", set_as_current=False)
+    renewer = LeaseRenewer(app, store, ttl)
+    renewer._is_working = True  # no threads
+    for start in starts:
+        renewer.add(HeldLease(start.lease, due_at=start.due_at))
+    renewer.renew_all()  # the server learns the scripts
+    server.config_resetstat()
+
+    renewer.renew_all()
+
+    # 50 renew a hundred leases each, and 10 move the deadlines of five hundred agents each.
+    assert scripts(server) == 60
+    assert scripts(server) * 0.02 < ttl / RENEWALS
+    assert scripts(server) * RENEWALS * (60 / ttl) / 5000 <= 0.3, "scripts per agent-minute"
+    moved = {held.lease.agent_id: held.due_at for held in renewer._all()}
+    assert store.unschedule(moved) == 5000
 
 
 def test_all_shards_of_a_schedule_are_claimed_and_moved_with_one_script_each(

@@ -50,17 +50,13 @@ class Attempt:
 
     queue_errors: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, TaskPredicate)
 
-    def __init__(
-        self, context: AppContext, task: Any, run_record: RunRecord, held: HeldLease, due_at: int
-    ) -> None:
+    def __init__(self, context: AppContext, task: Any, run_record: RunRecord, held: HeldLease) -> None:
         self.context, self.task, self.held = context, task, held
         #: What was delivered: a body's own threads do not see it.
         self.request = task.request
         #: The run's record as this attempt knows it.
         self.run_record = run_record
         self.strategy = task.strategy_in(context.settings).for_run()
-        #: When the watchdog checks the agent, unless it was rescheduled since.
-        self.due_at = due_at
         #: True if the store had no record of the run, although an attempt had begun it before.
         self.is_record_lost = False
         #: True if the store lost the record during this attempt, and it was added again, as failed.

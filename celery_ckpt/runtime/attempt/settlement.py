@@ -74,7 +74,7 @@ def settle(attempt: Attempt) -> None:
         following = retry_while_unavailable(lambda: store.settle_run(record, lease), ttl)
         # A named agent stays scheduled: it may have a run on record whose message was lost.
         if following is None and record.run_id == record.agent_id:
-            attempt.context.lease_renewer.unschedule(record.agent_id, attempt.due_at)
+            attempt.context.lease_renewer.unschedule(attempt.held)
     except LeaseError:
         logger.warning(log_lines.SETTLED_ELSEWHERE, *log_lines.identity(record))
     except StoreError as error:

@@ -140,8 +140,9 @@ def _started(context: AppContext, task: Any) -> Attempt:
         raise _deleted(task, begun.run)
     if begun.lease is None:
         raise _nothing_to_do(task, begun.run)
-    held = HeldLease(begun.lease, run.delivery, log_lines.identity(begun.run))
-    attempt = Attempt(context, task, begun.run, held, begun.due_at)
+    identity = log_lines.identity(begun.run)
+    held = HeldLease(begun.lease, run.delivery, identity, due_at=begun.due_at)
+    attempt = Attempt(context, task, begun.run, held)
     context.lease_renewer.add(held)
     request.ckpt_attempt = attempt
     # If the message was delivered more than once, its own count is out of date.

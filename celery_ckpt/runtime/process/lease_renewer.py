@@ -1,5 +1,10 @@
 """Renewing leases: one thread for each process renews all of them, also during a long model call.
 
+It renews them in batches, first those that end first. After a renewal it moves the time at which the
+watchdog checks the agent, its deadline, to the new end of the lease: nothing needs to read an agent at
+work. A deadline is moved only from the value that this process has set. If another process has set it
+since, for the attempt that takes over for instance, it stays.
+
 On a Redis broker a second thread extends the visibility timeouts of the messages. It is another thread
 because a broker that does not answer must not keep leases from being renewed. A lease that turns out to
 be lost is marked; its attempt stops at its next event.
@@ -25,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: How often, within the duration of a lease, it is renewed and the messages of a worker are touched.
 RENEWALS = 3
+#: How many leases are renewed with one call of the store.
+_AT_ONCE = 500
 
 
 @dataclass(eq=False)
@@ -39,6 +46,8 @@ class HeldLease:
     on_loss: Callable[[], object] | None = None
     #: True once another process has the lease.
     is_lost: bool = False
+    #: When the watchdog checks the agent, as this process has set it; ``None``: another process has.
+    due_at: int | None = None
 
     def lose(self) -> None:
         """Mark the lease as lost."""
@@ -55,7 +64,7 @@ class LeaseRenewer:
         self._app, self._store, self._ttl = app, store, ttl
         #: By agent. An attempt that lost its lease may still be working when the next one begins.
         self._leases: dict[str, set[HeldLease]] = {}
-        self._to_unschedule: dict[str, int] = {}
+        self._to_unschedule: list[HeldLease] = []
         self._lock = threading.Lock()
         self._is_working = False
 
@@ -76,10 +85,23 @@ class LeaseRenewer:
             if not of_agent:
                 self._leases.pop(held.lease.agent_id, None)
 
-    def unschedule(self, agent_id: str, due_at: int) -> None:
+    def unschedule(self, held: HeldLease) -> None:
         """Take an agent off the watchdog's schedule, together with others, at the next renewal."""
         with self._lock:
-            self._to_unschedule[agent_id] = due_at
+            self._to_unschedule.append(held)
+
+    def adopt(self, agent_id: str, due_at: int) -> bool:
+        """Move the deadline of an agent, which this process has just set, with the next renewals.
+
+        Return False if this process does not have the lease, or the store cannot move deadlines.
+        """
+        if "reschedule" not in self._store.features:
+            return False
+        with self._lock:
+            of_agent = self._leases.get(agent_id, ())
+            for held in of_agent:
+                held.due_at = due_at
+            return bool(of_agent)
 
     def is_renewing(self, agent_id: str) -> bool:
         """True if this process has the lease of the agent."""
@@ -94,30 +116,65 @@ class LeaseRenewer:
         # With hundreds of agents a round takes a while, which must not be added to the pause.
         while not pause.wait(max(0.0, self._ttl / RENEWALS - took)):
             began = time.monotonic()
-            with self._lock:
-                leases = self._all()
-                finished, self._to_unschedule = self._to_unschedule, {}
-            for held in leases:
-                self._renew(held)
-            try:
-                self._store.unschedule(finished)
-            except CheckpointError as error:
-                count = len(finished)
-                logger.info("Could not unschedule %d finished agents (harmless): %s", count, error)
+            self.renew_all()
             took = time.monotonic() - began
 
-    def _renew(self, held: HeldLease) -> None:
+    def renew_all(self) -> None:
+        """Renew all leases, and unschedule the agents that have finished."""
+        with self._lock:
+            leases = sorted(self._all(), key=lambda held: held.lease.expires_at)
+            finished, self._to_unschedule = self._to_unschedule, []
+        for at in range(0, len(leases), _AT_ONCE):
+            self._renew(leases[at : at + _AT_ONCE])
+        due_times = {held.lease.agent_id: held.due_at for held in finished if held.due_at is not None}
         try:
-            self._store.renew(held.lease, self._ttl)
-        except LeaseLost:
-            with self._lock:
-                is_current = held in self._leases.get(held.lease.agent_id, ())
-            if is_current:  # otherwise its attempt released it during the renewal
-                self.discard(held)
-                held.lose()
-        except CheckpointError as error:  # of any kind, also missing rights: the others are renewed
+            self._store.unschedule(due_times)
+        except CheckpointError as error:
+            count = len(due_times)
+            logger.info("Could not unschedule %d finished agents (harmless): %s", count, error)
+
+    def _renew(self, batch: list[HeldLease]) -> None:
+        try:
+            results = self._store.renew_many([held.lease for held in batch], self._ttl)
+        except CheckpointError as error:  # of any kind, also missing rights
             # Expiry alone does not fence: unless another process took the lease, the next one succeeds.
-            logger.warning(log_lines.LEASE_NOT_RENEWED, *held.identity, error)
+            for held in batch:
+                logger.warning(log_lines.LEASE_NOT_RENEWED, *held.identity, error)
+            return
+        renewed = []
+        for held, result in zip(batch, results, strict=True):
+            if isinstance(result, Lease):
+                held.lease = result
+                renewed.append(held)
+            elif isinstance(result, LeaseLost):
+                self._lose(held)
+            else:
+                logger.warning(log_lines.LEASE_NOT_RENEWED, *held.identity, result)
+        self._move_deadlines(renewed)
+
+    def _lose(self, held: HeldLease) -> None:
+        with self._lock:
+            is_current = held in self._leases.get(held.lease.agent_id, ())
+        if is_current:  # otherwise its attempt released it during the renewal
+            self.discard(held)
+            held.lose()
+
+    def _move_deadlines(self, renewed: list[HeldLease]) -> None:
+        """Have the watchdog check these agents when their leases end, unless they were rescheduled."""
+        due_times = {held.lease.agent_id: held.due_at for held in renewed if held.due_at is not None}
+        if not due_times or "reschedule" not in self._store.features:
+            return
+        try:
+            moved = self._store.reschedule(due_times, self._ttl)
+        except CheckpointError as error:
+            # The watchdog then checks agents that are at work, and finds that they are.
+            count = len(due_times)
+            logger.info("Could not reschedule %d agents (harmless): %s", count, error)
+            return
+        for held in renewed:
+            # If the watchdog has claimed the agent in the meantime, that value is not replaced.
+            if held.due_at == due_times.get(held.lease.agent_id):
+                held.due_at = moved.get(held.lease.agent_id)
 
     def _touch_messages(self) -> None:
         unacked, pause = Unacked(self._app.connection_for_write()), threading.Event()

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _AFTER_THE_LEASE = 1.0
 #: Seconds. Messages untouched for longer were seen before, or belong to other programs.
 _SPAN = 60.0
+#: Seconds between two checks, at least: a message that waits that much longer has waited for a lease.
+_CHECK_EVERY = 2.0
 
 
 class PrefetchedMessages:
@@ -31,15 +33,20 @@ class PrefetchedMessages:
 
     def __init__(self, app: Celery, ttl: float) -> None:
         self._app, self._ttl = app, ttl
-        self._next = 0.0
+        #: When messages are touched, and checked, next.
+        self._next_touch = self._next_check = 0.0
         #: Messages of other tasks, which are not touched.
         self._others: set[str] = set()
 
     def check(self, unacked: Unacked) -> None:
         """Touch the messages of this worker, if it is time, and put back those of dead workers."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._ttl / RENEWALS
+        now = time.monotonic()
+        if now >= self._next_touch:
+            self._next_touch = now + self._ttl / RENEWALS
             unacked.touch(unacknowledged())
+        if now < self._next_check:
+            return
+        self._next_check = now + _CHECK_EVERY
         shortest = self._ttl + _AFTER_THE_LEASE
         tags = unacked.untouched_for(shortest, shortest + _SPAN)
         self._others.intersection_update(tags)

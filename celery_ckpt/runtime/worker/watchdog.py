@@ -1,9 +1,10 @@
 """The watchdog: a thread in the parent of each worker that requeues the runs of dead workers.
 
-It claims due agents (``CheckpointStore.claim_due``; each is given to one watchdog):
+It claims due agents (``CheckpointStore.claim_due``; each is given to one watchdog), the more seldom,
+the more watchdogs there are (``poll_interval.py``):
 
     a live process has the lease              check again when that lease expires
-    this process has the lease                check again later, even if the lease has expired
+    this process has the lease                leave it to the renewals, even if the lease has expired
     the lease's process is known to be dead   take the lease over at once
     the lease has expired                     acquire it, which fences off the old holder; requeue
     published, and no worker has begun it     requeue it at growing intervals; while its queue is not
@@ -13,13 +14,16 @@ It claims due agents (``CheckpointStore.claim_due``; each is given to one watchd
     prefetched by a worker that has died      put the message back on its queue (``prefetched.py``)
 
 It also checks the children of its own pool, so as not to wait for the lease of a dead child, nor for
-the pool to notice: that can take five seconds, in which the slot stays occupied.
+the pool to notice: that can take five seconds, in which the slot stays occupied. That needs no store.
+
+An agent that it has claimed is put off only if no other process has scheduled it since.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from celery import Celery
@@ -33,11 +37,15 @@ from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.owner import is_dead, is_known_dead
+from celery_ckpt.runtime.worker.poll_interval import poll_interval, randomized
 from celery_ckpt.runtime.worker.prefetched import PrefetchedMessages
 
 logger = logging.getLogger(__name__)
 
+#: Seconds between two checks of the children.
 _CHECK_EVERY = 0.5
+#: Seconds between two counts of the watchdogs. One that was not counted for longer has ended.
+_COUNT_EVERY, _COUNTS_FOR = 30.0, 75.0
 #: How many agents are claimed at once, and after how many seconds another watchdog can claim them.
 _AT_ONCE, _CLAIM_LAPSES_AFTER = 50, 10.0
 #: The duration of the lease that fences off the old holder; it is released at once.
@@ -64,6 +72,10 @@ class Watchdog:
         self._thread = threading.Thread(target=self._work, name="celery_ckpt-watchdog", daemon=True)
         #: How many seconds to wait until a run is requeued again, by agent.
         self._pauses: dict[str, float] = {}
+        #: When the next due agents are claimed, and the watchdogs counted again.
+        self._next_poll = self._next_count = 0.0
+        #: Seconds between two claims.
+        self._interval = poll_interval(1)
 
     def start(self) -> None:
         """Start the thread."""
@@ -75,10 +87,15 @@ class Watchdog:
 
     def _work(self) -> None:
         unacked, logged = Unacked(self._app.connection_for_write()), ""
-        while not self._stop.wait(_CHECK_EVERY):
+        self._next_poll = time.monotonic() + randomized(_CHECK_EVERY)
+        while not self._stop.wait(min(_CHECK_EVERY, max(0.0, self._next_poll - time.monotonic()))):
             try:
-                self.check(unacked)
-                logged = ""
+                if self._is_time_to_poll():
+                    self.check(unacked)
+                    self._count_watchdogs()
+                    logged = ""
+                else:
+                    self._check_children(unacked)
             except CheckpointError as error:
                 # The store may be unavailable, or refuse access. The next check is soon: log it once.
                 if str(error) != logged:
@@ -89,15 +106,36 @@ class Watchdog:
                 logger.exception("The watchdog cannot check agents")
         unacked.close()
 
-    def check(self, unacked: Unacked) -> None:
-        """Check once every agent that is due."""
+    def _is_time_to_poll(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_poll:
+            return False
+        self._next_poll = now + randomized(self._interval)
+        return True
+
+    def _count_watchdogs(self) -> None:
+        if time.monotonic() < self._next_count:
+            return
+        self._next_count = time.monotonic() + randomized(_COUNT_EVERY)
         context = AppContext.of(self._app)
-        for agent_id in self._agents_of_dead_children():
-            self._check_agent(context, unacked, agent_id, None)
-        for agent_id, due_at in context.store.claim_due(_AT_ONCE, _CLAIM_LAPSES_AFTER):
+        self._interval = poll_interval(context.store.count_watchdogs(context.owner, _COUNTS_FOR))
+
+    def check(self, unacked: Unacked) -> None:
+        """Check the children of this worker, and once every agent that is due."""
+        context = AppContext.of(self._app)
+        self._check_children(unacked)
+        claimed = context.store.claim_due(_AT_ONCE, _CLAIM_LAPSES_AFTER)
+        if len(claimed) >= _AT_ONCE:
+            self._next_poll = 0.0  # there may be more
+        for agent_id, due_at in claimed:
             self._check_agent(context, unacked, agent_id, due_at)
         # Last: the message of a run that had begun is requeued by now, and must not be put back too.
         self._prefetched.check(unacked)
+
+    def _check_children(self, unacked: Unacked) -> None:
+        context = AppContext.of(self._app)
+        for agent_id in self._agents_of_dead_children():
+            self._check_agent(context, unacked, agent_id, None)
 
     def _agents_of_dead_children(self) -> list[str]:
         if self._maintain_pool is None:
@@ -114,13 +152,18 @@ class Watchdog:
     def _check_agent(
         self, context: AppContext, unacked: Unacked, agent_id: str, due_at: int | None
     ) -> None:
+        if due_at is not None and context.lease_renewer.adopt(agent_id, due_at):
+            return
         try:
             pause = self._requeue_if_lost(context, unacked, agent_id)
         except StoreError as error:
             logger.warning(log_lines.AGENT_NOT_CHECKED, *log_lines.identity_of_agent(agent_id), error)
             return
         if pause is not None:
-            context.store.schedule(agent_id, pause)
+            if due_at is None or "reschedule" not in context.store.features:
+                context.store.schedule(agent_id, pause)
+            else:
+                context.store.reschedule({agent_id: due_at}, pause)
         elif due_at is not None:
             self._pauses.pop(agent_id, None)
             # The process that settled the last run may have died before it scheduled the sweep.

@@ -45,7 +45,7 @@ def attempt() -> Attempt:
     start = store.start_run(make_run("agent", "run"), "me", 30)
     context: Any = SimpleNamespace(store=store, settings=settings, sends_events=False)
     held: Any = SimpleNamespace(lease=start.lease, is_lost=False)
-    return Attempt(context, Task(), start.run, held, start.due_at)
+    return Attempt(context, Task(), start.run, held)
 
 
 @pytest.fixture

@@ -29,13 +29,11 @@ def worked_on(store: MemoryCheckpointStore, agent_id: str, run_id: str) -> Any:
     """Return an attempt whose run has just ended."""
     start = store.start_run(make_run(agent_id, run_id, envelope={"text": "[]"}), "me", TTL)
     record = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
-    lease_renewer = SimpleNamespace(unschedule=lambda agent, due_at: store.unschedule({agent: due_at}))
+    lease_renewer = SimpleNamespace(unschedule=lambda held: store.unschedule({agent_id: held.due_at}))
     settings = SimpleNamespace(lease_ttl=TTL)
     context = SimpleNamespace(store=store, lease_renewer=lease_renewer, settings=settings)
-    held = SimpleNamespace(lease=start.lease)
-    return SimpleNamespace(
-        context=context, run_record=record, held=held, due_at=start.due_at, is_readded=False
-    )
+    held = SimpleNamespace(lease=start.lease, due_at=start.due_at)
+    return SimpleNamespace(context=context, run_record=record, held=held, is_readded=False)
 
 
 def test_a_run_that_was_recorded_and_never_published_stays_scheduled_when_another_ends(

@@ -17,6 +17,7 @@ from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.runtime.process.context import AppContext
 from celery_ckpt.runtime.process.lease_renewer import HeldLease
 from celery_ckpt.runtime.worker import watchdog
+from celery_ckpt.runtime.worker.poll_interval import poll_interval
 from celery_ckpt.runtime.worker.watchdog import Watchdog
 from celery_ckpt.stores.wrapper import WrapperStore
 from celery_ckpt.testing import make_run
@@ -128,22 +129,103 @@ def test_no_process_is_checked_if_the_pool_has_no_children(
     assert asked == []
 
 
-def test_an_agent_of_this_process_is_not_read(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    context, calls = AppContext.of(app), Counter[str]()
+def renewed_here(app: Celery) -> Counter[str]:
+    """Start a run in this process, and make its agent due."""
+    context = AppContext.of(app)
     run = RunRecord(agent_id="mine", run_id="mine", created_at=system_clock.now())
     lease = context.store.start_run(run, "me", 30).lease
     assert lease is not None
     context.lease_renewer.add(HeldLease(lease))
     context.store.schedule("mine", 0)
+    return Counter()
+
+
+WATCHED = ("activity", "schedule", "reschedule", "acquire", "release", "snapshots", "unschedule")
+
+
+def test_an_agent_of_this_process_is_left_to_its_renewals(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, calls = AppContext.of(app), renewed_here(app)
     # Around the store, so that the store's calls of its own methods are not counted.
     monkeypatch.setattr(context, "store", WrapperStore(context.store))
-    for name in ("activity", "schedule", "acquire", "release", "snapshots", "unschedule"):
+    for name in WATCHED:
+        counted(monkeypatch, context.store, name, calls)
+
+    look(app)
+
+    assert calls == {}
+    context.lease_renewer.renew_all()
+    context.store.schedule("another", 0)
+    assert [name for name, _ in context.store.claim_due(2, 0)] == ["another"]
+
+
+def test_an_agent_of_this_process_is_put_off_if_the_store_cannot_reschedule(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, calls = AppContext.of(app), renewed_here(app)
+    monkeypatch.setattr(type(context.store), "features", frozenset())
+    monkeypatch.setattr(context, "store", WrapperStore(context.store))
+    for name in WATCHED:
         counted(monkeypatch, context.store, name, calls)
 
     look(app)
 
     assert calls == {"schedule": 1}
     assert context.store.claim_due(1, 0) == [], "it is checked again when its lease could have expired"
+
+
+def test_a_deadline_that_was_set_during_a_check_is_not_replaced(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AppContext.of(app).store
+    run = RunRecord(agent_id="a", run_id="a", created_at=system_clock.now())
+    store.start_run(run, "another", 30)
+    store.schedule("a", 0)
+    activity, set_meanwhile = store.activity, []
+
+    def another_sets_it(agent_id: str) -> Any:
+        set_meanwhile.append(store.schedule("a", 5))
+        return activity(agent_id)
+
+    monkeypatch.setattr(store, "activity", another_sets_it)
+    look(app)
+
+    assert store.unschedule({"a": set_meanwhile[0]}) == 1
+
+
+def test_the_watchdog_claims_again_at_once_while_a_claim_is_full(app: Celery) -> None:
+    store = AppContext.of(app).store
+    for number in range(51):
+        store.schedule(f"agent {number}", 0)
+    watchdog = Watchdog(app, None)
+
+    with app.connection_for_write() as connection:
+        assert watchdog._is_time_to_poll()
+        watchdog.check(Unacked(connection))
+        assert watchdog._is_time_to_poll()
+        watchdog.check(Unacked(connection))
+        assert not watchdog._is_time_to_poll()
+    assert store.count_due() == 0
+
+
+def test_the_interval_between_claims_follows_the_number_of_watchdogs(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, found = AppContext.of(app).store, []
+
+    def count_watchdogs(name: str, seconds: float) -> int:
+        found.append(name)
+        return 40
+
+    monkeypatch.setattr(store, "count_watchdogs", count_watchdogs)
+    watchdog = Watchdog(app, None)
+
+    watchdog._count_watchdogs()
+    watchdog._count_watchdogs()
+
+    assert watchdog._interval == poll_interval(40) == 5
+    assert found == [AppContext.of(app).owner], "it is counted again after a while"
 
 
 def counted(
