@@ -28,6 +28,7 @@ from benchmarks.progress import Steps, steps
 from benchmarks.results import Results, versions
 from benchmarks.running import RUNNING
 from benchmarks.servers import valkey
+from benchmarks.waiting import WAITING
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: The width that the tables need.
@@ -66,7 +67,7 @@ def run(url: str, plan: Plan) -> Results:
     found, missing = peers()
     with _fresh(url) as place:
         results = Results(plan, versions(place), missing=missing)
-    budgets = (*BUDGETS, *ITERATIONS, *RUNNING)
+    budgets = (*BUDGETS, *ITERATIONS, *RUNNING, *WAITING)
     with steps(1 + len(budgets) + len(_OURS) + len(_OTHERS) + len(found)) as progress:
         for budget in budgets:
             with progress.step(f"budget: {budget.__name__}"), _fresh(url) as place:

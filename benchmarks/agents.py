@@ -38,6 +38,15 @@ def agent(run: AgentRun) -> int:
     return 1
 
 
+@agent_task(app=app, strategy="never")
+def waiting(run: AgentRun, path: str) -> int:
+    """Wait for a model that does not answer. The benchmark kills the worker."""
+    with open(path, "a") as file:  # noqa: PTH123
+        file.write("waits\n")
+    time.sleep(600)
+    return 1
+
+
 @agent_task(app=app, strategy=EveryN(1))
 def long(run: AgentRun, path: str) -> int:
     """Write when and where each iteration began. The benchmark cancels it."""

@@ -20,7 +20,7 @@ _WARM_UP = 50
 
 @dataclass(frozen=True)
 class Budget:
-    """One budget and its measurement, in seconds or bytes, or a count."""
+    """One budget and its measurement, in seconds (``s``), bytes (``B``) or a number (empty)."""
 
     what: str
     limit_is: str

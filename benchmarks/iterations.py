@@ -145,7 +145,7 @@ def trips(place: Place, plan: Plan) -> Budget:
     """Compare the round trips of an iteration with the number of its results."""
     ours = trips_per_iteration(place.redis_url)
     what = "Redis round trips per iteration"
-    return Budget(what, "its three results", ours, _RESULTS, ours / _RESULTS, 1.1, unit="trips")
+    return Budget(what, "its three results", ours, _RESULTS, ours / _RESULTS, 1.1, unit="")
 
 
 def scripts(place: Place, plan: Plan) -> Budget:
@@ -153,7 +153,7 @@ def scripts(place: Place, plan: Plan) -> Budget:
     ours, least = scripts_of_a_short_run(place.redis_url), 5
     what = "Redis scripts of a run with one call and one checkpoint"
     limit_is = "send, start, record, end, settle"
-    return Budget(what, limit_is, ours, least, ours / least, 1, unit="scripts")
+    return Budget(what, limit_is, ours, least, ours / least, 1, unit="")
 
 
 def client_cpu(place: Place, plan: Plan) -> Budget:

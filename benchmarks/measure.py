@@ -32,6 +32,8 @@ class Plan:
     #: How many batches of tasks are run, and how many workers killed.
     batches: int = 9
     kills: int = 3
+    #: For how many seconds the scripts of workers that wait are counted.
+    waiting_seconds: float = 20
     #: How many agents a sweep prunes.
     fleet: int = 100_000
 
@@ -43,7 +45,7 @@ class Plan:
 
 QUICK = Plan(
     points=(10, 20, 50, 100, 200), columns=(10, 100), read_at=100, short_agents=3, rounds=200, prunes=2,
-    imports=3, batches=3, kills=1, fleet=500,
+    imports=3, batches=3, kills=1, waiting_seconds=4, fleet=500,
 )  # fmt: skip
 
 

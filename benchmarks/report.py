@@ -78,7 +78,7 @@ _BUDGET_HEAD = ["what", "against", "ours", "limit", "ratio", "budget", ""]
 
 
 def _budget_row(budget: Budget) -> list[str]:
-    show = {"s": seconds, "B": size}.get(budget.unit, _number)
+    show = {"s": seconds, "B": size}.get(budget.unit, _three_digits)
     return [
         budget.what,
         budget.limit_is,
@@ -115,10 +115,6 @@ def size(value: float | None) -> str:
         if value >= factor:
             return f"{_three_digits(value / factor)} {unit}"
     return f"{value:.0f} B"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _three_digits(value: float) -> str:

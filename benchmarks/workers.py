@@ -20,9 +20,10 @@ _DEADLINE = 30.0
 class Worker:
     """A worker of the app in ``agents``, in its own process group."""
 
-    def __init__(self, name: str, concurrency: int, log: Path) -> None:
+    def __init__(self, name: str, concurrency: int, log: Path, pool: str = "prefork") -> None:
         program = [str(Path(sys.executable).with_name("celery")), "-A", "benchmarks.agents", "worker"]
-        options = ["--concurrency", str(concurrency), "--hostname", f"{name}@%h", *_FLAGS]
+        options = ["--pool", pool, "--concurrency", str(concurrency)]
+        options += ["--hostname", f"{name}@%h", *_FLAGS]
         self._log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
@@ -49,12 +50,13 @@ class Worker:
 
 
 @contextmanager
-def workers(directory: Path, *concurrency: int) -> Iterator[list[Worker]]:
+def workers(directory: Path, *concurrency: int, pool: str = "prefork") -> Iterator[list[Worker]]:
     """Start workers with these numbers of slots. They read the server URL from the environment."""
     started: list[Worker] = []
     try:
         for number, slots in enumerate(concurrency):
-            started.append(Worker(f"bench{number}", slots, directory / f"worker{number}.log"))
+            log = directory / f"worker{number}.log"
+            started.append(Worker(f"bench{number}", slots, log, pool))
         yield started
     finally:
         for worker in started:

@@ -111,6 +111,9 @@ class Call(NamedTuple):
 class Server:
     """A Redis client as the store uses it."""
 
+    #: True if several calls may be sent as one script (see ``as_one``).
+    joins = True
+
     def __init__(self, client: AnyClient, where: str) -> None:
         self.client = client
         self.where = where
@@ -118,8 +121,6 @@ class Server:
         self.is_cluster = not isinstance(client, Redis)
         # The user's client may decode replies; with NEVER_DECODE they are bytes all the same.
         self._send: Callable[..., Any] = client.execute_command
-        #: True if one script may use keys of several slots: not in a cluster.
-        self.joins = isinstance(client, Redis)
 
     def refused(self, key: bytes, reason: bytes) -> StoreError:
         """Return the error for a key that a script could not use."""
@@ -163,7 +164,7 @@ class Server:
         Return ``None`` if the server cannot run it, if a call is joined already, and if the server
         answers with an error: sent one by one, the call that fails is known. All can be repeated.
         """
-        if not self.joins or any("+" in call.name for call in calls):
+        if self.is_cluster or not self.joins or any("+" in call.name for call in calls):
             return None
         call = Call.joined(*calls, if_written=if_written)
         try:
@@ -173,7 +174,7 @@ class Server:
                 replies = self._send(*call.with_source, NEVER_DECODE=True)
         except ResponseError as error:
             if isinstance(error, ClusterCrossSlotError):
-                self.joins = False
+                self.is_cluster = True
             return None
         except DRIVER_ERRORS as error:
             raise self._translated(error, call.key) from error
