@@ -279,7 +279,7 @@ class CheckpointStore(ABC):
             Why the checkpoint was not saved: what ``save`` raises. ``None`` if it was saved.
 
         Raises:
-            What ``record_step`` raises. Then the checkpoint was not saved either.
+            AlreadyExists, LeaseLost, LeaseHeld: see ``record_step``; nothing was saved.
         """
         self.record_step(step, lease, paid=paid)
         try:

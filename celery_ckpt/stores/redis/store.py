@@ -153,7 +153,10 @@ class RedisCheckpointStore(LogStore):
         if reply[0] == b"stale":
             self._index.forget(agent_id)
             raise BasisGone
-        if status in (b"lost", b"none"):  # the agent may have been deleted before its entry was written
+        if reply[0] in (
+            b"lost",
+            b"none",
+        ):  # the agent may have been deleted before its entry was written
             self._index.remove_if_gone(agent_id)
         refuse(reply, agent_id, lease, run.run_id if run else "")
         raise AssertionError(f"checkpoint_save.lua does not reply {reply!r}")
