@@ -58,7 +58,8 @@ class Runs:
         self.store.add_run(run, due_in=_TTL)
         begun = self.store.start_run(run, "benchmark", _TTL)
         assert begun.lease is not None
-        return Attempt(self._context, self._task, begun.run, HeldLease(begun.lease), begun.due_at)
+        held = HeldLease(begun.lease, due_at=begun.due_at)
+        return Attempt(self._context, self._task, begun.run, held)
 
     def short_run(self) -> None:
         """A run from its admission to its end: one recorded call, whose checkpoint is saved."""

@@ -211,5 +211,6 @@ def _left_over(made: Fleet) -> Iterator[str]:
 
 
 def _stale_keys(store: Valkey) -> list[str]:
+    """Return the keys that do not expire by themselves, as the list of watchdogs and markers do."""
     with store.client(decode_responses=True) as client:
-        return list(client.scan_iter())
+        return [key for key in client.scan_iter() if client.ttl(key) == -1]
