@@ -9,6 +9,7 @@ the work and do no harm.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 _CLAIM, _CLAIM_LAPSES_AFTER = 500, 60.0
 #: How many of them are planned at a time.
 _PAGE = 100
+#: How many pages are read and planned while another one is pruned: with one, client and server often
+#: wait for each other.
+_AHEAD = 3
 #: The interval of sweeps where ``ckpt_prune_every`` is not set.
 _USUAL_SECONDS = 300.0
 
@@ -41,14 +45,15 @@ def sweep(context: AppContext, limit: int) -> PruneReport:
     """Prune due agents, until about ``limit`` of them are done or no more are due."""
     report, pages = PruneReport(), _claimed(context, limit)
 
-    def plan_next() -> list[PrunePlan]:
-        return list(_planned(context, next(pages, ())))
+    def plan(page: Sequence[tuple[str, int]]) -> list[PrunePlan]:
+        return list(_planned(context, page))
 
-    # The next page is read and planned while the store prunes the one before.
-    with ThreadPoolExecutor(1, thread_name_prefix="celery_ckpt-sweep") as ahead:
-        planned = ahead.submit(plan_next)
-        while plans := planned.result():
-            planned = ahead.submit(plan_next)
+    # The next pages are read and planned while the store prunes the one before.
+    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="celery_ckpt-sweep") as planners:
+        planned = deque(planners.submit(plan, page) for page in islice(pages, _AHEAD))
+        while planned:
+            plans = planned.popleft().result()
+            planned.extend(planners.submit(plan, page) for page in islice(pages, 1))
             for pruned in context.store.apply(plans):
                 emit_pruned(context, pruned)
                 report.add(pruned)
