@@ -13,7 +13,7 @@ after it ended
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -79,16 +79,14 @@ class RetentionPolicy:
         The order is the store's (``seq``), not the clock's. Only the age limit uses the clock.
         """
         newest_first = sorted(history, key=attrgetter("seq"), reverse=True)
-        keep = len(newest_first) if self.keep is None else self.keep
-        return [
-            info
-            for rank, info in enumerate(newest_first)
-            if (rank >= keep or (self.max_age is not None and now - info.created_at > self.max_age))
-            and not info.pin
-            and not (live and rank == 0)
-        ]
+        first, limit = 1 if live else 0, self.max_age
+        kept = len(newest_first) if self.keep is None else max(self.keep, first)
+        expired = newest_first[kept:]
+        if limit is not None:
+            expired[:0] = [info for info in newest_first[first:kept] if now - info.created_at > limit]
+        return [info for info in expired if not info.pin]
 
-    def next_expiry(self, history: Sequence[D], *, live: bool = True) -> datetime | None:
+    def next_expiry(self, history: Iterable[D], *, live: bool = True) -> datetime | None:
         """Return when the first of these becomes too old, if no other is saved; ``None``: never."""
         if self.max_age is None:
             return None
@@ -166,7 +164,7 @@ def judge(
     policy, live = rules.policy_of(snapshot), is_live(snapshot)
     remove = [one.id for one in policy.expired(snapshot.checkpoints, now, live=live)]
     removed = set(remove)
-    kept = [one for one in snapshot.checkpoints if one.id not in removed]
+    kept = (one for one in snapshot.checkpoints if one.id not in removed)
     runs_before, next_run = rules.judge_runs(snapshot, now)
     expiries = forget_at, policy.next_expiry(kept, live=live), next_run
     nearest = min((at for at in expiries if at is not None), default=None)

@@ -22,10 +22,10 @@ def lua(name: str) -> str:
 
 @cache
 def joined_lua(names: tuple[str, ...]) -> str:
-    """Return a script that runs several scripts; an empty name is a command with one key."""
+    """Return a script that runs any of several scripts; an empty name is a command with one key."""
     command = "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))\n"
-    parts = (f"function(KEYS, ARGV)\n{lua(name) if name else command}end" for name in names)
-    return f"local parts = {{{', '.join(parts)}}}\n{_read('redis/lua/joined.lua')}"
+    scripts = (f"function(KEYS, ARGV)\n{lua(name) if name else command}end" for name in names)
+    return f"local scripts = {{{', '.join(scripts)}}}\n{_read('redis/lua/joined.lua')}"
 
 
 def _used_by(script: str) -> str:

@@ -9,9 +9,7 @@ the work and do no harm.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from celery_ckpt.clock import system_clock
@@ -29,9 +27,6 @@ logger = logging.getLogger(__name__)
 _CLAIM, _CLAIM_LAPSES_AFTER = 500, 60.0
 #: How many of them are planned at a time.
 _PAGE = 100
-#: How many pages are read and planned while another one is pruned: with one, client and server often
-#: wait for each other.
-_AHEAD = 3
 #: The interval of sweeps where ``ckpt_prune_every`` is not set.
 _USUAL_SECONDS = 300.0
 
@@ -43,20 +38,11 @@ def rules_of(settings: Settings) -> Rules:
 
 def sweep(context: AppContext, limit: int) -> PruneReport:
     """Prune due agents, until about ``limit`` of them are done or no more are due."""
-    report, pages = PruneReport(), _claimed(context, limit)
-
-    def plan(page: Sequence[tuple[str, int]]) -> list[PrunePlan]:
-        return list(_planned(context, page))
-
-    # The next pages are read and planned while the store prunes the one before.
-    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="celery_ckpt-sweep") as planners:
-        planned = deque(planners.submit(plan, page) for page in islice(pages, _AHEAD))
-        while planned:
-            plans = planned.popleft().result()
-            planned.extend(planners.submit(plan, page) for page in islice(pages, 1))
-            for pruned in context.store.apply(plans):
-                emit_pruned(context, pruned)
-                report.add(pruned)
+    report = PruneReport()
+    for page in _claimed(context, limit):
+        for pruned in context.store.apply(list(_planned(context, page))):
+            emit_pruned(context, pruned)
+            report.add(pruned)
     return report
 
 

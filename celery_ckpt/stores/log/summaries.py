@@ -16,7 +16,9 @@ UNKNOWN = datetime.max.replace(tzinfo=UTC)
 _NEVER_OLD = microseconds(UNKNOWN)
 _CURRENT = b"%d" % FORMAT_VERSION
 #: What nearly every line starts with, up to a date before the year 5000.
-_BEGINNING = re.compile(_CURRENT + rb' (\d+) (\d+) (-|\d+) \S+ \S+ \{"created_at":(\d{1,17})[,}]').match
+_BEGINNINGS = re.compile(
+    rb"^" + _CURRENT + rb' (\d+) (\d+) (-|\d+) \S+ \S+ \{"created_at":(\d{1,17})[,}].*\n?', re.MULTILINE
+).findall
 _new = tuple.__new__
 _HAS_PIN = b'"%s"' % PIN.encode()
 
@@ -29,18 +31,22 @@ def summaries(
     Raises:
         SchemaTooNew: a newer version wrote one of them.
     """
-    is_pinned = policy.pins or _HAS_PIN in b"".join([line for _, line in lines])
-    found = []
-    for name, line in lines:
-        # A sweep reads all records of all agents: this loop is most of its work in Python.
-        beginning = None if is_pinned else _BEGINNING(line)
-        if beginning is None:
-            found.append(_summary(agent_id, name, line, policy))
-        else:
-            seq, base, lowest, taken = beginning.groups()
-            low = int(base if lowest == b"-" else lowest)
-            # As a named tuple creates itself, without the call in between.
-            found.append(_new(CheckpointSummary, (name, int(seq), int(taken), None, len(line), low)))
+    # A sweep reads all records of all agents, and this is most of its work in Python: one search in all
+    # lines is faster than one search in each.
+    text = b"\n".join([line for _, line in lines])
+    is_usual = not policy.pins and _HAS_PIN not in text and text.count(b"\n") == len(lines) - 1
+    beginnings = _BEGINNINGS(text) if is_usual else []
+    if len(beginnings) == len(lines):
+        # As a named tuple creates itself, without the call in between.
+        found = [
+            _new(
+                CheckpointSummary,
+                (name, int(seq), int(taken), None, len(line), int(base if lowest == b"-" else lowest)),
+            )
+            for (name, line), (seq, base, lowest, taken) in zip(lines, beginnings, strict=True)
+        ]
+    else:
+        found = [_summary(agent_id, name, line, policy) for name, line in lines]
     found.sort(key=attrgetter("seq"), reverse=True)
     return found
 

@@ -78,22 +78,24 @@ class Call(NamedTuple):
         With ``if_written``, the others are run only if the first one has written. Commands must have
         one key, as their first argument. In a cluster, all keys must be in one slot.
         """
-        counts: list[int] = []
+        # Parts that run the same script share it, so that the server compiles and keeps it once.
+        scripts: dict[str, int] = {}
+        sizes: list[int] = []
         keys: list[Any] = []
         args: list[Any] = []
         calls = (first, *others)
         for call in calls:
             if call.source is None:
-                command, key, *rest = call.args
+                name, (command, key, *rest) = "", call.args
                 own, more = [key], [command, *rest]
             else:
-                count = call.args[2]
+                name, count = call.name, call.args[2]
                 own, more = list(call.args[3 : 3 + count]), list(call.args[3 + count :])
-            counts += (len(own), len(more))
+            sizes += (scripts.setdefault(name, len(scripts) + 1), len(own), len(more))
             keys += own
             args += more
-        source, digest = _joined(tuple(call.name if call.source else "" for call in calls))
-        given = ("1" if if_written else "", *counts, *args)
+        source, digest = _joined(tuple(scripts))
+        given = ("1" if if_written else "", len(calls), *sizes, *args)
         name = "+".join(call.name for call in calls)
         return cls(("EVALSHA", digest, len(keys), *keys, *given), source, name)
 
