@@ -36,6 +36,8 @@ _RESULTS = 3
 #: How many iterations are counted; old steps are dropped every 16 iterations.
 _COUNTED = 64
 _WARM_UP = 20
+#: The length of each reply and of each result.
+TEXT_BYTES = 1000
 
 
 class Runs:
@@ -94,11 +96,11 @@ def _model(*call_ids: str) -> dict[str, Any]:
         {"id": call_id, "type": "function", "function": {"name": "_tool", "arguments": "{}"}}
         for call_id in call_ids
     ]
-    return {"role": "assistant", "content": text(1000), "tool_calls": calls}
+    return {"role": "assistant", "content": text(TEXT_BYTES), "tool_calls": calls}
 
 
 def _tool() -> str:
-    return text(1000)
+    return text(TEXT_BYTES)
 
 
 @contextmanager
@@ -163,7 +165,7 @@ def client_cpu(place: Place, plan: Plan) -> Budget:
 
         def push() -> None:
             for _ in range(_RESULTS):
-                client.rpush("bare", text(1000))
+                client.rpush("bare", text(TEXT_BYTES))
 
         pair = alternate(
             _cpu(runs.iterations()), _cpu(push), max(100, plan.rounds // 3), warm_up=_WARM_UP

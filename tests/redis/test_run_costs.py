@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from benchmarks.iterations import Runs, scripts_of_a_short_run, trips_per_iteration
+from benchmarks.iterations import TEXT_BYTES, Runs, scripts_of_a_short_run, trips_per_iteration
 from tests.support.servers.proxies import Proxy
 
 
@@ -23,3 +23,15 @@ def test_a_short_run_takes_five_round_trips(wire: Proxy, redis_url: str) -> None
         wire.reset()
         runs.short_run()
         assert wire.trips == 5
+
+
+def test_the_results_of_tools_are_sent_once(wire: Proxy) -> None:
+    with closing(Runs(wire.url)) as runs:
+        iterate = runs.iterations()
+        iterate()
+        wire.reset()
+        for _ in range(10):
+            iterate()
+        # The reply of the model is sent with its step, and again with the first checkpoint after it.
+        texts = 4 * TEXT_BYTES
+        assert texts < wire.bytes_sent / 10 < 1.8 * texts

@@ -17,6 +17,8 @@ from celery_ckpt.stores.redis.errors import DRIVER_ERRORS, leave_replica, transl
 from celery_ckpt.stores.resources import joined_lua, lua
 
 _PAGE = 500
+#: The bytes that are saved must be worth the work of the script.
+_WORTH_SENDING_ONCE = 200
 
 
 @cache
@@ -52,6 +54,27 @@ def fence(agent_id: str, lease: Lease | None) -> str:
     return f"{lease.token}:{lease.nonce}" if lease.agent_id == agent_id else "0:"
 
 
+class _Repetition(NamedTuple):
+    """A text that the last argument of a joined script has in common with another argument."""
+
+    #: Where it is, as ``joined.lua`` takes it.
+    place: str
+    #: The last argument without it.
+    rest: bytes
+
+
+def _repetition(args: Sequence[Any], common: Sequence[bytes]) -> _Repetition | None:
+    for text in common:
+        at = args[-1].find(text) if len(text) >= _WORTH_SENDING_ONCE else -1
+        for number, arg in enumerate(args[:-1], 1) if at >= 0 else ():
+            start = arg.find(text) if isinstance(arg, bytes) else -1
+            if start >= 0:
+                end = start + len(text)
+                rest = args[-1][:at] + args[-1][at + len(text) :]
+                return _Repetition(f"{number} {start + 1} {end} {at}", rest)
+    return None
+
+
 class Call(NamedTuple):
     """A command or a script, to be sent together with others."""
 
@@ -72,11 +95,15 @@ class Call(NamedTuple):
         return cls(("EVALSHA", digest, len(keys), *keys, *args), source, name)
 
     @classmethod
-    def joined(cls, first: Call, *others: Call, if_written: bool = False) -> Call:
+    def joined(
+        cls, first: Call, *others: Call, if_written: bool = False, common: Sequence[bytes] = ()
+    ) -> Call:
         """Return the call of one script that runs all these. Its reply is the list of their replies.
 
         With ``if_written``, the others are run only if the first one has written. Commands must have
-        one key, as their first argument. In a cluster, all keys must be in one slot.
+        one key, as their first argument. In a cluster, all keys must be in one slot. ``common`` are
+        texts that the last argument may have in common with another one: the first that it has is sent
+        once.
         """
         # Parts that run the same script share it, so that the server compiles and keeps it once.
         scripts: dict[str, int] = {}
@@ -95,7 +122,11 @@ class Call(NamedTuple):
             keys += own
             args += more
         source, digest = _joined(tuple(scripts))
-        given = ("1" if if_written else "", len(calls), *sizes, *args)
+        repetition = _repetition(args, common)
+        if repetition is not None:
+            args[-1] = repetition.rest
+        place = repetition.place if repetition else ""
+        given = ("1" if if_written else "", len(calls), place, *sizes, *args)
         name = "+".join(call.name for call in calls)
         return cls(("EVALSHA", digest, len(keys), *keys, *given), source, name)
 

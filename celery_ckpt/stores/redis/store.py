@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from celery_ckpt.errors import CheckpointDamaged, StoreError
+from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentActivity,
@@ -179,8 +180,12 @@ class RedisCheckpointStore(LogStore):
             *draft.messages,
         )
         if is_known:
-            # Both for one slot: one script, in a cluster too.
-            [replies] = self._server.together(Call.joined(record, save, if_written=True))
+            # Both for one slot: one script, in a cluster too. The new message is part of the step, or
+            # contains its text, unless it is encrypted.
+            value = step.__dict__["value"]
+            common = [*draft.messages[-1:], *([encode(value)] if isinstance(value, str) else ())]
+            both = Call.joined(record, save, if_written=True, common=common if draft.messages else ())
+            [replies] = self._server.together(both)
         else:
             replies = self._index.write(agent_id, record, save)
         if self._steps.is_first(replies[0], step, lease) and is_known:

@@ -7,6 +7,7 @@ import pytest
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import AlreadyExists, CheckpointTooLarge, LeaseHeld, LeaseLost
+from celery_ckpt.messages import Message
 from celery_ckpt.records import Schedule
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import ContractFixtures, sweep
@@ -18,6 +19,9 @@ from celery_ckpt.testing.factories import (
     make_step,
 )
 from celery_ckpt.usage import Usage
+
+#: Long enough to be worth sending only once, in every way that JSON and UTF-8 can write them.
+_TEXTS = ["a b" * 200, 'say "\\" \n' * 100, "\u00e9\u6f22\U0001f600" * 100, "%d %s \x01 1 2 3 4 " * 50]
 
 
 def _grown(conversation: Conversation) -> Checkpoint:
@@ -42,6 +46,24 @@ class RecordAndSaveContract(ContractFixtures):
         assert store.list("agent") == saved[::-1]
         assert store.runs("agent")[0].usage == paid + paid + paid
         assert list(store.agents()) == ["agent"]
+
+    @pytest.mark.parametrize("text", _TEXTS)
+    def test_a_message_that_repeats_the_result_of_its_step_is_stored_whole(
+        self, store: CheckpointStore, text: str
+    ) -> None:
+        conversation = make_conversation()
+        store.save(make_checkpoint("agent", conversation, 1))
+        message = {"role": "tool", "tool_call_id": "c", "content": text, "more": [text[:300], None]}
+        results = (text, message, {"messages": [message]}, [text, text], text[:300], "", None)
+        steps = [make_step(key=f"{number}", value=value) for number, value in enumerate(results)]
+        saved = []
+        for step in steps:
+            conversation.append(Message.model_validate(message))
+            saved.append(make_checkpoint("agent", conversation, len(conversation)))
+            assert store.record_and_save(step, saved[-1]) is None
+
+        assert store.steps("agent", "run") == steps
+        assert store.list("agent", limit=len(saved)) == saved[::-1]
 
     def test_the_first_write_of_an_agent_can_be_both(self, store: CheckpointStore) -> None:
         step, checkpoint = make_step(), make_checkpoint()
