@@ -99,6 +99,13 @@ class RunRecord(Value):
     delivery: str = ""
     #: True once Celery has the outcome. Until then, a run that has ended is open.
     delivered: bool = False
+    #: When it may have its turn at the earliest, and until when it may begin. Both apply only before
+    #: its first attempt.
+    eta: Timestamp | None = None
+    expires_at: Timestamp | None = None
+    #: True if its turn was given to a younger run, because no worker had begun it. Until it is
+    #: delivered, it does not get another turn.
+    passed_over: bool = False
     #: What is needed to publish the task again.
     envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = Field(default_factory=dict)
     result: Annotated[Any, kept_exactly("result")] = None
@@ -128,6 +135,18 @@ class RunRecord(Value):
         """True if the run has ended and Celery has its outcome."""
         return self.status.is_final and self.delivered
 
+    def may_have_turn(self, now: datetime) -> bool:
+        """True if the run is due: it has not ended, nor was it passed over, and now is its time."""
+        if self.status.is_final or self.passed_over:
+            return False
+        is_late = self.expires_at is not None and self.expires_at <= now
+        is_early = self.eta is not None and self.eta > now
+        return self.attempts > 0 or not (is_late or is_early)
+
+
+#: About how many open runs ``AgentActivity`` has at most.
+MANY_RUNS = 200
+
 
 class StartResult(Value):
     """What ``start_run`` returns: the run as it is now and, if an attempt may start, a lease.
@@ -137,6 +156,8 @@ class StartResult(Value):
 
     run: RunRecord
     lease: Lease | None = None
+    #: An older run of the agent. It has the turn now, and must be published.
+    next: RunRecord | None = None
     #: True if the run was deleted with its agent (see ``CheckpointStore.delete``). The store has no
     #: record of it; ``run`` is what a record of it would be.
     is_deleted: bool = False
@@ -147,10 +168,14 @@ class StartResult(Value):
 class AgentActivity(Value):
     """The runs and the lease of an agent: what the watchdog needs."""
 
-    #: The run whose turn it is, from its first attempt until it is settled.
+    #: The run whose turn it is, from its first attempt, or since it was given the turn, until it is
+    #: settled.
     active: RunId | None = None
-    #: All open runs, in the order in which they were added.
+    #: Open runs in the order in which they were sent, about ``MANY_RUNS`` at most: the active one, the
+    #: first ones in line, and some that are not in line (``eta``, expired, passed over, ended).
     open: list[RunRecord] = Field(default_factory=list)
+    #: How many runs are open.
+    count: Count = 0
     #: The unexpired lease, if there is one, and how long it is valid by the store's clock.
     holder: Lease | None = None
     seconds_left: float = 0.0
@@ -202,7 +227,7 @@ class AgentContents:
     checkpoints: list[Checkpoint]
     #: Of all runs, in the order in which they were recorded.
     steps: list[Step]
-    #: In the order in which they were added.
+    #: In the order in which they were sent.
     runs: list[RunRecord]
 
 

@@ -290,7 +290,11 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
-        """Return the run's recorded steps in the order in which they were recorded."""
+        """Return the run's recorded steps in the order in which they were recorded.
+
+        A store may read page by page. Whoever holds the lease reads all of them; without it, a step
+        that is recorded or dropped at the same time may be missing or not.
+        """
 
     @abstractmethod
     def drop_steps(
@@ -302,7 +306,10 @@ class CheckpointStore(ABC):
         last: int | None = None,
         lease: Lease | None = None,
     ) -> int:
-        """Drop the run's steps of iterations ``first`` to ``last`` (``None``: all later ones)."""
+        """Drop the run's steps of iterations ``first`` to ``last`` (``None``: all later ones).
+
+        A store may drop them in parts. After a crash, some of them may be left.
+        """
 
     # -- runs ----------------------------------------------------------------------------------------
 
@@ -332,7 +339,16 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
-        """Return the records of all runs of the agent in the order in which they were added."""
+        """Return the records of all runs of the agent in the order in which they were sent.
+
+        A run that is opened again (``update_run`` of a settled one) counts as sent at that time. A
+        store may read page by page: a run that is added, changed or deleted at the same time may be
+        returned as before or as after.
+        """
+
+    def last_run(self, agent_id: str) -> RunRecord | None:
+        """Return the record of the run that was sent last, or ``None`` if the agent has no run."""
+        return next(reversed(self.runs(agent_id)), None)
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -350,10 +366,19 @@ class CheckpointStore(ABC):
 
         An unknown run is added as given. With ``recorded``, the caller knows that the run was added
         before. If the run is unknown and ``was_deleted``, nothing is added, and the result says
-        ``is_deleted``. The first run to start is the agent's active run until it is
-        settled; any other run becomes ``BLOCKED`` and gets no lease. An attempt takes the lease as
-        ``acquire`` does, and is counted. In every case ``run.delivery`` is stored. A run that has ended
-        but is not settled gets the lease and is not changed, so that its outcome can be delivered.
+        ``is_deleted``. An attempt takes the lease as ``acquire`` does, and is counted. In every case
+        ``run.delivery`` is stored. A run that has ended but is not settled gets the lease and is not
+        changed, so that its outcome can be delivered.
+
+        An agent has one active run: the run that has the turn, until it is settled. Any other run
+        becomes ``BLOCKED`` and gets no lease. The turn belongs to the run that was sent first among the
+        open runs that are due (``RunRecord.may_have_turn``): not before its ``eta``, not after it has
+        expired, ended or was passed over. If no run is active and an older run than the delivered one
+        is due, the older one becomes the active run, ``QUEUED``, and is returned as ``next``: it must
+        be published. If the active run has not begun and is younger than the delivered one, the
+        delivered one takes the turn, and the other one becomes ``BLOCKED``. The decision does not read
+        all open runs. If many runs become due at the same time, a store may consider them some hundred
+        at a time, by their ``eta``.
 
         Before anything else the agent is put on the watchdog's schedule, ``ttl`` seconds from now.
 
@@ -365,15 +390,31 @@ class CheckpointStore(ABC):
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         """Record that Celery has the run's outcome, and release the lease.
 
-        Drops the steps of a run that succeeded. A failed run keeps them, because it can be resumed.
+        Drops the steps of a run that succeeded. A failed run keeps them, because it can be resumed. A
+        store may drop many steps in parts, after the run is settled; ``findings`` repairs what a crash
+        leaves.
 
         Returns:
-            The agent's next run, which is now the active one and must be published: the first
-            ``BLOCKED`` run. A run that is not the active one needs no lease.
+            The agent's next run, which is now the active one and must be published: the run to which
+            the turn belongs (see ``start_run``), if it is ``BLOCKED``, or if a younger run was blocked
+            before. ``None`` if its message can be expected to arrive: it has never been delivered, and
+            neither has a younger one. A run that is not the active one needs no lease.
 
         Raises:
             RunNotFound: the run was never added.
             LeaseLost, LeaseHeld: see 5; nothing has changed.
+        """
+
+    @abstractmethod
+    def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
+        """Give the turn of the active run to the next one, because no worker begins the active one.
+
+        Nothing changes unless the run is the active one, no attempt of it has ever begun, it was given
+        the turn at least ``waited`` seconds ago, and another run is due. Then it is ``passed_over``:
+        until it is delivered, it gets no other turn, so that it blocks nobody.
+
+        Returns:
+            The run that is the active one now and must be published, or ``None``.
         """
 
     @abstractmethod
@@ -390,7 +431,7 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def activity(self, agent_id: str) -> AgentActivity:
-        """Return the agent's open runs, its active run and its lease."""
+        """Return open runs of the agent, their number, its active run and its lease."""
 
     # -- schedules: when the watchdog or a sweep looks at an agent -----------------------------------
 

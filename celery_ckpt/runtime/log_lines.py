@@ -39,6 +39,7 @@ MESSAGE_DAMAGED = (
 )
 WORKER_LOST = f"Run lost its worker and was requeued: {_RUN} attempt=%d"
 REQUEUED = f"Run was requeued: {_RUN} attempt=%d status=%s"
+PASSED_OVER = f"Run was passed over, because no worker has begun it: {_RUN} next=%s"
 PREFETCHED_LOST = f"Run was prefetched by a lost worker and was requeued: {_RUN}"
 CHECKPOINT_NOT_SAVED = f"Could not save a checkpoint: {_RUN} iteration=%d error=%s"
 STEP_CHANGED = f"Step changed since it was recorded and is called again: {_RUN} iteration=%d step=%s"

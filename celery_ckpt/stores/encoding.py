@@ -9,7 +9,7 @@ from typing import Any
 from celery_ckpt.errors import CheckpointTooLarge, StoreError
 from celery_ckpt.format_version import refuse_newer
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.records import RunRecord, RunStatus, Step
 
 _NOT_DUMPED = {"agent_id", "run_id", "usage"}
 
@@ -35,6 +35,9 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
     data = encode(fields)
     refuse_too_large(record, len(data), limit)
     return data
+
+
+_FINAL = [f'"status":"{status}"'.encode() for status in RunStatus if status.is_final]
 
 
 def refuse_too_large(record: Step | RunRecord, size: int, limit: int) -> None:
@@ -99,6 +102,15 @@ def run_end(data: bytes) -> datetime | None:
         return datetime.fromisoformat(fields.get("ended_at") or fields["created_at"])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def says_settled(data: bytes) -> bool:
+    """Return True if an encoded run says that it is settled. Does not decode it.
+
+    Only the fields before the envelope are searched, which are short. Texts in them have no bare quote.
+    """
+    fields = data[: data.find(b'"envelope":')]
+    return b'"delivered":true' in fields and any(status in fields for status in _FINAL)
 
 
 def _object(data: bytes) -> dict[str, Any]:

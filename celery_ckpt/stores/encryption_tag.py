@@ -125,7 +125,7 @@ def plain_runs(store: CheckpointStore, runs: list[RunRecord]) -> list[RunRecord]
 def plain_start(store: CheckpointStore, start: StartResult) -> StartResult:
     """Return the result of a start, or undo the start and raise ``EncryptionKeyMissing``."""
     try:
-        _refuse_runs(store, (start.run,))
+        _refuse_runs(store, (start.run, start.next) if start.next else (start.run,))
     except EncryptionKeyMissing:
         undo_start(store, start)
         raise

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from weakref import WeakSet
 
 from celery_ckpt.checkpoint import Checkpoint, is_same
@@ -21,6 +22,7 @@ from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name, digest_of_run
 from celery_ckpt.records import (
+    MANY_RUNS,
     AgentContents,
     CheckpointInfo,
     Finding,
@@ -37,6 +39,7 @@ from celery_ckpt.stores.findings import scheduled_without_agent
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.rules import deletion, turns
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.transaction import TurnState
 from celery_ckpt.stores.transactional import TransactionalStore
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -49,12 +52,16 @@ class MemoryAgent:
         self.agent_id = agent_id
         self._store = store
         self.lease = LeaseState()
-        self.active = ""
+        self.turn = TurnState()
         self.policy = AgentPolicy()
         self.seq = 0
         self.checkpoints: dict[int, Checkpoint] = {}
         self._steps: dict[tuple[str, str], Step] = {}
         self._runs: dict[str, RunRecord] = {}
+        #: The numbers of all runs, and the ids of the open ones, in the order in which they were sent.
+        self._numbers: dict[str, int] = {}
+        self._open: dict[str, None] = {}
+        self._sent = 0
         #: True while the agent is certain to be on the schedule of sweeps.
         self.is_listed = False
 
@@ -74,7 +81,16 @@ class MemoryAgent:
         return list(self._runs.values())
 
     def open_runs(self) -> list[RunRecord]:
-        return [run for run in self._runs.values() if not run.is_settled]
+        chosen = {*islice(self._open, MANY_RUNS), *([self.turn.active] if self.turn.active else ())}
+        return [self._runs[run_id] for run_id in self._open if run_id in chosen]
+
+    def first_in_line(self, now: datetime) -> RunRecord | None:
+        runs = (self._runs[run_id] for run_id in self._open)
+        return next((run for run in runs if run.may_have_turn(now)), None)
+
+    def is_older(self, run_id: str, *, than: str) -> bool:
+        numbers = self._numbers
+        return run_id in numbers and than in numbers and numbers[run_id] < numbers[than]
 
     def runs_to_mark(self) -> list[str]:
         return [run.run_id for run in self._runs.values() if deletion.needs_marker(run)]
@@ -83,10 +99,19 @@ class MemoryAgent:
         return next(reversed(self._runs.values()), None)
 
     def count_runs(self) -> tuple[int, int]:
-        return len(self._runs), len(self.open_runs())
+        return len(self._runs), len(self._open)
 
     def put(self, run: RunRecord) -> None:
+        known = self._runs.get(run.run_id)
+        if known is None or (known.is_settled and not run.is_settled):
+            self._runs.pop(run.run_id, None)
+            self._sent += 1
+            self._numbers[run.run_id] = self._sent
         self._runs[run.run_id] = run
+        if run.is_settled:
+            self._open.pop(run.run_id, None)
+        else:
+            self._open.setdefault(run.run_id)
 
     def deletable_runs(self) -> dict[str, datetime]:
         runs = old_runs(self.agent_id, self.runs(), _END_OF_TIME)
@@ -95,7 +120,7 @@ class MemoryAgent:
     def delete_runs(self, run_ids: list[str]) -> None:
         for run_id in run_ids:
             self.drop_steps(run_id)
-            del self._runs[run_id]
+            del self._runs[run_id], self._numbers[run_id]
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -164,7 +189,8 @@ class MemoryAgent:
         for seq, checkpoint in zip(sorted(self.checkpoints), contents.checkpoints, strict=True):
             self.checkpoints[seq] = self._store._by_id[checkpoint.id] = checkpoint
         self._steps = {(step.run_id, step.key): step for step in contents.steps}
-        self._runs = {run.run_id: run for run in contents.runs}
+        for run in contents.runs:
+            self._runs[run.run_id] = run
 
     def delete(self) -> int:
         del self._store._agents[self.agent_id]

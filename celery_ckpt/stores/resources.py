@@ -13,10 +13,15 @@ from celery_ckpt.format_version import FORMAT_VERSION
 _FILES = files("celery_ckpt.stores")
 
 
+#: The places of open runs in Redis: numbers of runs are below, times in milliseconds are not.
+IN_LINE = 10**11
+
+
 @cache
 def lua(name: str) -> str:
     """Return a whole script: the shared functions that it needs, then its own file."""
-    constants, own = f"local FORMAT_VERSION = '{FORMAT_VERSION}'\n", _read(f"redis/lua/{name}.lua")
+    constants = f"local FORMAT_VERSION, IN_LINE = '{FORMAT_VERSION}', '{IN_LINE}'\n"
+    own = _read(f"redis/lua/{name}.lua")
     return constants + _used_by(own) + own
 
 

@@ -165,6 +165,10 @@ class TransactionalStore(CheckpointStore):
         with self._transaction(agent_id, write=False) as agent:
             return plain_runs(self, agent.runs())
 
+    def last_run(self, agent_id: str) -> RunRecord | None:
+        with self._transaction(agent_id, write=False) as agent:
+            return plain_run(self, agent.last_run())
+
     # -- turns ---------------------------------------------------------------------------------------
 
     def start_run(
@@ -190,6 +194,12 @@ class TransactionalStore(CheckpointStore):
         self._refuse_too_large(run)
         with self._transaction(run.agent_id) as agent:
             following = turns.settle(agent, run, lease, self._clock.now())
+        return plain_run(self, following)
+
+    def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
+        checked_name(run_id, "A run_id")
+        with self._transaction(agent_id) as agent:
+            following = turns.pass_turn(agent, run_id, waited, self._clock.now())
         return plain_run(self, following)
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:

@@ -161,6 +161,9 @@ class WrapperStore(CheckpointStore):
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         return self.inner.runs(agent_id)
 
+    def last_run(self, agent_id: str) -> RunRecord | None:
+        return self.inner.last_run(agent_id)
+
     def start_run(
         self,
         run: RunRecord,
@@ -174,6 +177,9 @@ class WrapperStore(CheckpointStore):
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         return self.inner.settle_run(run, lease)
+
+    def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
+        return self.inner.pass_turn(agent_id, run_id, waited)
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         return self.inner.cancel_run(agent_id, run_id, owner, ttl)

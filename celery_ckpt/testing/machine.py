@@ -42,6 +42,8 @@ RUN_IDS = ("run", "other", "third")
 RUNS = st.sampled_from(RUN_IDS)
 ENDINGS = ("release", "update", "save", "settle")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+#: Long ago, and in the far future: the stores have different clocks.
+TIMES = st.none() | st.sampled_from([BEGINNING, datetime(2100, 1, 1, tzinfo=UTC)])
 #: Few texts, so that equal messages are frequent.
 TEXTS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=4)
 
@@ -275,9 +277,36 @@ class StoreMachine(RuleBasedStateMachine):
             lambda: self.store.start_run(run, "owner", LONG_TTL, over=store_over, recorded=recorded),
         )
         assert starts is None or starts[0].is_deleted == starts[1].is_deleted
+        assert starts is None or _id(starts[0].next) == _id(starts[1].next)
         if starts is not None and starts[0].lease is not None:
             assert starts[0].lease.token == starts[1].lease.token
             self.leases.append((starts[0].lease, starts[1].lease))
+
+    @rule(agent_id=AGENTS, run_id=RUNS, eta=TIMES, expires_at=TIMES)
+    def send_run(
+        self, agent_id: str, run_id: str, eta: datetime | None, expires_at: datetime | None
+    ) -> None:
+        """Record a run that is sent, perhaps with an ETA or an expiry."""
+        times = {"created_at": BEGINNING, "eta": eta, "expires_at": expires_at}
+        self._same(lambda store: store.add_run(make_run(agent_id, run_id, **times)))
+
+    @rule(agent_id=AGENTS, run_id=RUNS, hold=st.integers(-1, 2))
+    def reopen_run(self, agent_id: str, run_id: str, hold: int) -> None:
+        """Open a settled run again."""
+        run = self.model.run(agent_id, run_id)
+        if run is not None and run.is_settled:
+            changes = {"status": RunStatus.QUEUED, "delivered": False, "eta": None, "progress": ""}
+            again = run.model_copy(update=changes)
+            model_lease, store_lease = self._lease(hold)
+            self._both(
+                lambda: self.model.update_run(again, model_lease),
+                lambda: self.store.update_run(again, store_lease),
+            )
+
+    @rule(agent_id=AGENTS, run_id=RUNS, waited=st.sampled_from([0.0, LONG_TTL]))
+    def pass_turn(self, agent_id: str, run_id: str, waited: float) -> None:
+        """Pass a run over that no worker has begun."""
+        self._same(lambda store: _id(store.pass_turn(agent_id, run_id, waited)))
 
     @rule(agent_id=AGENTS, run_id=RUNS, hold=st.integers(-1, 2), verb=st.sampled_from(ENDINGS))
     def end_attempt(self, agent_id: str, run_id: str, hold: int, verb: str) -> None:
@@ -355,6 +384,10 @@ def _end(
     return following and following.run_id
 
 
+def _id(run: RunRecord | None) -> str | None:
+    return None if run is None else run.run_id
+
+
 def _outcome(renewed: Lease | StoreError) -> Any:
     return (renewed.agent_id, renewed.token) if isinstance(renewed, Lease) else type(renewed)
 
@@ -367,4 +400,7 @@ def _runs(store: CheckpointStore, agent_id: str) -> Any:
     """Return the runs of an agent, without the progress marks, which differ between stores."""
     activity = store.activity(agent_id)
     everything = [*store.runs(agent_id), *activity.open]
+    last = store.last_run(agent_id)
+    assert _id(last) == _id(next(reversed(everything[: len(everything) - len(activity.open)]), None))
+    assert activity.count == len(activity.open)
     return activity.active, [run.model_copy(update={"progress": ""}) for run in everything]

@@ -24,6 +24,7 @@ DEFAULTS = (
     "renew_many",
     "record_and_save",
     "run",
+    "last_run",
     "reschedule",
     "count_watchdogs",
     "pin",

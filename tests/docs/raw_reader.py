@@ -13,6 +13,7 @@ import zlib
 from base64 import b32encode
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -144,9 +145,8 @@ class RawRedis:
 
     def turns(self, agent_id: str) -> tuple[str, list[str]]:
         active = self._client.hget(self._key(agent_id, "agent"), "active") or b""
-        return active.decode(), [
-            x.decode() for x in self._client.lrange(self._key(agent_id, "open"), 0, -1)
-        ]
+        open_runs = {x.decode() for x in self._client.zrange(self._key(agent_id, "open"), 0, -1)}
+        return active.decode(), [name for name in self.runs(agent_id) if name in open_runs]
 
     def due_times(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -164,7 +164,7 @@ class RawRedis:
 
 
 def _run(line: bytes) -> Run:
-    _, usage, status, delivered, attempts, stalled, *texts, rest = line.split(b" ", 8)
+    _, usage, status, delivered, attempts, stalled, *texts, passed, expires, rest = line.split(b" ", 10)
     progress, delivery = ("" if text == b"-" else _unquoted(text) for text in texts)
     return {
         **({} if usage == b"-" else {"usage": _usage(usage)}),
@@ -174,8 +174,15 @@ def _run(line: bytes) -> Run:
         "stalled": int(stalled),
         "progress": progress,
         "delivery": delivery,
+        "passed_over": passed == b"1",
+        "expires_at": None if expires == b"-" else _iso(int(expires)),
         **json.loads(rest),
     }
+
+
+def _iso(microseconds: int) -> str:
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    return time.isoformat().replace("+00:00", "Z")
 
 
 def _usage(word: bytes) -> dict[str, Any]:

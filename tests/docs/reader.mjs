@@ -360,10 +360,10 @@ const fromRedis = (url, agent) => connected(url, async server => {
 })
 
 const turnsInRedis = (url, agent) => connected(url, async server => {
-  const [hash, lines, list] = ['agent', 'runs', 'open'].map(key => `${PREFIX}{${hashTag(agent)}}:${key}`)
+  const [hash, lines, places] = ['agent', 'runs', 'open'].map(key => `${PREFIX}{${hashTag(agent)}}:${key}`)
   await server.send('MULTI')
   await server.send('HGET', hash, 'active')
-  await server.send('LRANGE', list, 0, -1)
+  await server.send('ZRANGE', places, 0, -1)
   await server.send('HGETALL', lines)
   const [active, open, flat] = await server.send('EXEC')
   const runs = []
@@ -371,7 +371,7 @@ const turnsInRedis = (url, agent) => connected(url, async server => {
   runs.sort(([, a], [, b]) => a.number - b.number)
   return {
     active: active ? active.toString() : '',
-    open: open.map(String),
+    open: runs.map(([name]) => name).filter(name => open.map(String).includes(name)),
     runs: runs.map(([name, { facts }]) => [name, facts])
   }
 })
@@ -387,7 +387,8 @@ function usageIn (word) {
 }
 
 function run (line) {
-  const [number, usage, status, delivered, attempts, stalled, progress, delivery, rest] = fields(line, 8)
+  const words = fields(line, 10)
+  const [number, usage, status, delivered, attempts, stalled, progress, delivery, passed, expires, rest] = words
   const text = word => word === '-' ? '' : decodeURIComponent(word)
   const front = {
     ...(usage === '-' ? {} : { usage: usageIn(usage) }),
@@ -396,9 +397,18 @@ function run (line) {
     attempts: Number(attempts),
     stalled: Number(stalled),
     progress: text(progress),
-    delivery: text(delivery)
+    delivery: text(delivery),
+    passed_over: passed === '1',
+    expires_at: expires === '-' ? null : isoOf(Number(expires))
   }
   return { number: Number(number), facts: { ...front, ...object(rest, 'a run') } }
+}
+
+/** A time as the other stores write it: with microseconds only if there are any. */
+function isoOf (microseconds) {
+  const whole = new Date(Math.floor(microseconds / 1e6) * 1000).toISOString().replace('.000Z', '')
+  const part = microseconds % 1e6
+  return `${whole}${part ? '.' + String(part).padStart(6, '0') : ''}Z`
 }
 
 const dueTimesInRedis = url => connected(url, async server => {

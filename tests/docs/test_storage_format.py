@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -486,6 +487,8 @@ def test_runs_turns_and_due_times_follow_the_rules_of_the_page(
     store.save(make_checkpoint("another agent"))
     agree(active="", open=[], runs=[])
     first, second, third = (make_run(agent_id, f"{n}|ü: 🎈", envelope={"x": ["y z"]}) for n in range(3))
+    times = {"eta": datetime(2100, 1, 1, tzinfo=UTC), "expires_at": datetime(2101, 1, 1, 1, tzinfo=UTC)}
+    third = third.model_copy(update=times)
     store.add_run(third)
     start = store.start_run(first.model_copy(update={"delivery": "-"}), "w", 60)
     store.start_run(second, "w", 60)
@@ -612,7 +615,7 @@ def test_the_page_names_every_script_that_writes() -> None:
     shared = re.split(r"^local function (\w+)", scripts.pop("shared"), flags=re.MULTILINE)
     parts = dict(zip(shared[1::2], shared[2::2], strict=True))
     writing = [name for name, body in parts.items() if re.search(f"'({commands})'", body)]
-    assert writing == ["take_lease", "drop_steps"]
+    assert writing == ["take_lease", "first_in_line", "note_blocked", "give_turn", "drop_steps"]
     calls = rf"redis\.call\('({commands})'|\b({'|'.join(writing)})\("
     assert [name for name, text in scripts.items() if re.search(calls, text)] != []
     missing = [n for n, text in scripts.items() if re.search(calls, text) and n not in writers]

@@ -53,6 +53,7 @@ class SteppingStore:
             lease = next((arg for arg in (*args, *options.values()) if isinstance(arg, Lease)), None)
             if verb in _WRITES and lease is not None and lease.token < newest:
                 self.world.wrong.append(f"{verb} was accepted from a process that had lost the lease")
+            self.world.passes += verb == "pass_turn" and answer is not None
             if verb == "record_step":
                 self.world.recorded.add((args[0].run_id, args[0].iteration))
             return answer

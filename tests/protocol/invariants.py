@@ -20,7 +20,7 @@ _CELERY_STATES = {
 def violations(world: World) -> list[str]:
     """Return what is wrong."""
     repeated = sum(times - 1 for times in world.calls.values())
-    waited = world.waits > 0 == world.troubles + world.redeliveries
+    waited = world.waits > 0 == world.troubles + world.redeliveries + world.passes
     facts = {
         "not settled": [run.run_id for run in world.open_runs()],
         "outcome never stored": sorted(world.unreported()),
@@ -28,12 +28,20 @@ def violations(world: World) -> list[str]:
         "messages left": [*world.queue, *world.unacked.values()],
         "repeated calls": [repeated] if repeated > world.troubles else [],
         "not one history": _disconnected_results(world),
+        "begun in another order": _out_of_order(world),
         # Without failures, nothing is left for the watchdog.
         "waits": [world.waits] if waited else [],
     }
     wrong = [f"{what}: {which}" for what, which in facts.items() if which]
     runs = [run for run in world.store.runs(AGENT) if not world.cannot_be_settled(run)]
     return wrong + [said for run in runs for said in _violations_of(world, run)]
+
+
+def _out_of_order(world: World) -> list[str]:
+    """Return the order in which the runs have begun, if it is not the order of sending."""
+    begun = list(dict.fromkeys(world.order))
+    is_excused = world.passes + world.deletions + world.losses > 0
+    return [] if is_excused or begun == [run for run in world.published if run in begun] else begun
 
 
 def _disconnected_results(world: World) -> list[object]:

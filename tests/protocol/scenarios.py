@@ -28,6 +28,8 @@ class Plan:
     #: How many attempts of each run fail.
     fails: int = 0
     max_retries: int = 0
+    #: The runs whose messages no worker takes until nothing else is left to do.
+    unrouted: frozenset[str] = frozenset()
     #: True if the calls are ``run.llm``, whose event saves a checkpoint with each reply.
     talks: bool = False
     #: What the operator does when a deviation gives it the turn.
@@ -56,6 +58,11 @@ def _lose(agents: Agents, world: World) -> None:
     world.lose()
 
 
+def _lose_first_message(agents: Agents, world: World) -> None:
+    pause("lose a message")
+    world.lose_message("run 1")
+
+
 def _repair_and_resume(agents: Agents, world: World) -> None:
     def has_failed() -> bool:
         run = world.store.run(AGENT, "run 1")
@@ -67,10 +74,19 @@ def _repair_and_resume(agents: Agents, world: World) -> None:
 
 
 _TWO = ("run 1", "run 2")
+_THREE = (*_TWO, "run 3")
 _AT_WORK = "the model answers"
 PLANS = {
     "one run": Plan(),
     "two runs of one agent": Plan(_TWO),
+    "a younger run is delivered first": Plan(_TWO, given=(("start_run", "second"),)),
+    "the last of three is delivered first": Plan(
+        _THREE, given=(("start_run", "second"), ("record it as unacknowledged", "first"))
+    ),
+    "the first message is lost": Plan(
+        _TWO, operator=_lose_first_message, given=(("take a message", OPERATOR),)
+    ),
+    "no worker takes the first message": Plan(_THREE, unrouted=frozenset({"run 1"})),
     "each reply is recorded and saved": Plan(talks=True),
     "renewed late": Plan(given=((_AT_WORK, JUMP), (_AT_WORK, RENEWER))),
     "renewed late while another run is blocked": Plan(
@@ -141,7 +157,12 @@ class Scenario:
     def run(self, deviations: Deviations) -> Execution:
         """Run one schedule."""
         plan = self.plan
-        world = World(fails=plan.fails, max_retries=plan.max_retries, talks=plan.talks)
+        world = World(
+            fails=plan.fails,
+            max_retries=plan.max_retries,
+            talks=plan.talks,
+            unrouted=plan.unrouted,
+        )
         return Execution(self.actors, deviations, world).run()
 
 

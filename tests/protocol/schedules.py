@@ -87,7 +87,11 @@ class Execution:
         """Advance the clock to the next due time if no actor is ready and something is still open."""
         if self.world.restore_orphans():
             return True
-        is_open = bool(self.world.open_runs())
+        open_runs = {run.run_id for run in self.world.open_runs()}
+        is_open = bool(open_runs)
+        if self.world.unrouted and open_runs <= self.world.unrouted:
+            self.world.unrouted = frozenset()
+            return True
         due_times, etas = self.world.due_times() if is_open else [], self.world.etas()
         if not due_times + etas:
             return False

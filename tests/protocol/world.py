@@ -80,8 +80,12 @@ class World:
     unacked: dict[str, Message] = field(default_factory=dict)
     #: The process that holds each message, while that process lives.
     holders: dict[str, object] = field(default_factory=dict)
-    #: The runs whose messages were published.
-    published: set[str] = field(default_factory=set)
+    #: The runs whose messages were published, in that order.
+    published: dict[str, None] = field(default_factory=dict)
+    #: The runs whose messages no worker takes, until nothing else is left to do.
+    unrouted: frozenset[str] = frozenset()
+    #: How often a run was passed over.
+    passes: int = 0
     #: The state and the result of each run in Celery's backend.
     results: dict[str, tuple[str, Any]] = field(default_factory=dict)
     callbacks: Counter[str] = field(default_factory=Counter)
@@ -120,7 +124,7 @@ class World:
         """Publish a message for a run, to be started after a delay."""
         tag, due = f"tag {next(self._tags)}", self.clock.now().timestamp() + seconds
         self.queue.append(Message(tag, headers, due))
-        self.published.add(headers["id"])
+        self.published[headers["id"]] = None
 
     def has_message(self) -> bool:
         """True if a message can be started now."""
@@ -128,7 +132,8 @@ class World:
 
     def _next(self) -> Message | None:
         now = self.clock.now().timestamp()
-        return next((message for message in self.queue if message.due <= now), None)
+        routed = (message for message in self.queue if message.run_id not in self.unrouted)
+        return next((message for message in routed if message.due <= now), None)
 
     def taken(self) -> Message:
         """Return the next message. From now on, only the process that takes it has it."""
@@ -231,6 +236,10 @@ class World:
         for kept in (self.store._agents, self.store._by_id, *self.store._schedules.values()):
             kept.clear()
 
+    def lose_message(self, run_id: str) -> None:
+        """Lose the message of a run that is in the queue."""
+        self.queue = deque(message for message in self.queue if message.run_id != run_id)
+
     def fail(self, run_id: str, retries: int) -> None:
         """Fail if this attempt must fail; the body is about to end."""
         if retries < self.fails:
@@ -247,7 +256,7 @@ class World:
 
     def etas(self) -> list[float]:
         """Return the times at which delayed messages are started."""
-        return [message.due for message in self.queue]
+        return [message.due for message in self.queue if message.run_id not in self.unrouted]
 
     def newest_token(self) -> int:
         """Return the token of the newest lease."""
@@ -272,4 +281,4 @@ class World:
         reported = {run for run in self.results if self.state(run) in READY_STATES}
         if self.losses and self.crashes:
             return set()  # the message may be lost too, with the worker that had taken it
-        return self.published - self.untraceable - reported
+        return {*self.published} - self.untraceable - reported

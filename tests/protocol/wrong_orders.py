@@ -80,6 +80,10 @@ def _schedule_blindly(renewer: Any, renewed: list[Any]) -> None:
         held.due_at = renewer._store.schedule(held.lease.agent_id, renewer._ttl)
 
 
+def _only_the_active_run_goes_first(agent: Any, other: RunRecord, run: RunRecord) -> bool:
+    return other.run_id == agent.turn.active != run.run_id
+
+
 #: Each wrong order: its replacement and what it replaces, the plan, the deviations that precede the one
 #: that is explored, and the violation that must be found.
 BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
@@ -157,6 +161,24 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "two runs of one agent",
         (),
         "not settled",
+    ),
+    "a run begins before an older one that is due": (
+        ("celery_ckpt.stores.rules.turns._goes_first", _only_the_active_run_goes_first),
+        "a younger run is delivered first",
+        (),
+        "begun in another order",
+    ),
+    "an older run gets the turn, and is not published": (
+        ("celery_ckpt.runtime.attempt.start.publish_next", lambda *_: None),
+        "the first message is lost",
+        (),
+        "waits: ",
+    ),
+    "a run that no worker begins is never passed over": (
+        ("celery_ckpt.runtime.worker.watchdog.Watchdog._is_passed_over", lambda *_: False),
+        "no worker takes the first message",
+        (),
+        "it does not end",
     ),
     "a renewal moves a deadline without comparing it": (
         ("celery_ckpt.runtime.process.lease_renewer.LeaseRenewer._move_deadlines", _schedule_blindly),

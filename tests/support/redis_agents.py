@@ -8,7 +8,7 @@ from redis import Redis
 
 from celery_ckpt import Checkpoint, Conversation, Message
 from celery_ckpt.clock import system_clock
-from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.store import CheckpointStore
 
@@ -70,11 +70,14 @@ def call_every_method(store: CheckpointStore, agent_id: str) -> None:
     store.update_run(changed, lease)
     assert store.run(agent_id, "run-1") == changed
     assert store.runs(agent_id) == [changed]
+    assert store.last_run(agent_id) == changed
     assert store.release(lease)
+    failed = changed.model_copy(update={"status": RunStatus.FAILED, "ended_at": system_clock.now()})
+    assert store.settle_run(failed) is None
     take_turns(store, agent_id)
     [snapshot] = store.snapshots([agent_id])
     [pruned] = store.apply([PrunePlan(snapshot, runs_before=system_clock.now())])
-    assert (pruned.runs, store.run(agent_id, "run-2")) == (1, None)
+    assert (pruned.runs, store.run(agent_id, "run-2")) == (2, None)
     assert agent_id in store.agents()
     assert store.remove(agent_id, [first.id]) == 1
     assert store.prune(agent_id, keep=1) == 2
@@ -100,7 +103,11 @@ def take_turns(store: CheckpointStore, agent_id: str) -> None:
     cancelled = store.run(agent_id, "run-2")
     assert (lease.token, cancelled.status) == (start.lease.token + 1, "cancelled")
     assert store.settle_run(cancelled, lease).run_id == "run-3"
+    assert store.add_run(run(agent_id, "run-4"))
+    assert store.pass_turn(agent_id, "run-3", 0).run_id == "run-4"
     start = store.start_run(run(agent_id, "run-3"), "me", 30)
+    failed = store.run(agent_id, "run-4").model_copy(update={"status": RunStatus.FAILED})
+    assert store.settle_run(failed) is None
     assert store.release(start.lease, run=start.run)
     due_at = store.schedule(agent_id, 0)
     [(name, later)] = store.claim_due(1, 30)

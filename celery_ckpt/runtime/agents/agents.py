@@ -29,7 +29,15 @@ from celery_ckpt.errors import (
     StoreUnavailable,
 )
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import CheckpointInfo, Finding, MessagePage, RunRecord, RunStatus, Step
+from celery_ckpt.records import (
+    AgentActivity,
+    CheckpointInfo,
+    Finding,
+    MessagePage,
+    RunRecord,
+    RunStatus,
+    Step,
+)
 from celery_ckpt.retention.policy import RetentionPolicy
 from celery_ckpt.retention.report import AgentPolicy, PrunePlan, PruneReport, PruneResult, without_pin
 from celery_ckpt.runtime import log_lines
@@ -79,7 +87,7 @@ class AgentStatus(Value):
     task: str = ""
     attempts: int = 0
     retries: int = 0
-    #: How many of its runs are blocked behind another one.
+    #: How many of its runs are blocked behind another one, of the first hundred that wait.
     blocked: int = 0
     #: The process that has its lease.
     owner: str | None = None
@@ -142,7 +150,7 @@ class Agents:
             AgentNotFound: there is no agent of that name.
         """
         activity = self.store.activity(agent_id)
-        run = _present(self.runs(agent_id), activity.active)
+        run = self._present_run(agent_id, activity)
         history = self.history(agent_id)
         if run is None and not history:
             raise self._no_agent(agent_id)
@@ -235,12 +243,16 @@ class Agents:
         publish(self._app, run.envelope, has_begun=True)
         return result
 
+    def _present_run(self, agent_id: str, activity: AgentActivity) -> RunRecord | None:
+        """Return the active run of an agent, or the one that was sent last."""
+        active = (run for run in activity.open if run.run_id == activity.active)
+        return next(active, None) or self.store.last_run(agent_id)
+
     def _settled_run(self, agent_id: str) -> RunRecord | None:
         """Return its active or last run. If that has just ended, wait until it is settled."""
         end = time.monotonic() + self._context.settings.lease_ttl
         while True:
-            runs = self.runs(agent_id)
-            run = _present(runs, self.store.activity(agent_id).active)
+            run = self._present_run(agent_id, self.store.activity(agent_id))
             is_settling = run is not None and run.status.is_final and not run.delivered
             if not is_settling or time.monotonic() > end:
                 return run
@@ -425,15 +437,11 @@ class Agents:
         return without_password(self._context.settings.required_store_url(self._app))
 
 
-def _present(runs: builtins.list[RunRecord], active: str | None) -> RunRecord | None:
-    """Return the active one of an agent's runs, or the last one."""
-    return next((run for run in runs if run.run_id == active), runs[-1] if runs else None)
-
-
 def _reset(run: RunRecord) -> RunRecord:
     """Return a run that has ended as if it had just been sent."""
     again = {"status": RunStatus.QUEUED, "delivered": False, "retries": 0, "stalled": 0}
+    now = {"eta": None, "expires_at": None, "passed_over": False}
     envelope = without_retries(run.envelope)
     return run.model_copy(
-        update={**again, "error": None, "result": None, "ended_at": None, "envelope": envelope}
+        update={**again, **now, "error": None, "result": None, "ended_at": None, "envelope": envelope}
     )

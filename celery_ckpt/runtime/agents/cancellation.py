@@ -20,13 +20,23 @@ logger = logging.getLogger(__name__)
 
 def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
     """Cancel all runs of an agent that have not ended. Return their ids."""
-    activity = context.store.activity(agent_id)
-    if activity.open:
-        # If this process dies here, the watchdog does the rest.
-        context.store.schedule(agent_id, context.settings.lease_ttl)
-    # The active run last: until it is settled, none of the others can begin.
-    runs = sorted(activity.open, key=lambda run: run.run_id == activity.active)
-    return [run.run_id for run in runs if _cancel(context, run)]
+    cancelled: list[str] = []
+    tried: set[str] = set()
+    while True:
+        activity = context.store.activity(agent_id)
+        runs = [run for run in activity.open if run.run_id not in tried]
+        # The active run last: until it is settled, none of the others can begin.
+        runs.sort(key=lambda run: run.run_id == activity.active)
+        has_more = activity.count > len(activity.open)
+        if has_more and len(runs) > 1 and runs[-1].run_id == activity.active:
+            runs.pop()
+        if runs:
+            # If this process dies here, the watchdog does the rest.
+            context.store.schedule(agent_id, context.settings.lease_ttl)
+        cancelled += [run.run_id for run in runs if _cancel(context, run)]
+        tried.update(run.run_id for run in runs)
+        if not runs or not has_more:
+            return cancelled
 
 
 def _cancel(context: AppContext, run: RunRecord) -> bool:

@@ -40,7 +40,7 @@ from celery_ckpt.runtime.attempt.backend import (
     store_outcome_if_stale,
     stored_outcome,
 )
-from celery_ckpt.runtime.attempt.settlement import settle
+from celery_ckpt.runtime.attempt.settlement import publish_next, settle
 from celery_ckpt.runtime.broker.envelope import (
     RECORDED_HEADER,
     agent_id_of,
@@ -139,6 +139,7 @@ def _started(context: AppContext, task: Any) -> Attempt:
     if begun.is_deleted:
         raise _deleted(task, begun.run)
     if begun.lease is None:
+        publish_next(context, begun.next)
         raise _nothing_to_do(task, begun.run)
     identity = log_lines.identity(begun.run)
     held = HeldLease(begun.lease, run.delivery, identity, due_at=begun.due_at)

@@ -32,7 +32,9 @@ def recorded_before_publishing(
     serializer = options.get("serializer") or task.serializer or task.app.conf.task_serializer
 
     def record(envelope: dict[str, Any]) -> None:
-        delay = _seconds_until(envelope["headers"].get("eta"))
+        headers = envelope["headers"]
+        eta, expires_at = _time(headers.get("eta")), _time(headers.get("expires"))
+        delay = _seconds_until(eta)
         if is_retry:
             assert attempt is not None
             _release(attempt, envelope, options.get("retries") or 0, delay)
@@ -41,6 +43,8 @@ def recorded_before_publishing(
             agent_id=agent_id,
             run_id=task_id,
             task=task.name,
+            eta=eta,
+            expires_at=expires_at,
             envelope=envelope,
             created_at=system_clock.now(),
             **task.retention_limits,
@@ -60,9 +64,12 @@ def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: fl
         raise Unrecorded(str(unavailable)) from unavailable
 
 
-def _seconds_until(eta: str | None) -> float:
-    if not eta:
-        return 0.0
-    due_at = datetime.fromisoformat(eta)
-    due_at = due_at if due_at.tzinfo else due_at.replace(tzinfo=UTC)
-    return max(0.0, (due_at - system_clock.now()).total_seconds())
+def _time(header: str | None) -> datetime | None:
+    if not header:
+        return None
+    time = datetime.fromisoformat(header)
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _seconds_until(eta: datetime | None) -> float:
+    return 0.0 if eta is None else max(0.0, (eta - system_clock.now()).total_seconds())

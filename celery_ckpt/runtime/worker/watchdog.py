@@ -9,6 +9,9 @@ the more watchdogs there are (``poll_interval.py``):
     the lease has expired                     acquire it, which fences off the old holder; requeue
     published, and no worker has begun it     requeue it at growing intervals; while its queue is not
                                               empty, assume for some minutes that it is in there
+    given the turn, and no worker has begun   requeue it, as above; after two durations of a lease, pass
+    it                                        it over: the next one in line gets the turn, is published
+    not due yet (ETA)                         check again half a minute after that time
     ended, but Celery has no outcome          requeue it: the delivery gives Celery the outcome
     no run is open                            unschedule the agent
     prefetched by a worker that has died      put the message back on its queue (``prefetched.py``)
@@ -25,13 +28,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from celery import Celery
 from celery.worker import state as worker_state
 
+from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import CheckpointError, LeaseHeld, StoreError
 from celery_ckpt.records import AgentActivity, RunRecord, RunStatus, Schedule
 from celery_ckpt.runtime import log_lines
+from celery_ckpt.runtime.attempt.settlement import publish_next
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.broker.publisher import publish
 from celery_ckpt.runtime.broker.unacked import Unacked
@@ -54,6 +60,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 3600.0
 _SOONEST = 0.05
 #: For how many agents it remembers the pause.
 _REMEMBERED = 10_000
+#: How long after its ETA a run is checked.
+_AFTER_ETA = 30.0
+#: After how many durations of a lease a run is passed over that has the turn and does not begin.
+_PATIENCE = 2.0
 #: With longer pauses, a run is requeued even if its queue is not empty.
 _LONGEST_QUEUE_PAUSE = 300.0
 
@@ -183,9 +193,11 @@ class Watchdog:
         if holder is not None and not is_known_dead(holder.owner):
             self._pauses.pop(agent_id, None)
             return max(activity.seconds_left, _SOONEST)
-        runs = _runs_to_requeue(activity)
+        if self._is_passed_over(context, activity):
+            return context.settings.lease_ttl
+        runs = _runs_to_requeue(activity, now := system_clock.now())
         if not runs:
-            return None
+            return _seconds_until_due(activity, now)
         if self._may_be_queued(unacked, agent_id, runs):
             return self._longer_pause(agent_id)
         # Fence off the old holder, and leave the lease free for the run that is requeued.
@@ -198,6 +210,21 @@ class Watchdog:
         for run in runs:
             self._requeue(unacked, run)
         return self._longer_pause(agent_id)
+
+    def _is_passed_over(self, context: AppContext, activity: AgentActivity) -> bool:
+        """Give the turn of a run that no worker begins to the next one in line. Publish that one."""
+        unbegun = (run for run in activity.open if run.run_id == activity.active and not run.attempts)
+        run = next(unbegun, None)
+        if run is None or activity.count < 2:
+            return False
+        patience = _PATIENCE * context.settings.lease_ttl
+        following = context.store.pass_turn(run.agent_id, run.run_id, patience)
+        if following is None:
+            return False
+        logger.warning(log_lines.PASSED_OVER, *log_lines.identity(run), following.run_id)
+        self._pauses.pop(run.agent_id, None)
+        publish_next(context, following)
+        return True
 
     def _may_be_queued(self, unacked: Unacked, agent_id: str, runs: list[RunRecord]) -> bool:
         # A copy of each message at every check would make a long queue many times as long.
@@ -225,8 +252,18 @@ class Watchdog:
         return pause
 
 
-def _runs_to_requeue(activity: AgentActivity) -> list[RunRecord]:
-    """Return the active run, or all open ones if none is active; and ended runs that are open."""
+def _runs_to_requeue(activity: AgentActivity, now: datetime) -> list[RunRecord]:
+    """Return the active run, or all that may begin if none is active; and ended runs that are open."""
     if activity.active is None:
-        return activity.open
+        return [run for run in activity.open if not _is_early(run, now)]
     return [run for run in activity.open if run.run_id == activity.active or run.status.is_final]
+
+
+def _is_early(run: RunRecord, now: datetime) -> bool:
+    return run.eta is not None and run.eta > now and not run.attempts and not run.status.is_final
+
+
+def _seconds_until_due(activity: AgentActivity, now: datetime) -> float | None:
+    """Return when to check runs that are not due yet. ``None`` if there are none."""
+    etas = [run.eta for run in activity.open if run.eta is not None]
+    return max(0.0, (min(etas) - now).total_seconds()) + _AFTER_ETA if etas else None

@@ -157,6 +157,10 @@ class EncryptedStore(WrapperStore):
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         return [self._records.decrypt_run(run) for run in self.inner.runs(agent_id)]
 
+    def last_run(self, agent_id: str) -> RunRecord | None:
+        found = self.inner.last_run(agent_id)
+        return found and self._records.decrypt_run(found)
+
     def start_run(
         self,
         run: RunRecord,
@@ -169,13 +173,21 @@ class EncryptedStore(WrapperStore):
         encrypted = self._records.encrypt_run(run)
         start = self.inner.start_run(encrypted, owner, ttl, over=over, recorded=recorded)
         try:
-            return start.model_copy(update={"run": self._records.decrypt_run(start.run)})
+            decrypted = {
+                "run": self._records.decrypt_run(start.run),
+                "next": start.next and self._records.decrypt_run(start.next),
+            }
+            return start.model_copy(update=decrypted)
         except StoreError:
             undo_start(self.inner, start)
             raise
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         following = self.inner.settle_run(self._records.encrypt_run(run), lease)
+        return following and self._records.decrypt_run(following)
+
+    def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
+        following = self.inner.pass_turn(agent_id, run_id, waited)
         return following and self._records.decrypt_run(following)
 
     def activity(self, agent_id: str) -> AgentActivity:

@@ -35,6 +35,7 @@ from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.file.markers import MarkerDirectory
 from celery_ckpt.stores.file.schedule import ScheduleDirectory
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.transaction import TurnState
 
 #: How many journals a process remembers, so that it does not read them again from the beginning.
 _REMEMBERED = 64
@@ -66,29 +67,38 @@ class AgentDirectory:
             self._journal = self._journals.of(self.path, self._generation)
         return self._journal
 
-    def lease(self) -> tuple[LeaseState, str]:
-        """Return the lease, and the id of the active run or an empty string."""
+    def lease(self) -> tuple[LeaseState, TurnState]:
+        """Return the lease, and which run has the turn."""
         path = self.path / "lease"
         stored = read(path)
         if stored is None:
-            return LeaseState(), ""
+            return LeaseState(), TurnState()
         try:
             fields = decode(stored)
-            active = fields.pop("active")
+            given_at = fields.pop("given_at", None)
+            turn = TurnState(
+                fields.pop("active"),
+                given_at and datetime.fromisoformat(given_at).astimezone(UTC),
+                fields.pop("youngest_blocked", ""),
+            )
             expires_at = datetime.fromisoformat(fields.pop("expires_at"))
-            return LeaseState(**fields, expires_at=expires_at.astimezone(UTC)), active
+            return LeaseState(**fields, expires_at=expires_at.astimezone(UTC)), turn
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreDamaged(where=str(path), reason=str(error)) from error
 
-    def set_lease(self, state: LeaseState, active: str) -> None:
-        """Replace the lease and the id of the active run."""
+    def set_lease(self, state: LeaseState, turn: TurnState) -> None:
+        """Replace the lease, and which run has the turn."""
         fields = {
             "token": state.token,
             "nonce": state.nonce,
             "owner": state.owner,
             "expires_at": state.expires_at.isoformat(),
-            "active": active,
+            "active": turn.active,
         }
+        if turn.given_at is not None:
+            fields["given_at"] = turn.given_at.isoformat()
+        if turn.youngest_blocked:
+            fields["youngest_blocked"] = turn.youngest_blocked
         replace(self.path / "lease", encode(fields))
 
     def policy(self) -> AgentPolicy:

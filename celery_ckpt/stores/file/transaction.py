@@ -1,6 +1,7 @@
 """One agent in files, inside a transaction: the caller holds the lock of its directory.
 
-    lease        {"token": ..., "nonce": ..., "owner": ..., "expires_at": ..., "active": run_id}
+    lease        {"token": ..., "nonce": ..., "owner": ..., "expires_at": ..., "active": run_id,
+                 "given_at": ..., "youngest_blocked": run_id} (see ``TurnState``)
     runs         a table of run records (see record_table.py)
     steps        a table of steps
     policy       the agent's policy
@@ -18,17 +19,19 @@ delivered once more, or a call that is paid for and not recorded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import StoreDamaged, StoreError
 from celery_ckpt.json_values import decode, encode, microseconds
-from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.records import MANY_RUNS, AgentContents, RunRecord, Schedule, Step
 from celery_ckpt.retention.policy import old_runs
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
-from celery_ckpt.stores.encoding import decoded_run, encoded
+from celery_ckpt.stores.encoding import decoded_run, encoded, says_settled
 from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
 from celery_ckpt.stores.file.filesystem import read, replace, sync_directory
 from celery_ckpt.stores.file.journal import Journal
@@ -38,6 +41,7 @@ from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all
 from celery_ckpt.stores.log.summaries import summaries
 from celery_ckpt.stores.rules.deletion import needs_marker
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.transaction import TurnState
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
@@ -59,8 +63,8 @@ class FileTransaction:
         self.is_deleted = False
         self.directory = agent
         self._root, self._clock, self._limit = root, clock, limit
-        self._lease_before: tuple[LeaseState, str] | None = None
-        self._lease_after: tuple[LeaseState, str] | None = None
+        self._lease_before: tuple[LeaseState, TurnState] | None = None
+        self._lease_after: tuple[LeaseState, TurnState] | None = None
         self._run_table: Table | None = None
         self._step_table: StepTable | None = None
         self._pending: dict[str, bytes] | None = None
@@ -81,21 +85,21 @@ class FileTransaction:
 
     @property
     def lease(self) -> LeaseState:
-        return self._lease_and_active()[0]
+        return self._lease_and_turn()[0]
 
     @lease.setter
     def lease(self, state: LeaseState) -> None:
-        self._lease_after = state, self.active
+        self._lease_after = state, self.turn
 
     @property
-    def active(self) -> str:
-        return self._lease_and_active()[1]
+    def turn(self) -> TurnState:
+        return self._lease_and_turn()[1]
 
-    @active.setter
-    def active(self, run_id: str) -> None:
-        self._lease_after = self.lease, run_id
+    @turn.setter
+    def turn(self, state: TurnState) -> None:
+        self._lease_after = self.lease, state
 
-    def _lease_and_active(self) -> tuple[LeaseState, str]:
+    def _lease_and_turn(self) -> tuple[LeaseState, TurnState]:
         if self._lease_after is None:
             self._lease_before = self._lease_after = self.directory.lease()
         return self._lease_after
@@ -130,7 +134,30 @@ class FileTransaction:
         return [run for name in names if (run := self.run(name)) is not None]
 
     def open_runs(self) -> list[RunRecord]:
-        return [run for run in self.runs() if not run.is_settled]
+        active = self.turn.active
+        chosen = {*islice(self._open_ids(), MANY_RUNS), *([active] if active else ())}
+        runs = (self.run(run_id) for run_id in self._open_ids() if run_id in chosen)
+        return [run for run in runs if run is not None]
+
+    def _open_ids(self) -> Iterator[str]:
+        """Yield the ids of the runs that are not settled. Decodes no record that says that it is."""
+        pending = self._pending_run()
+        for run_id in dict.fromkeys([*self._runs.values, *self._changed]):
+            if run_id in self._changed:
+                is_open = not self._changed[run_id].is_settled
+            else:
+                stored = pending.get(run_id) or self._runs.values[run_id]
+                is_open = not says_settled(stored)
+            if is_open:
+                yield run_id
+
+    def first_in_line(self, now: datetime) -> RunRecord | None:
+        runs = (self.run(run_id) for run_id in self._open_ids())
+        return next((run for run in runs if run is not None and run.may_have_turn(now)), None)
+
+    def is_older(self, run_id: str, *, than: str) -> bool:
+        names = list(dict.fromkeys([*self._runs.values, *self._changed]))
+        return run_id in names and than in names and names.index(run_id) < names.index(than)
 
     def runs_to_mark(self) -> list[str]:
         try:
@@ -151,7 +178,7 @@ class FileTransaction:
         return None if last is None else self.run(last)
 
     def count_runs(self) -> tuple[int, int]:
-        return len(self._runs.values), len(self.open_runs())
+        return len(self._runs.values), sum(1 for _ in self._open_ids())
 
     def put(self, run: RunRecord) -> None:
         encoded(run, self._limit)
@@ -317,8 +344,12 @@ class FileTransaction:
         return decoded_run(self.agent_id, run.run_id, stored).status.is_final
 
     def _write_run(self, run: RunRecord) -> None:
-        value = encoded(run, self._limit)
-        if self._runs.values.get(run.run_id) != value:
+        value, stored = encoded(run, self._limit), self._runs.values.get(run.run_id)
+        if stored is not None and says_settled(stored) and not run.is_settled:
+            # It is opened again, which counts as sent now: it becomes the last one.
+            others = {name: each for name, each in self._runs.values.items() if name != run.run_id}
+            self._runs.replace({**others, run.run_id: value})
+        elif stored != value:
             self._runs.put(run.run_id, value)
 
     # -- a run record that is saved together with a checkpoint ---------------------------------------

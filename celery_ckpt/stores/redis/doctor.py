@@ -99,7 +99,7 @@ class Doctor:
         """Yield the schedules that need the agent, and do not have it."""
         hash_key, open_key = self._keys.of(agent_id, "agent", "open")
         open_runs, listed, due, sweep = self._server.each(
-            Call.command("LLEN", open_key),
+            Call.command("ZCARD", open_key),
             Call.command("HGET", hash_key, "listed"),
             *(
                 Call.command("ZSCORE", self._keys.due_times_of(agent_id, on), agent_id)

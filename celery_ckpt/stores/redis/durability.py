@@ -49,6 +49,7 @@ MAY_BE_LOST = frozenset(
         "checkpoint_remove",
         "lease_renew",
         "lease_renew_many",
+        "run_pass",
         "run_settle",
         "schedule_remove",
         "schedule_add",

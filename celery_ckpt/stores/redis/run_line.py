@@ -1,23 +1,37 @@
 """The line that Redis keeps for a run: what scripts change comes first, the rest follows as JSON.
 
-    number usage status delivered attempts stalled progress delivery {"task": ..., "envelope": ...}
+    number usage status delivered attempts stalled progress delivery passed_over expires_at
+    {"task": ..., "envelope": ...}
 
-Texts are percent-encoded. An empty text is ``-``, and the text ``-`` is ``%2D``. The usage is
-``model=input,output,cached,cost;...``; the cost is empty if it is not known.
+The time ``expires_at`` is in microseconds since 1970, or ``-``. Texts are percent-encoded. An empty
+text is ``-``, and the text ``-`` is ``%2D``. The usage is ``model=input,output,cached,cost;...``; the
+cost is empty if it is not known.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
+from celery_ckpt.json_values import from_microseconds, microseconds
 from celery_ckpt.records import RunRecord
 from celery_ckpt.stores.encoding import damaged, fields_of, refuse_too_large
+from celery_ckpt.stores.resources import IN_LINE
 from celery_ckpt.usage import Usage
 
 #: The fields between the usage and the JSON, in order.
-IN_FRONT = ("status", "delivered", "attempts", "stalled", "progress", "delivery")
+IN_FRONT = (
+    "status",
+    "delivered",
+    "attempts",
+    "stalled",
+    "progress",
+    "delivery",
+    "passed_over",
+    "expires_at",
+)
 _NOT_IN_JSON = {"agent_id", "run_id", "usage", *IN_FRONT}
 _NEEDS_NO_QUOTE = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
 
@@ -34,6 +48,10 @@ def word(value: object) -> str:
     """Return a value as a word of the line: it has no spaces and is never empty."""
     if value in ("", "-"):
         return "%2D" if value else "-"
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return str(microseconds(value))
     text = str(int(value) if isinstance(value, bool) else value)
     return text if _NEEDS_NO_QUOTE(text) else quote(text, safe="")
 
@@ -63,6 +81,15 @@ def _parsed_usage(word: str) -> Usage:
     return total
 
 
+def place_of(run: RunRecord) -> str:
+    """Return the place of a run that is added (see ``lua/shared.lua``); empty: its number."""
+    if run.passed_over or run.status.is_final:
+        return "+inf"
+    if run.eta is None or run.attempts:
+        return ""
+    return str(max(IN_LINE, microseconds(run.eta) // 1000))
+
+
 def number_of(stored: bytes) -> int:
     """Return the number that a stored step or run starts with. It gives their order."""
     number = stored.partition(b" ")[0]
@@ -79,6 +106,8 @@ def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
             for name, word in zip(IN_FRONT, words[:-1], strict=True)
         }
         front["usage"] = _parsed_usage(used.decode())
+        expires_at = front["expires_at"]
+        front["expires_at"] = from_microseconds(int(expires_at)) if expires_at else None
         fields = {"agent_id": agent_id, "run_id": run_id, **front, **fields_of(words[-1], what)}
         # The context says which fields hold plain JSON values already.
         return RunRecord.model_validate(fields, context=fields.keys())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from celery_ckpt.errors import RunOver
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
-from celery_ckpt.records import AgentActivity, Lease, RunRecord, StartResult
+from celery_ckpt.records import MANY_RUNS, AgentActivity, Lease, RunRecord, StartResult
 from celery_ckpt.stores.encoding import is_same
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
@@ -15,6 +15,7 @@ from celery_ckpt.stores.redis.markers import Markers
 from celery_ckpt.stores.redis.run_line import (
     number_of,
     parsed_run,
+    place_of,
     refuse_damaged,
     run_line,
     usage_word,
@@ -22,7 +23,7 @@ from celery_ckpt.stores.redis.run_line import (
 )
 from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
-from celery_ckpt.stores.redis.steps import run_prefix
+from celery_ckpt.stores.redis.steps import Steps, run_prefix
 from celery_ckpt.stores.rules.deletion import deleted_start
 from celery_ckpt.stores.rules.leases import new_nonce
 
@@ -38,8 +39,10 @@ class Runs:
         due_times: DueTimes,
         leases: Leases,
         markers: Markers,
+        steps: Steps,
         limit: Callable[[], int],
     ) -> None:
+        self._steps = steps
         self._server, self._keys, self._index, self._markers = server, keys, index, markers
         self._due_times, self._leases, self._limit = due_times, leases, limit
 
@@ -47,7 +50,7 @@ class Runs:
         """See ``CheckpointStore.add_run``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
         line = usage_word(run.usage).encode() + b" " + run_line(run, self._limit())
-        add = Call.script("run_add", keys, run.run_id, line)
+        add = Call.script("run_add", keys, run.run_id, line, place_of(run))
         entry = self._index.entry(run.agent_id)
         scheduled = self._due_times.addition(run.agent_id, due_in)
         # The entry again after the run: the agent may be deleted at the same time.
@@ -71,10 +74,19 @@ class Runs:
         return None if stored is None else parsed_run(agent_id, run_id, stored)
 
     def numbered(self, agent_id: str) -> list[tuple[int, RunRecord]]:
-        """Return all runs in the order in which they were added, with the numbers that give it."""
-        flat = self._server.run("hash_all", self._keys.of(checked_name(agent_id), "runs"))
-        pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
+        """Return all runs in the order in which they were sent, with the numbers that give it.
+
+        Reads page by page (see ``lua/hash_page.lua``).
+        """
+        lines = self._server.whole_hash(self._keys.of(checked_name(agent_id), "runs"))
+        pairs = sorted(lines.items(), key=lambda pair: number_of(pair[1]))
         return [(number_of(line), parsed_run(agent_id, shown(name), line)) for name, line in pairs]
+
+    def last(self, agent_id: str) -> RunRecord | None:
+        """See ``CheckpointStore.last_run``."""
+        [key] = self._keys.of(checked_name(agent_id), "agent")
+        last = self._server.command("HGET", key, "last")
+        return None if last is None else self.get(agent_id, shown(last))
 
     def start(
         self, run: RunRecord, owner: str, ttl: float, over: Lease | None, recorded: bool
@@ -83,7 +95,7 @@ class Runs:
         agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
             "run_start",
-            self._keys.of(agent_id, "agent", "runs"),
+            self._keys.of(agent_id, "agent", "runs", "open"),
             run.run_id,
             word(run.delivery),
             nonce,
@@ -105,8 +117,11 @@ class Runs:
         if reply[0] == b"damaged":
             refuse_damaged(agent_id, run.run_id, reply[1])
         record = parsed_run(agent_id, run.run_id, reply[1])
-        lease = granted(agent_id, owner, nonce, *reply[2:]) if reply[0] == b"ok" else None
-        return StartResult(run=record, lease=lease, due_at=due_at)
+        if reply[0] == b"ok":
+            lease = granted(agent_id, owner, nonce, *reply[2:])
+            return StartResult(run=record, lease=lease, due_at=due_at)
+        following = parsed_run(agent_id, shown(reply[2]), reply[3]) if reply[2:] else None
+        return StartResult(run=record, next=following, due_at=due_at)
 
     def settle(self, run: RunRecord, lease: Lease | None) -> RunRecord | None:
         """See ``CheckpointStore.settle_run``."""
@@ -127,13 +142,22 @@ class Runs:
         if reply[0] == b"none":
             self._index.remove(agent_id)  # the agent was deleted: leave no entry behind
         refuse(reply, agent_id, lease, run.run_id)
+        if reply[1]:
+            self._steps.drop_rest(agent_id, run.run_id)
+        return parsed_run(agent_id, shown(reply[2]), reply[3]) if reply[0] == b"next" else None
+
+    def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
+        """See ``CheckpointStore.pass_turn``."""
+        checked_name(run_id, "A run_id")
+        keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
+        reply = self._server.run("run_pass", keys, run_id, int(waited * 1000), new_nonce())
         return parsed_run(agent_id, shown(reply[1]), reply[2]) if reply[0] == b"next" else None
 
     def cancel(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         """See ``CheckpointStore.cancel_run``."""
         nonce = new_nonce()
         checked_name(owner, "A lease's owner")
-        keys = self._keys.of(checked_name(agent_id), "agent", "runs")
+        keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
         reply = self._server.run("run_cancel", keys, run_id, nonce, owner, milliseconds(ttl))
         refuse(reply, agent_id, None, run_id)
         if reply[0] == b"damaged":
@@ -145,11 +169,13 @@ class Runs:
     def activity(self, agent_id: str) -> AgentActivity:
         """See ``CheckpointStore.activity``."""
         keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
-        active, left_ms, holder, *flat = self._server.run("agent_activity", keys)
-        pairs = zip(flat[::2], flat[1::2], strict=True)
+        reply = self._server.run("agent_activity", keys, MANY_RUNS // 2)
+        active, left_ms, holder, count, *flat = reply
+        pairs = sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: number_of(pair[1]))
         return AgentActivity(
             active=shown(active)[:MAX_NAME_LENGTH] or None,
-            open=[parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs if line],
+            open=[parsed_run(agent_id, shown(run_id), line) for run_id, line in pairs],
+            count=count,
             holder=self._leases.parsed(agent_id, holder),
             seconds_left=left_ms / 1000,
         )

@@ -310,6 +310,16 @@ class Server:
         """Yield the fields and values of a hash."""
         return self._all(self.client.hscan_iter(key, count=_PAGE), key)
 
+    def whole_hash(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return a hash, of any size: each part is read by a short script (see ``hash_page.lua``)."""
+        found: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, *flat = self.run("hash_page", keys, cursor)
+            found.update(zip(flat[::2], flat[1::2], strict=True))
+            if cursor == b"0":
+                return found
+
     def scored(self, key: bytes) -> Iterator[tuple[bytes, float]]:
         """Yield the members of a sorted set and their scores."""
         return self._all(self.client.zscan_iter(key, count=_PAGE), key)

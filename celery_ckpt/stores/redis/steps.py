@@ -92,25 +92,34 @@ class Steps:
         ]
 
     def _stored(self, agent_id: str) -> list[tuple[bytes, bytes]]:
-        flat = self._server.run("hash_all", self._keys.of(agent_id, "steps"))
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        return sorted(pairs, key=lambda pair: number_of(pair[1]))
+        stored = self._server.whole_hash(self._keys.of(agent_id, "steps"))
+        return sorted(stored.items(), key=lambda pair: number_of(pair[1]))
 
     def drop(
         self, agent_id: str, run_id: str, first: int, last: int | None, lease: Lease | None
     ) -> int:
         """See ``CheckpointStore.drop_steps``."""
         checked_name(run_id, "A run_id")
-        reply = self._server.run(
-            "step_drop",
-            self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx"),
-            fence(agent_id, lease),
-            run_prefix(run_id),
-            first,
-            "+inf" if last is None else last,
-        )
-        refuse(reply, agent_id, lease)
-        return int(reply[1])
+        keys = self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx")
+        span = "-inf" if first <= 0 else first, "+inf" if last is None else last
+        total = rank = 0
+        while rank >= 0:
+            own = fence(agent_id, lease)
+            reply = self._server.run("step_drop", keys, own, run_prefix(run_id), *span, rank)
+            refuse(reply, agent_id, lease)
+            _, dropped, rank = reply
+            total += dropped
+        return total
+
+    def drop_rest(self, agent_id: str, run_id: str) -> int:
+        """Drop all steps of a run that has succeeded and is settled. This needs no lease."""
+        keys = self._keys.of(checked_name(agent_id), "agent", "steps", "stepidx", "runs")
+        everything = ("", run_prefix(run_id), "-inf", "+inf")
+        total = rank = 0
+        while rank >= 0:
+            _, dropped, rank = self._server.run("step_drop", keys, *everything, rank, run_id)
+            total += dropped
+        return total
 
 
 def _run_of(agent_id: str, name: bytes) -> str:

@@ -102,7 +102,7 @@ class RedisCheckpointStore(LogStore):
         self._checkpoints = Checkpoints(server, keys, index, markers)
         self._leases = Leases(server, keys, index, due_times, limit)
         self._steps = Steps(server, keys, index, limit)
-        self._runs = Runs(server, keys, index, due_times, self._leases, markers, limit)
+        self._runs = Runs(server, keys, index, due_times, self._leases, markers, self._steps, limit)
         self._pruning = Pruning(server, keys, index, due_times)
         self._rewrite = Rewrite(self, server, keys, self._steps, self._runs, limit)
 
@@ -339,6 +339,9 @@ class RedisCheckpointStore(LogStore):
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         return plain_runs(self, [run for _, run in self._runs.numbered(agent_id)])
 
+    def last_run(self, agent_id: str) -> RunRecord | None:
+        return plain_run(self, self._runs.last(agent_id))
+
     def start_run(
         self,
         run: RunRecord,
@@ -352,6 +355,9 @@ class RedisCheckpointStore(LogStore):
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         return plain_run(self, self._runs.settle(run, lease))
+
+    def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
+        return plain_run(self, self._runs.pass_turn(agent_id, run_id, waited))
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         return self._runs.cancel(agent_id, run_id, owner, ttl)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.rules.leases import LeaseState
+
+
+@dataclass(frozen=True)
+class TurnState:
+    """Which run of an agent has the turn, as it is stored."""
+
+    #: The id of the active run, or an empty string.
+    active: str = ""
+    #: When the active run was given the turn; ``None``: it has begun.
+    given_at: datetime | None = None
+    #: The id of the youngest run that was ever blocked, or an empty string.
+    youngest_blocked: str = ""
 
 
 class AgentTransaction(Protocol):
@@ -18,8 +31,7 @@ class AgentTransaction(Protocol):
     """
 
     lease: LeaseState
-    #: The id of the active run, or an empty string.
-    active: str
+    turn: TurnState
     policy: AgentPolicy
 
     @property
@@ -43,11 +55,19 @@ class AgentTransaction(Protocol):
         ...
 
     def runs(self) -> list[RunRecord]:
-        """Return all runs in the order in which they were added."""
+        """Return all runs in the order in which they were sent."""
         ...
 
     def open_runs(self) -> list[RunRecord]:
-        """Return the runs that are not settled, in the order in which they were added."""
+        """Return runs that are not settled: those that ``AgentActivity.open`` promises."""
+        ...
+
+    def first_in_line(self, now: datetime) -> RunRecord | None:
+        """Return the oldest open run that ``may_have_turn``, without reading all open runs."""
+        ...
+
+    def is_older(self, run_id: str, *, than: str) -> bool:
+        """Return True if both runs were added, and the first was sent before the second."""
         ...
 
     def runs_to_mark(self) -> list[str]:
@@ -58,7 +78,7 @@ class AgentTransaction(Protocol):
         ...
 
     def last_run(self) -> RunRecord | None:
-        """Return the run that was added last."""
+        """Return the run that was sent last."""
         ...
 
     def count_runs(self) -> tuple[int, int]:
@@ -66,7 +86,7 @@ class AgentTransaction(Protocol):
         ...
 
     def put(self, run: RunRecord) -> None:
-        """Add a run's record or replace it.
+        """Add a run's record or replace it. A settled run that is opened again counts as sent now.
 
         Raises:
             CheckpointTooLarge: the record exceeds the limit.

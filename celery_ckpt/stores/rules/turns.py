@@ -1,16 +1,34 @@
 r"""Which run of an agent may work: the rules of the stores that decide in Python.
 
     queued --start--> running --release--> queued --start--> ...
-       |                 \--save/update--> ended --settle--> settled; the next run gets its turn
-       \--start, while another run is active--> blocked --the other run is settled--> queued
+       |                 \--save/update--> ended --settle--> settled; the next run gets the turn
+       \--start, while it is another run's turn--> blocked --it gets the turn--> queued
 
-An agent has one active run, from its first attempt until it is settled. ``lua/run_start.lua``,
-``lua/run_settle.lua`` and ``lua/run_cancel.lua`` are the same rules for Redis.
+An agent has one active run: the run that has the turn, from its first attempt, or since it was given
+the turn, until it is settled. The others stand in line, in the order in which they were sent. A run is
+not in line before its ETA, after it has expired or ended, and after it was passed over
+(``may_have_turn``).
+
+    a run is delivered, no run is active    the oldest one in line gets the turn: it starts if it is the
+                                            delivered one, otherwise it must be published
+    a run is delivered, another is active   it is blocked; unless the other one is younger and has not
+                                            begun: then the delivered run takes the turn, and starts
+    the active run is settled               the oldest one in line gets the turn and must be published,
+                                            if its message was consumed (it is blocked) or a younger run
+                                            was blocked before it: its message is late. Otherwise its
+                                            message is expected, and no run is active
+    no worker begins the active run         the watchdog passes it over (``pass_turn``): the next one in
+                                            line gets the turn. When it is delivered, it takes its place
+                                            in line again
+
+``lua/run_start.lua``, ``lua/run_settle.lua``, ``lua/run_pass.lua`` and ``lua/run_cancel.lua`` are the
+same rules for Redis.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery_ckpt.errors import RunNotFound, RunOver
@@ -28,27 +46,63 @@ def start(
     record = known or run
     if record.is_settled:
         return StartResult(run=record, due_at=due_at)
-    if not record.status.is_final and agent.active not in ("", run.run_id):
-        blocked = _put(agent, record, status=RunStatus.BLOCKED, delivery=run.delivery)
-        return StartResult(run=blocked, due_at=due_at)
-    agent.lease = agent.lease.granted(agent.agent_id, owner, ttl, now, over)
-    if not record.status.is_final:
-        agent.active = run.run_id
-        progress = f"{agent.last_save}.{agent.count_steps()}"
-        # The previous attempt did not record its end and saved nothing: it stalled.
-        is_stalled = record.status is RunStatus.RUNNING and record.progress == progress
-        record = _put(
-            agent,
-            record,
-            status=RunStatus.RUNNING,
-            attempts=record.attempts + 1,
-            stalled=record.stalled + 1 if is_stalled else 0,
-            progress=progress,
-            delivery=run.delivery,
+    if record.status.is_final:
+        agent.lease = agent.lease.granted(agent.agent_id, owner, ttl, now, over)
+        if known is None:
+            agent.put(record)
+        return StartResult(run=record, lease=agent.lease.lease(agent.agent_id), due_at=due_at)
+    active = agent.turn.active
+    other = agent.run(active) if active not in ("", run.run_id) else None
+    ahead = other if active else agent.first_in_line(now)
+    if ahead is not None and _goes_first(agent, ahead, record):
+        blocked = _put(
+            agent, record, status=RunStatus.BLOCKED, delivery=run.delivery, passed_over=False
         )
-    elif known is None:
-        agent.put(record)
+        _note_blocked(agent, run.run_id)
+        given = None if ahead is other else _given(agent, ahead, now)
+        return StartResult(run=blocked, next=given, due_at=due_at)
+    agent.lease = agent.lease.granted(agent.agent_id, owner, ttl, now, over)
+    if other is not None:  # it had not begun: it waits again, and is published when its turn comes
+        _put(agent, other, status=RunStatus.BLOCKED)
+        _note_blocked(agent, other.run_id)
+    agent.turn = replace(agent.turn, active=run.run_id, given_at=None)
+    progress = f"{agent.last_save}.{agent.count_steps()}"
+    # The previous attempt did not record its end and saved nothing: it stalled.
+    is_stalled = record.status is RunStatus.RUNNING and record.progress == progress
+    record = _put(
+        agent,
+        record,
+        status=RunStatus.RUNNING,
+        attempts=record.attempts + 1,
+        stalled=record.stalled + 1 if is_stalled else 0,
+        progress=progress,
+        delivery=run.delivery,
+        passed_over=False,
+    )
     return StartResult(run=record, lease=agent.lease.lease(agent.agent_id), due_at=due_at)
+
+
+def _goes_first(agent: AgentTransaction, other: RunRecord, run: RunRecord) -> bool:
+    """Return True if it is the turn of ``other``, which is active or the first in line."""
+    has_begun = other.attempts > 0 or other.status.is_final
+    if other.run_id == run.run_id:
+        return False
+    if other.run_id == agent.turn.active and has_begun:
+        return True
+    # A run without a record is younger than all others.
+    return not agent.has_run(run.run_id) or agent.is_older(other.run_id, than=run.run_id)
+
+
+def _note_blocked(agent: AgentTransaction, run_id: str) -> None:
+    youngest = agent.turn.youngest_blocked
+    if not agent.is_older(run_id, than=youngest):
+        agent.turn = replace(agent.turn, youngest_blocked=run_id)
+
+
+def _given(agent: AgentTransaction, run: RunRecord, now: datetime) -> RunRecord:
+    """Give the turn to a run that has to be published."""
+    agent.turn = replace(agent.turn, active=run.run_id, given_at=now)
+    return _put(agent, run, status=RunStatus.QUEUED)
 
 
 def settle(
@@ -56,7 +110,7 @@ def settle(
 ) -> RunRecord | None:
     """Settle a run, as ``CheckpointStore.settle_run`` promises. Return the next active run."""
     record = replacement(agent, run)
-    is_active = agent.active == run.run_id
+    is_active = agent.turn.active == run.run_id
     if is_active or lease is not None:
         agent.lease.refuse(agent.agent_id, lease, now)
         agent.lease = agent.lease.released()
@@ -66,10 +120,32 @@ def settle(
         agent.drop_steps(run.run_id)
     if not is_active:
         return None
-    blocked = (one for one in agent.open_runs() if one.status is RunStatus.BLOCKED)
-    following = next(blocked, None)
-    agent.active = following.run_id if following else ""
-    return following and _put(agent, following, status=RunStatus.QUEUED)
+    agent.turn = replace(agent.turn, active="", given_at=None)
+    following = agent.first_in_line(now)
+    if following is None or not _must_be_published(agent, following):
+        return None
+    return _given(agent, following, now)
+
+
+def _must_be_published(agent: AgentTransaction, run: RunRecord) -> bool:
+    """Return False if the message of the first run in line can be expected to arrive by itself."""
+    is_overtaken = agent.is_older(run.run_id, than=agent.turn.youngest_blocked)
+    return run.status is RunStatus.BLOCKED or is_overtaken
+
+
+def pass_turn(agent: AgentTransaction, run_id: str, waited: float, now: datetime) -> RunRecord | None:
+    """Pass a run over, as ``CheckpointStore.pass_turn`` promises."""
+    run, given_at = agent.run(run_id), agent.turn.given_at
+    if run is None or agent.turn.active != run_id or run.status is not RunStatus.QUEUED or run.attempts:
+        return None
+    if given_at is not None and now < given_at + timedelta(seconds=waited):
+        return None
+    _put(agent, run, passed_over=True)
+    following = agent.first_in_line(now)
+    if following is None:
+        _put(agent, run)
+        return None
+    return _given(agent, following, now)
 
 
 def cancel(agent: AgentTransaction, run_id: str, owner: str, ttl: float, now: datetime) -> Lease | None:
@@ -81,7 +157,7 @@ def cancel(agent: AgentTransaction, run_id: str, owner: str, ttl: float, now: da
     # Released first, so that the lease is granted even while another owner holds it.
     granted = agent.lease.released().granted(agent.agent_id, owner, ttl, now, None)
     _put(agent, run, status=RunStatus.CANCELLED)
-    if agent.active != run_id:
+    if agent.turn.active != run_id:
         return None
     agent.lease = granted
     return granted.lease(agent.agent_id)
@@ -89,12 +165,12 @@ def cancel(agent: AgentTransaction, run_id: str, owner: str, ttl: float, now: da
 
 def activity(agent: AgentTransaction, now: datetime) -> AgentActivity:
     """Return the agent's open runs, its active run and its lease."""
-    active, runs = agent.active or None, agent.open_runs()
+    active, runs, (_, count) = agent.turn.active or None, agent.open_runs(), agent.count_runs()
     if not agent.lease.is_held(now):
-        return AgentActivity(active=active, open=runs)
+        return AgentActivity(active=active, open=runs, count=count)
     left = (agent.lease.expires_at - now).total_seconds()
     holder = agent.lease.lease(agent.agent_id)
-    return AgentActivity(active=active, open=runs, holder=holder, seconds_left=left)
+    return AgentActivity(active=active, open=runs, count=count, holder=holder, seconds_left=left)
 
 
 def known_run(agent: AgentTransaction, run_id: str) -> RunRecord:

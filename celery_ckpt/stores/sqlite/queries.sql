@@ -2,7 +2,7 @@
 -- key is the key of an agent; first and last are the first and the last number that its saves can have.
 
 -- agent (agent_id)
-SELECT key, token, nonce, owner, expires_at, active, policy FROM ckpt_agents WHERE agent_id = ?1
+SELECT key, token, nonce, owner, expires_at, active, given_at, youngest_blocked, policy FROM ckpt_agents WHERE agent_id = ?1
 
 -- add_agent (agent_id, locator)
 INSERT INTO ckpt_agents (agent_id, locator) VALUES (?1, ?2)
@@ -134,15 +134,37 @@ SELECT count(*) FROM ckpt_steps WHERE agent = ?1
 -- run (key, run_id)
 SELECT record FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 
--- put_run (key, run_id, open, record)
-INSERT INTO ckpt_runs (agent, run_id, open, record) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (agent, run_id) DO UPDATE SET open = ?3, record = ?4
+-- put_run (key, run_id, open, in_line, record)
+-- A run that is opened again counts as sent now.
+INSERT INTO ckpt_runs (agent, run_id, open, in_line, record) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (agent, run_id) DO UPDATE SET open = ?3, in_line = ?4, record = ?5,
+    number = CASE WHEN ?3 AND NOT open THEN (SELECT max(number) + 1 FROM ckpt_runs) ELSE number END
 
 -- runs (key)
 SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number
 
--- open_runs (key)
-SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 AND open ORDER BY number
+-- open_runs (key, active, limit)
+-- The active run, the first ones in line, and some that are not in line.
+SELECT run_id, record FROM ckpt_runs WHERE number IN (
+    SELECT number FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2 AND open
+    UNION SELECT number FROM (SELECT number FROM ckpt_runs
+        WHERE agent = ?1 AND open AND in_line >= 0 ORDER BY in_line, number LIMIT ?3)
+    UNION SELECT number FROM (SELECT number FROM ckpt_runs
+        WHERE agent = ?1 AND open AND in_line IS NULL ORDER BY number LIMIT ?3)
+) ORDER BY number
+
+-- join_line (key, now)
+UPDATE ckpt_runs SET in_line = 0 WHERE agent = ?1 AND open AND in_line BETWEEN 1 AND ?2
+
+-- first_in_line (key)
+SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 AND open AND in_line = 0 ORDER BY number LIMIT 1
+
+-- leave_line (key, run_id)
+UPDATE ckpt_runs SET in_line = NULL WHERE agent = ?1 AND run_id = ?2
+
+-- is_older (key, run_id, than)
+SELECT 1 FROM ckpt_runs AS one JOIN ckpt_runs AS other ON other.agent = ?1 AND other.run_id = ?3
+WHERE one.agent = ?1 AND one.run_id = ?2 AND one.number < other.number
 
 -- runs_to_mark (key)
 -- The open and the cancelled ones. A record is not parsed, because it may be damaged. A marker too many does no harm.
@@ -159,8 +181,8 @@ SELECT 1 FROM ckpt_deleted WHERE digest = ?1 AND expires_at > ?2
 -- drop_markers (now)
 DELETE FROM ckpt_deleted WHERE expires_at <= ?1
 
--- set_active (key, run_id)
-UPDATE ckpt_agents SET active = ?2 WHERE key = ?1
+-- set_turn (key, active, given_at, youngest_blocked)
+UPDATE ckpt_agents SET active = ?2, given_at = ?3, youngest_blocked = ?4 WHERE key = ?1
 
 -- last_number (first, last)
 SELECT max(number) FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2

@@ -3,8 +3,8 @@
 
 CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 
--- One row per agent: its lease, its active run (active) and its policy. Its checkpoint ids begin with the
--- locator. listed is 1 while the agent is certain to be on the schedule of sweeps. Times are microseconds since
+-- One row per agent: its lease, which run has the turn (active; given_at, 0 if it has begun; youngest_blocked: the
+-- youngest run that was ever blocked) and its policy. Its checkpoint ids begin with the locator. listed is 1 while the agent is certain to be on the schedule of sweeps. Times are microseconds since
 -- 1970. An empty nonce means that the lease is free; an empty active, that no run is active.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -15,6 +15,8 @@ CREATE TABLE ckpt_agents (
     owner      TEXT NOT NULL DEFAULT '',
     expires_at INTEGER NOT NULL DEFAULT 0,
     active     TEXT NOT NULL DEFAULT '',
+    given_at   INTEGER NOT NULL DEFAULT 0,
+    youngest_blocked TEXT NOT NULL DEFAULT '',
     policy     BLOB NOT NULL DEFAULT x'',
     listed     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
@@ -50,16 +52,20 @@ CREATE TABLE ckpt_steps (
     UNIQUE (agent, run_id, key)
 ) STRICT;
 
+-- number is the order in which the runs were sent. in_line is 0 while an open run may have the turn, or the time from
+-- which it may; it is NULL if it may not (it has ended, or was passed over), or has turned out to be expired.
 CREATE TABLE ckpt_runs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    agent  INTEGER NOT NULL,
-    run_id TEXT NOT NULL,
-    open   INTEGER NOT NULL,
-    record BLOB NOT NULL,
+    number  INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent   INTEGER NOT NULL,
+    run_id  TEXT NOT NULL,
+    open    INTEGER NOT NULL,
+    in_line INTEGER,
+    record  BLOB NOT NULL,
     UNIQUE (agent, run_id)
 ) STRICT;
 
 CREATE INDEX ckpt_open_runs ON ckpt_runs (agent) WHERE open;
+CREATE INDEX ckpt_lines ON ckpt_runs (agent, in_line, number) WHERE open;
 
 -- One row per run that was open or cancelled when its agent was deleted: the first 128 bits of the SHA-256 of the run's
 -- id, in hex, and until when a late message of the run is recognised by it.

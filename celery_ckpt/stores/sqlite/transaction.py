@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import StoreDamaged
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import locator, names_its_agent
-from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.records import MANY_RUNS, AgentContents, RunRecord, Schedule, Step
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.encoding import decoded_run, decoded_step, encoded, run_end
 from celery_ckpt.stores.log.ranges import Ranges
@@ -19,6 +20,7 @@ from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, ranges_of_all
 from celery_ckpt.stores.log.summaries import summaries
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.transaction import TurnState
 from celery_ckpt.stores.sqlite.database import Database
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,7 +31,7 @@ _LAST_ITERATION = 2**62
 #: An offset that no log reaches.
 _EVERYTHING = 2**62
 #: The row of an agent that does not exist. No agent has the key 0.
-_BLANK = (0, 0, "", "", 0, "", b"")
+_BLANK = (0, 0, "", "", 0, "", 0, "", b"")
 
 
 def save_numbers(key: int) -> tuple[int, int]:
@@ -55,7 +57,7 @@ class SqliteTransaction:
         if make and row is _BLANK:
             row = (database.add("add_agent", agent_id, locator(agent_id)), *_BLANK[1:])
         self.key: int = row[0]
-        self._held, self._active, self._stored_policy = row[1:5], row[5], row[6]
+        self._held, self._turn, self._stored_policy = row[1:5], row[5:8], row[8]
 
     @property
     def exists(self) -> bool:
@@ -72,13 +74,18 @@ class SqliteTransaction:
         self._database.run("set_lease", self.key, *self._held)
 
     @property
-    def active(self) -> str:
-        return self._active
+    def turn(self) -> TurnState:
+        active, given_at, youngest_blocked = self._turn
+        since = _EPOCH + timedelta(microseconds=given_at) if given_at else None
+        return TurnState(active, since, youngest_blocked)
 
-    @active.setter
-    def active(self, run_id: str) -> None:
-        self._database.run("set_active", self.key, run_id)
-        self._active = run_id
+    @turn.setter
+    def turn(self, state: TurnState) -> None:
+        given_at = 0 if state.given_at is None else microseconds(state.given_at)
+        turn = (state.active, given_at, state.youngest_blocked)
+        if turn != self._turn:
+            self._database.run("set_turn", self.key, *turn)
+        self._turn = turn
 
     @property
     def policy(self) -> AgentPolicy:
@@ -106,7 +113,18 @@ class SqliteTransaction:
         return self._decoded("runs")
 
     def open_runs(self) -> list[RunRecord]:
-        return self._decoded("open_runs")
+        return self._decoded("open_runs", self.turn.active, MANY_RUNS // 2)
+
+    def first_in_line(self, now: datetime) -> RunRecord | None:
+        self._database.run("join_line", self.key, microseconds(now))
+        while (found := next(iter(self._decoded("first_in_line")), None)) is not None:
+            if found.may_have_turn(now):
+                return found
+            self._database.run("leave_line", self.key, found.run_id)  # it has expired
+        return None
+
+    def is_older(self, run_id: str, *, than: str) -> bool:
+        return self._database.one("is_older", self.key, run_id, than) is not None
 
     def runs_to_mark(self) -> list[str]:
         return [run_id for (run_id,) in self._database.all("runs_to_mark", self.key)]
@@ -114,8 +132,8 @@ class SqliteTransaction:
     def last_run(self) -> RunRecord | None:
         return next(iter(self._decoded("last_run")), None)
 
-    def _decoded(self, query: str) -> list[RunRecord]:
-        rows = self._database.all(query, self.key)
+    def _decoded(self, query: str, *args: Any) -> list[RunRecord]:
+        rows = self._database.all(query, self.key, *args)
         return [decoded_run(self.agent_id, run_id, record) for run_id, record in rows]
 
     def count_runs(self) -> tuple[int, int]:
@@ -123,8 +141,11 @@ class SqliteTransaction:
         return runs, open_runs
 
     def put(self, run: RunRecord) -> None:
-        record = encoded(run, self._limit)
-        self._database.run("put_run", self.key, run.run_id, not run.is_settled, record)
+        record, in_line = encoded(run, self._limit), None
+        if not run.status.is_final and not run.passed_over:
+            is_put_off = run.eta is not None and not run.attempts
+            in_line = max(1, microseconds(run.eta)) if run.eta and is_put_off else 0
+        self._database.run("put_run", self.key, run.run_id, not run.is_settled, in_line, record)
 
     def deletable_runs(self) -> dict[str, datetime]:
         rows = self._database.all("deletable_runs", self.key, self.agent_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_ckpt.errors import RunNotFound
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import MANY_RUNS, RunStatus
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.fixtures import ContractFixtures
 from celery_ckpt.testing.factories import make_run
@@ -67,3 +67,31 @@ class RunsContract(ContractFixtures):
         store.update_run(runs[1])
 
         assert store.runs("agent") == runs
+        assert store.last_run("agent") == runs[-1]
+        assert store.last_run("unknown") is None
+
+    def test_a_run_that_is_opened_again_counts_as_sent_now(self, store: CheckpointStore) -> None:
+        runs = [make_run("agent", name) for name in ("first", "second", "third")]
+        over = {"status": RunStatus.FAILED, "delivered": True}
+        for run in runs:
+            store.add_run(run.model_copy(update=over if run.run_id != "third" else {}))
+
+        store.update_run(runs[0])
+        store.update_run(runs[0].model_copy(update={"retries": 1}))
+
+        assert [run.run_id for run in store.runs("agent")] == ["second", "third", "first"]
+        assert [run.run_id for run in store.activity("agent").open] == ["third", "first"]
+        last = store.last_run("agent")
+        assert last is not None
+        assert (last.run_id, last.retries) == ("first", 1)
+
+    def test_many_runs_are_read_completely(self, store: CheckpointStore) -> None:
+        runs = [make_run("agent", f"run {number}") for number in range(300)]
+        for run in runs:
+            store.add_run(run)
+
+        assert store.runs("agent") == runs
+        activity = store.activity("agent")
+        assert activity.count == 300
+        assert 0 < len(activity.open) <= MANY_RUNS + 1
+        assert activity.open[:100] == runs[:100]

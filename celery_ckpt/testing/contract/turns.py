@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from time import sleep
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from celery_ckpt.errors import CheckpointTooLarge, LeaseHeld, LeaseLost, RunNotFound, RunOver
 from celery_ckpt.records import Lease, RunRecord, RunStatus, Schedule
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.testing.clock import FakeClock
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
@@ -24,7 +27,7 @@ def _ended(run: RunRecord, status: RunStatus = RunStatus.SUCCEEDED, **changes: A
 
 
 class TurnsContract(ContractFixtures):
-    """An agent has one active run; the others are blocked, first in, first out."""
+    """An agent has one active run; the others follow in the order in which they were sent."""
 
     def test_a_delivered_run_starts_with_a_lease_and_counts_an_attempt(
         self, store: CheckpointStore
@@ -272,15 +275,15 @@ class TurnsContract(ContractFixtures):
     def test_activity_lists_the_open_runs_in_order(self, store: CheckpointStore) -> None:
         for name in ("c", "a", "b"):
             store.add_run(make_run("agent", name))
-        run, lease = _started(store, make_run("agent", "a"))
+        run, lease = _started(store, make_run("agent", "c"))
 
         activity = store.activity("agent")
 
         assert [run.run_id for run in activity.open] == ["c", "a", "b"]
-        assert (activity.active, activity.holder) == ("a", lease)
+        assert (activity.active, activity.holder, activity.count) == ("c", lease, 3)
         assert 0 < activity.seconds_left <= LONG_TTL
         store.settle_run(_ended(run), lease)
-        assert [run.run_id for run in store.activity("agent").open] == ["c", "b"]
+        assert [run.run_id for run in store.activity("agent").open] == ["a", "b"]
         assert store.activity("unknown").open == []
 
     def test_settling_an_unknown_run_is_an_error(self, store: CheckpointStore) -> None:
@@ -288,3 +291,223 @@ class TurnsContract(ContractFixtures):
             store.settle_run(make_run("agent", "run"))
         assert list(store.agents()) == []
         assert store.count_due(Schedule.SWEEP) == 0, "no agent is due for a sweep"
+
+    # -- the order of sending ------------------------------------------------------------------------
+
+    def test_the_run_that_was_sent_first_gets_the_turn(self, store: CheckpointStore) -> None:
+        _send(store, "first", "second", "third")
+
+        start = store.start_run(make_run("agent", "third", delivery="t"), "worker", LONG_TTL)
+
+        assert (start.lease, start.run.status, start.run.delivery) == (None, RunStatus.BLOCKED, "t")
+        assert start.next is not None
+        assert (start.next.run_id, start.next.status) == ("first", RunStatus.QUEUED)
+        assert store.run("agent", "first") == start.next
+        assert store.activity("agent").active == "first"
+        # It is published once: the others are blocked behind the active run.
+        other = store.start_run(make_run("agent", "second"), "worker", LONG_TTL)
+        assert (other.lease, other.next) == (None, None)
+        assert _worked_off(store, "first") == ["first", "second", "third"]
+
+    def test_a_run_that_was_overtaken_is_published_when_its_turn_comes(
+        self, store: CheckpointStore
+    ) -> None:
+        _send(store, "first", "second", "third")
+        first, lease = _started(store, make_run("agent", "first"))
+        store.start_run(make_run("agent", "third"), "worker", LONG_TTL)
+
+        second = store.settle_run(_ended(first), lease)
+
+        assert second is not None
+        assert (second.run_id, second.status) == ("second", RunStatus.QUEUED)
+        assert store.activity("agent").active == "second"
+
+    def test_a_run_whose_message_is_expected_is_not_published_again(
+        self, store: CheckpointStore
+    ) -> None:
+        _send(store, "first", "second", "third")
+        first, lease = _started(store, make_run("agent", "first"))
+
+        assert store.settle_run(_ended(first), lease) is None
+        assert store.activity("agent").active is None
+        _started(store, make_run("agent", "second"))
+
+    def test_the_prefetched_message_and_its_copy_start_one_attempt(
+        self, store: CheckpointStore
+    ) -> None:
+        _send(store, "first", "second")
+        assert store.start_run(make_run("agent", "second"), "worker", LONG_TTL).next is not None
+
+        first, lease = _started(store, make_run("agent", "first"))
+        with pytest.raises(LeaseHeld):
+            store.start_run(make_run("agent", "first"), "other", LONG_TTL)
+        assert store.settle_run(_ended(first), lease) is not None
+        copy = store.start_run(make_run("agent", "first"), "other", LONG_TTL)
+
+        assert (copy.lease, copy.next, copy.run.attempts) == (None, None, 1)
+        assert store.activity("agent").active == "second"
+
+    def test_a_run_with_a_later_eta_blocks_nobody_and_takes_its_place_when_it_is_due(
+        self, store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        eta = _now(clock) + timedelta(seconds=0.3)
+        store.add_run(make_run("agent", "delayed", eta=eta))
+        _send(store, "second", "third")
+        second, lease = _started(store, make_run("agent", "second"))
+        store.start_run(make_run("agent", "third"), "worker", LONG_TTL)
+        stored = store.run("agent", "delayed")
+        assert stored is not None
+        assert stored.eta == eta
+
+        _wait_until(clock, eta)
+        following = store.settle_run(_ended(second), lease)
+
+        assert following is not None
+        assert following.run_id == "delayed"
+
+    def test_a_run_that_is_not_due_is_never_given_the_turn(
+        self, store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        store.add_run(make_run("agent", "delayed", eta=_now(clock) + timedelta(days=1)))
+        expired = make_run("agent", "expired", expires_at=_now(clock) - timedelta(seconds=1))
+        store.add_run(expired)
+        _send(store, "cancelled", "last")
+        store.cancel_run("agent", "cancelled", "me", LONG_TTL)
+        assert store.run("agent", "expired") == expired
+
+        last, lease = _started(store, make_run("agent", "last"))
+        store.start_run(make_run("agent", "unknown"), "worker", LONG_TTL)
+        following = store.settle_run(_ended(last), lease)
+
+        assert following is not None
+        assert following.run_id == "unknown"
+
+    def test_a_delivered_run_starts_although_the_store_considers_it_early_or_expired(
+        self, store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        early, late = _now(clock) + timedelta(hours=1), _now(clock) - timedelta(hours=1)
+        for name, fields in (("early", {"eta": early}), ("expired", {"expires_at": late})):
+            store.add_run(make_run("agent", name, **fields))
+            run, lease = _started(store, make_run("agent", name))
+            assert store.settle_run(_ended(run), lease) is None
+
+    def test_an_eta_and_an_expiry_apply_only_before_the_first_attempt(
+        self, store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        expires_at = _now(clock) + timedelta(seconds=0.3)
+        store.add_run(make_run("agent", "first", expires_at=expires_at))
+        first, lease = _started(store, make_run("agent", "first"))
+        store.release(lease, run=first.model_copy(update={"status": RunStatus.QUEUED}))
+        _wait_until(clock, expires_at)
+
+        start = store.start_run(make_run("agent", "second"), "worker", LONG_TTL)
+
+        assert (start.lease, start.run.status) == (None, RunStatus.BLOCKED)
+        assert store.activity("agent").active == "first"
+
+    def test_the_turn_of_a_run_that_no_worker_begins_is_passed_on(self, store: CheckpointStore) -> None:
+        _send(store, "unrouted", "second", "third")
+        assert store.start_run(make_run("agent", "second"), "worker", LONG_TTL).next is not None
+
+        assert store.pass_turn("agent", "unrouted", LONG_TTL) is None, "it has the turn since just now"
+        assert store.pass_turn("agent", "second", 0) is None, "it is not the active run"
+        assert store.pass_turn("agent", "none", 0) is None
+        assert store.pass_turn("nobody", "none", 0) is None
+        second = store.pass_turn("agent", "unrouted", 0)
+
+        assert second is not None
+        assert (second.run_id, second.status) == ("second", RunStatus.QUEUED)
+        passed = store.run("agent", "unrouted")
+        assert passed is not None
+        assert (passed.passed_over, passed.status) == (True, RunStatus.QUEUED)
+        # It blocks nobody any more.
+        second, lease = _started(store, make_run("agent", "second"))
+        assert store.settle_run(_ended(second), lease) is None
+        third, lease = _started(store, make_run("agent", "third"))
+        # Until it is delivered.
+        start = store.start_run(make_run("agent", "unrouted"), "worker", LONG_TTL)
+        assert (start.run.status, start.run.passed_over) == (RunStatus.BLOCKED, False)
+        following = store.settle_run(_ended(third), lease)
+        assert following is not None
+        assert following.run_id == "unrouted"
+
+    def test_the_only_run_is_not_passed_over(
+        self, store: CheckpointStore, clock: FakeClock | None
+    ) -> None:
+        _send(store, "first", "second")
+        store.start_run(make_run("agent", "second"), "worker", LONG_TTL)
+        store.cancel_run("agent", "second", "me", LONG_TTL)
+        store.add_run(make_run("agent", "delayed", eta=_now(clock) + timedelta(days=1)))
+
+        assert store.pass_turn("agent", "first", 0) is None
+        first = store.run("agent", "first")
+        assert first is not None
+        assert (first.passed_over, store.activity("agent").active) == (False, "first")
+
+    def test_a_run_that_has_begun_is_not_passed_over(self, store: CheckpointStore) -> None:
+        _send(store, "first", "second")
+        first, lease = _started(store, make_run("agent", "first"))
+        store.start_run(make_run("agent", "second"), "worker", LONG_TTL)
+        assert store.pass_turn("agent", "first", 0) is None
+        store.release(lease, run=first.model_copy(update={"status": RunStatus.QUEUED}))
+
+        assert store.pass_turn("agent", "first", 0) is None
+        assert store.activity("agent").active == "first"
+
+    def test_an_older_run_takes_the_turn_of_a_younger_one_that_has_not_begun(
+        self, store: CheckpointStore
+    ) -> None:
+        _send(store, "first", "second")
+        store.start_run(make_run("agent", "second"), "worker", LONG_TTL)
+        assert store.pass_turn("agent", "first", 0) is not None
+
+        first, lease = _started(store, make_run("agent", "first"))
+
+        second = store.run("agent", "second")
+        assert second is not None
+        assert (first.passed_over, second.status) == (False, RunStatus.BLOCKED)
+        assert store.activity("agent").active == "first"
+        following = store.settle_run(_ended(first), lease)
+        assert following is not None
+        assert following.run_id == "second"
+
+    def test_a_start_that_is_refused_gives_no_turn_away(self, store: CheckpointStore) -> None:
+        _send(store, "first", "second")
+        store.start_run(make_run("agent", "second"), "worker", LONG_TTL)
+        assert store.pass_turn("agent", "first", 0) is not None
+        lease = store.acquire("agent", "a tool", LONG_TTL)
+
+        with pytest.raises(LeaseHeld):
+            store.start_run(make_run("agent", "first"), "worker", LONG_TTL)
+
+        assert store.activity("agent").active == "second"
+        store.release(lease)
+        _started(store, make_run("agent", "second"))
+
+
+def _send(store: CheckpointStore, *names: str) -> None:
+    for name in names:
+        store.add_run(make_run("agent", name))
+
+
+def _worked_off(store: CheckpointStore, name: str) -> list[str]:
+    """Start and settle a run, and each one that must be published then. Return their ids."""
+    worked: list[str] = []
+    following: str | None = name
+    while following is not None:
+        run, lease = _started(store, make_run("agent", following))
+        worked.append(run.run_id)
+        given = store.settle_run(_ended(run), lease)
+        following = given.run_id if given else None
+    return worked
+
+
+def _now(clock: FakeClock | None) -> datetime:
+    return datetime.now(UTC) if clock is None else clock.now()
+
+
+def _wait_until(clock: FakeClock | None, time: datetime) -> None:
+    if clock is not None:
+        clock.advance((time - clock.now()).total_seconds() + 0.001)
+    while _now(clock) <= time + timedelta(milliseconds=1 if clock is None else 0):
+        sleep(0.01)

@@ -27,7 +27,7 @@ local earliest_end = ''
 if runs and runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
   earliest_end = redis.call('HGET', KEYS[1], 'earliest_end') or '?'
 end
-local open = redis.call('LLEN', KEYS[3])
+local open = redis.call('ZCARD', KEYS[3])
 local is_busy = open > 0 or lease_refusal(agent, '')
 -- Estimated, as if all records had the size of the latest: to measure them would take longer.
 local size = fields * redis.call('HSTRLEN', KEYS[1], string.match(last_save or '', 'c:.*') or '')

@@ -7,13 +7,15 @@ local stored = redis.call('HGET', KEYS[2], ARGV[2])
 if not stored then return {'none'} end
 local refused = refusal(ARGV[1])
 if refused then return refused end
+local number, usage = string.match(stored, '^(%d+) (%S+) ')
 local was_settled, settled = is_settled(run_facts(stored)), is_settled(run_facts('0 - ' .. ARGV[3]))
 if was_settled and not settled then
-  redis.call('RPUSH', KEYS[3], ARGV[2])
-  -- A deletion that has marked the runs before must notice this, see agent_delete.lua.
-  redis.call('HINCRBY', KEYS[1], 'runs', 1)
+  -- It is sent again. A deletion that has marked the runs before must notice this, see agent_delete.lua.
+  number = redis.call('HINCRBY', KEYS[1], 'runs', 1)
+  redis.call('HSET', KEYS[1], 'last', ARGV[2])
+  redis.call('ZADD', KEYS[3], number, ARGV[2])
 elseif settled and not was_settled then
-  redis.call('LREM', KEYS[3], 0, ARGV[2])
+  redis.call('ZREM', KEYS[3], ARGV[2])
 end
-redis.call('HSET', KEYS[2], ARGV[2], string.match(stored, '^%d+ %S+ ') .. ARGV[3])
+redis.call('HSET', KEYS[2], ARGV[2], number .. ' ' .. usage .. ' ' .. ARGV[3])
 return {'ok'}

@@ -6,13 +6,16 @@
            first (offset of the log's first message);
            steps (how many were ever added: their order), runs (the same, and how often one was opened again);
            active (id of the active run; empty or missing: none),
-           last (id of the run that was added last),
+           given ("milliseconds name": when the turn was last given to a run that has to be published, and the name
+           of the call that gave it),
+           youngest_blocked (id of the youngest run that was ever blocked),
+           last (id of the run that was sent last),
            earliest_end (no run that may be deleted ended before this, see run_delete.lua; missing: not known);
            policy (see AgentPolicy in retention/report.py);
            listed (over 0: a sweep will look at the agent soon; its absolute value grows with each change)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see checkpoint_save.lua)
-  FORMAT_VERSION  the version that is written; it is defined before this text when a script is loaded
+  FORMAT_VERSION  the version that is written; it and IN_LINE are defined before this text when a script is loaded
   held  a table that starts with token, nonce, owner and expires_ms of the agent
   lease_refusal(held, lease)  the reply of a script that may not write, or nil; a lease is "token:nonce", or ""
       {"lost"}                                      the lease is not the newest one, or was released
@@ -24,15 +27,24 @@
   take_lease(held, nonce, owner, ttl_ms, over, ...)  grants the lease, and sets more fields of the agent;
                                                      nil, token, expires_ms, or the reply
       over  a lease that may be taken over before it expires; "": none
-  run_facts(line)  of a run's "number usage status delivered attempts stalled progress delivery record",
-                   everything but the number as a table by name, and the number; no number: damaged
+  run_facts(line)  of a run's "number usage status delivered attempts stalled progress delivery passed_over
+                   expires_at record", everything but the number as a table by name, and the number; no number: damaged
   run_line(number, facts)  the line again
   is_settled(facts)  true if nothing is left to do for the run
   is_too_new(facts)  true if a newer version wrote the run
   run_ending(line)  the end of a run's line, or of its record, from created_at on; or nil
   run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
   add_usage(used, more)  the sum of two usages (see run_line.py)
-  drop_steps(prefix, from, to)  drops the steps in KEYS[2] and KEYS[3] whose names start with prefix; how many
+  IN_LINE  open runs have places, the scores of their sorted set. Below IN_LINE: the run is in line, and this is its
+           number. From there on: the time from which it may be in line, in milliseconds; +inf: it has expired, ended
+           or was passed over
+  first_in_line(runs, open)  id, facts and number of the first run in line, or nil. runs and open are keys
+  is_older(runs, number, id)  true if the run with this number is older than the run with this id, which exists
+  note_blocked(runs, youngest, id, number)  sets youngest_blocked, which is youngest now, if this run is younger
+  give_turn(runs, id, run, number, name)  makes a run the active one, which has to be published; its line
+  drop_steps(prefix, from, to, rank)  drops steps in KEYS[2] and KEYS[3] whose names start with prefix. Reads some of
+                                      the steps with these scores, from a rank on that is counted from the first one;
+                                      how many were dropped, and the rank to continue with, -1: none are left
   seen(open, tip, steps, runs, token, nonce, policy)  a text that differs after every change of the agent, from the
                                                       number of its open runs and from fields of its hash
   cut_short(all)  in {field of the agent, value, ...}, reduces long records to what a sweep needs;
@@ -147,18 +159,18 @@ local function take_lease(held, nonce, owner, ttl_ms, over, ...)
 end
 
 local function run_facts(line)
-  local number, usage, status, delivered, attempts, stalled, progress, delivery, record =
-    string.match(line, '^(%d+) (%S+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (.*)$')
+  local number, usage, status, delivered, attempts, stalled, progress, delivery, passed_over, expires_at, record =
+    string.match(line, '^(%d+) (%S+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (%d) (%S+) (.*)$')
   return {
     usage = usage, status = status, delivered = delivered, attempts = attempts, stalled = stalled,
-    progress = progress, delivery = delivery, record = record,
+    progress = progress, delivery = delivery, passed_over = passed_over, expires_at = expires_at, record = record,
     is_final = status == 'succeeded' or status == 'failed' or status == 'cancelled',
   }, number
 end
 
 local function run_line(number, run)
   return table.concat({number, run.usage, run.status, run.delivered, run.attempts, run.stalled, run.progress,
-    run.delivery, run.record}, ' ')
+    run.delivery, run.passed_over, run.expires_at, run.record}, ' ')
 end
 
 local function is_settled(run)
@@ -205,14 +217,56 @@ local function add_usage(used, more)
   return table.concat(models, ';')
 end
 
-local function drop_steps(prefix, from, to)
-  local dropped = {}
-  for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], from, to)) do
-    if string.sub(field, 1, #prefix) == prefix then dropped[#dropped + 1] = field end
+local function first_in_line(runs, open)
+  -- The most runs that join the line, and the most that leave it, in one call: the server serves others too.
+  local MANY = 100
+  local now = now_ms()
+  local due = redis.call('ZRANGEBYSCORE', open, IN_LINE, string.format('%d', now), 'LIMIT', 0, MANY)
+  for _, id in ipairs(due) do
+    local number = string.match(redis.call('HGET', runs, id) or '', '^%d+')
+    redis.call('ZADD', open, number or '+inf', id)
   end
-  each(dropped, 1, 1000, function(...)
-    redis.call('HDEL', KEYS[2], ...)
-    redis.call('ZREM', KEYS[3], ...)
-  end)
-  return #dropped
+  for _ = 1, MANY do
+    local id, place = unpack(redis.call('ZRANGE', open, 0, 0, 'WITHSCORES'))
+    if not id or tonumber(place) >= tonumber(IN_LINE) then return end
+    local run, number = run_facts(redis.call('HGET', runs, id) or '')
+    local is_readable = number and not is_too_new(run)
+    local has_expired = run.attempts == '0' and (tonumber(run.expires_at) or now * 1000 + 1) <= now * 1000
+    if is_readable and not run.is_final and run.passed_over ~= '1' and not has_expired then return id, run, number end
+    redis.call('ZADD', open, '+inf', id)
+  end
+end
+
+local function is_older(runs, number, id)
+  local others = string.match(id and id ~= '' and redis.call('HGET', runs, id) or '', '^%d+')
+  return others and tonumber(number) < tonumber(others)
+end
+
+local function note_blocked(runs, youngest, id, number)
+  if not is_older(runs, number, youngest) then redis.call('HSET', KEYS[1], 'youngest_blocked', id) end
+end
+
+local function give_turn(runs, id, run, number, name)
+  run.status = 'queued'
+  local line = run_line(number, run)
+  redis.call('HSET', runs, id, line)
+  redis.call('HSET', KEYS[1], 'active', id, 'given', string.format('%d ', now_ms()) .. name)
+  return line
+end
+
+local function drop_steps(prefix, from, to, rank)
+  local MANY = 500
+  local first = from == '-inf' and 0 or redis.call('ZCOUNT', KEYS[3], '-inf', '(' .. from)
+  local names, dropped, last = {}, {}, to == '+inf' and math.huge or tonumber(to)
+  local page = redis.call('ZRANGE', KEYS[3], first + rank, first + rank + MANY - 1, 'WITHSCORES')
+  for i = 1, #page, 2 do
+    if tonumber(page[i + 1]) > last then break end
+    names[#names + 1] = page[i]
+    if string.sub(page[i], 1, #prefix) == prefix then dropped[#dropped + 1] = page[i] end
+  end
+  if dropped[1] then
+    redis.call('HDEL', KEYS[2], unpack(dropped))
+    redis.call('ZREM', KEYS[3], unpack(dropped))
+  end
+  return #dropped, #names == MANY and rank + MANY - #dropped or -1
 end

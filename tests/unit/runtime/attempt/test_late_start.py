@@ -125,9 +125,9 @@ def test_a_delivery_of_a_blocked_run_is_dropped_only_if_it_can_be_published_agai
 ) -> None:
     """Its agent was deleted and another run has begun since: this message is the only copy."""
     store = MemoryCheckpointStore()
+    store.start_run(make_run("a", "another"), ANOTHER_OWNER, TTL)
     if envelope is not None:
         store.add_run(make_run("a", "r", envelope=envelope))
-    store.start_run(make_run("a", "another"), ANOTHER_OWNER, TTL)
     delivered(store, monkeypatch)
     assert sent_later == seconds
 
