@@ -28,7 +28,9 @@ a method of a feature that it does not have raises ``FeatureMissing``:
 
 Agents are on two schedules, apart from their data: ``Schedule.WATCHDOG`` and ``Schedule.SWEEP``. A
 caller that claims an agent moves its due time forward in the same atomic step, so that each due agent
-is given to one caller.
+is given to one caller. Nothing else makes an agent due later, except ``reschedule``, and only from the
+due time that its caller knows: an agent that was scheduled is checked by then. A process that sends one
+run after the other to an agent does not put off the check that finds its worker dead.
 """
 
 from __future__ import annotations
@@ -380,7 +382,9 @@ class CheckpointStore(ABC):
         all open runs. If many runs become due at the same time, a store may consider them some hundred
         at a time, by their ``eta``.
 
-        Before anything else the agent is put on the watchdog's schedule, ``ttl`` seconds from now.
+        Before anything else the agent is put on the watchdog's schedule, ``ttl`` seconds from now, as
+        ``schedule`` does. If an attempt begins, the agent is due when its lease ends, also if it was
+        due earlier: the attempt is what the watchdog would look for.
 
         Raises:
             LeaseHeld: an unexpired lease exists.
@@ -437,7 +441,12 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
-        """Make the agent due ``after`` seconds from now. Return its due time, an opaque number."""
+        """Make the agent due ``after`` seconds from now, or earlier if it is due earlier already.
+
+        Returns:
+            Its due time, an opaque number. It differs from the one before, so that a caller that has
+            read that one neither unschedules the agent nor puts it off.
+        """
 
     @abstractmethod
     def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:

@@ -213,9 +213,14 @@ class MemoryAgent:
     def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         return self._store.schedule(self.agent_id, after, on)
 
-    def reschedule(self, due_at: int, after: float | None) -> None:
-        if self._store.unschedule({self.agent_id: due_at}, Schedule.SWEEP) and after is not None:
-            self.schedule(after, Schedule.SWEEP)
+    def reschedule(self, due_at: int, after: float | None, on: Schedule = Schedule.SWEEP) -> int | None:
+        known = self._store._schedules[on]
+        if known.get(self.agent_id) != due_at:
+            return None
+        if after is not None:
+            return self._store._put_off(self.agent_id, after, on)
+        del known[self.agent_id]
+        return None
 
     def unlist(self) -> None:
         self.is_listed = False
@@ -324,11 +329,17 @@ class MemoryCheckpointStore(TransactionalStore):
 
     def schedule(self, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         with self._lock:
-            due_at = self._now() + round(after * 1_000_000)
-            if self._schedules[on].get(checked_name(agent_id)) == due_at:
-                due_at -= 1
-            self._schedules[on][agent_id] = due_at
+            known, due_at = self._schedules[on], self._now() + round(after * 1_000_000)
+            if checked_name(agent_id) in known:
+                due_at = min(due_at, known[agent_id] - 1)
+            known[agent_id] = due_at
             return due_at
+
+    def _put_off(self, agent_id: str, after: float, on: Schedule) -> int:
+        """Make a scheduled agent due ``after`` seconds from now. Return its new due time."""
+        known, due_at = self._schedules[on], self._now() + round(after * 1_000_000)
+        known[agent_id] = due_at - 1 if known[agent_id] == due_at else due_at
+        return known[agent_id]
 
     def unschedule(self, due_times: Mapping[str, int], on: Schedule = Schedule.WATCHDOG) -> int:
         with self._lock:
@@ -344,14 +355,14 @@ class MemoryCheckpointStore(TransactionalStore):
         with self._lock:
             known = self._schedules[on]
             unchanged = [name for name, due_at in due_times.items() if known.get(name) == due_at]
-            return {name: self.schedule(name, after, on) for name in unchanged}
+            return {name: self._put_off(name, after, on) for name in unchanged}
 
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         with self._lock:
             due = self._due(on)[:limit]
-            return [(agent_id, self.schedule(agent_id, hold, on)) for agent_id in due]
+            return [(agent_id, self._put_off(agent_id, hold, on)) for agent_id in due]
 
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         with self._lock:

@@ -182,8 +182,8 @@ class SteppingRenewer(LeaseRenewer):
             self._processes.unschedule({held.lease.agent_id: held.due_at})
 
     def is_late(self) -> bool:
-        """Return True if time has passed since the leases were renewed."""
-        end = self._processes.world.clock.now() + timedelta(seconds=LEASE)
+        """Return True if more time has passed since the leases were renewed than steps take."""
+        end = self._processes.world.clock.now() + timedelta(seconds=LEASE - 1)
         return any(held.lease.expires_at < end for held in self._all())
 
 

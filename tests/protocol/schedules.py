@@ -37,10 +37,11 @@ class Actor:
     def start(self, world: World) -> None:
         self.process.enter(world)
         self.body = greenlet(self.act)
-        self.step()
+        self.step(world)
 
-    def step(self) -> None:
-        """Take the step that the actor is paused before."""
+    def step(self, world: World) -> None:
+        """Take the step that the actor is paused before. Each step takes some time."""
+        world.clock.advance(1e-6)
         paused_at = self.body.switch()
         self.paused_at = None if self.body.dead else paused_at
 
@@ -116,7 +117,7 @@ class Execution:
         else:
             by_name = {each.name: each for each in self.actors}
             actor = by_name[deviation or actor.name]
-            actor.step()
+            actor.step(self.world)
         return actor
 
     def _crash(self, actor: Actor) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.protocol.access import SteppingUnacked
 from tests.protocol.scenarios import PLANS, Scenario, explore, failure_report
 from tests.protocol.schedules import alternatives
+from tests.protocol.world import machine_clock
 from tests.protocol.wrong_orders import BROKEN
 
 #: How many deviations are combined. A depth of 2 takes minutes.
@@ -28,6 +29,7 @@ def stepping_broker() -> Iterator[None]:
             "celery.app.trace.ExceptionInfo",
             lambda *_, **__: SimpleNamespace(exception=None, traceback=""),
         ),
+        patch("celery_ckpt.runtime.worker.watchdog.system_clock", machine_clock),
         patch("celery_ckpt.runtime.worker.watchdog.is_known_dead", lambda owner: False),
         patch("celery_ckpt.runtime.attempt.start.is_known_dead", lambda owner: False),
     ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -62,6 +63,19 @@ def pause(before: str, ready: Callable[[], bool] = lambda: True) -> None:
         parent.switch(Pause(before, ready))
 
 
+class MachineClock:
+    """The clock of the machine, in the world that was made last."""
+
+    def follow(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+
+machine_clock = MachineClock()
+
+
 class Broken(Exception):
     """The exception that a body fails with."""
 
@@ -75,7 +89,8 @@ class World:
     max_retries: int = 0
     #: True if the calls are ``run.llm``.
     talks: bool = False
-    clock: FakeClock = field(default_factory=FakeClock)
+    #: It starts now, because Celery computes ETAs by the clock of the machine.
+    clock: FakeClock = field(default_factory=lambda: FakeClock(datetime.now(UTC)))
     queue: deque[Message] = field(default_factory=deque)
     unacked: dict[str, Message] = field(default_factory=dict)
     #: The process that holds each message, while that process lives.
@@ -117,6 +132,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.store = MemoryCheckpointStore(clock=self.clock)
+        machine_clock.follow(self.clock)
 
     # -- the broker ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 from celery.exceptions import Ignore
 
 from celery_ckpt.errors import RunOver
-from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.records import RunRecord, RunStatus, Schedule
 from celery_ckpt.runtime.agents.cancellation import _settle as settle_cancelled
 from celery_ckpt.runtime.attempt.backend import store_cancelled
 from celery_ckpt.runtime.attempt.execution import _finished as finished
@@ -45,9 +45,14 @@ def _publish_before_recording(
     action(envelopes[0])
 
 
-def _count_only_in_message(attempt: Any, envelope: Any, retries: int, delay: float) -> None:
-    changes = {"status": RunStatus.QUEUED, "envelope": envelope}
-    attempt.release(attempt.run_record.model_copy(update=changes), delay + 30)
+def _count_only_in_message(attempt: Any, envelope: Any, retries: int, eta: Any) -> None:
+    changes = {"status": RunStatus.QUEUED, "eta": eta, "envelope": envelope}
+    attempt.release(attempt.run_record.model_copy(update=changes), 30)
+
+
+def _schedule_later(store: Any, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
+    store._schedules[on][agent_id] = due_at = store._now() + round(after * 1_000_000)
+    return int(due_at)
 
 
 def _settle_and_unschedule(attempt: Any) -> None:
@@ -191,6 +196,12 @@ BROKEN: dict[str, tuple[tuple[str, Callable[..., Any]], str, Given, str]] = {
         "retried immediately",
         (),
         "waits: ",
+    ),
+    "each delivery of a blocked run puts off the check of the active one": (
+        ("celery_ckpt.stores.memory.MemoryCheckpointStore.schedule", _schedule_later),
+        "lost",
+        (("take a message", OPERATOR),),
+        "it does not end",
     ),
     "a retry is counted only in its message": (
         ("celery_ckpt.runtime.task.admission._release", _count_only_in_message),

@@ -31,6 +31,7 @@ from celery_ckpt.names import checked_name
 from celery_ckpt.records import Lease, RunRecord, RunStatus, StartResult
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
+from celery_ckpt.run.control_flow import Fenced
 from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import Attempt
@@ -246,6 +247,9 @@ def _restore_record(attempt: Attempt) -> None:
         record = attempt.run_record.model_copy(update={"envelope": envelope})
         attempt.write(lambda: attempt.context.store.update_run(record, attempt.held.lease))
         attempt.run_record = record
+    except Fenced as fenced:
+        attempt.context.lease_renewer.discard(attempt.held)
+        raise _Busy("another attempt") from fenced
     except BaseException:
         # The attempt does not begin. A lease that is renewed all the same would never expire.
         attempt.context.lease_renewer.discard(attempt.held)

@@ -37,7 +37,7 @@ def recorded_before_publishing(
         delay = _seconds_until(eta)
         if is_retry:
             assert attempt is not None
-            _release(attempt, envelope, options.get("retries") or 0, delay)
+            _release(attempt, envelope, options.get("retries") or 0, eta)
             return
         run = RunRecord(
             agent_id=agent_id,
@@ -54,11 +54,12 @@ def recorded_before_publishing(
     return before_publish(task.name, serializer, record)
 
 
-def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, delay: float) -> None:
+def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, eta: datetime | None) -> None:
     """Release the lease, with the retry counted in the record."""
-    changes = {"status": RunStatus.QUEUED, "retries": retries, "envelope": envelope}
+    changes = {"status": RunStatus.QUEUED, "retries": retries, "eta": eta, "envelope": envelope}
     try:
-        attempt.release(attempt.run_record.model_copy(update=changes), delay + REQUEUE_AFTER)
+        # The watchdog looks when the lease would have ended. It sees the ETA, and waits for it.
+        attempt.release(attempt.run_record.model_copy(update=changes), REQUEUE_AFTER)
     except StoreUnavailable as unavailable:
         # Not an Exception: Celery would take that for a message that could not be sent.
         raise Unrecorded(str(unavailable)) from unavailable

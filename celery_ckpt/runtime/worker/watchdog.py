@@ -58,6 +58,8 @@ _AT_ONCE, _CLAIM_LAPSES_AFTER = 50, 10.0
 _LEASE_SECONDS = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 3600.0
 _SOONEST = 0.05
+#: A run with one of these statuses begins, or begins again, at its ETA.
+_NOT_BEGUN = (RunStatus.QUEUED, RunStatus.BLOCKED)
 #: For how many agents it remembers the pause.
 _REMEMBERED = 10_000
 #: How long after its ETA a run is checked.
@@ -254,13 +256,15 @@ class Watchdog:
 
 def _runs_to_requeue(activity: AgentActivity, now: datetime) -> list[RunRecord]:
     """Return the active run, or all that may begin if none is active; and ended runs that are open."""
-    if activity.active is None:
-        return [run for run in activity.open if not _is_early(run, now)]
-    return [run for run in activity.open if run.run_id == activity.active or run.status.is_final]
+    return [
+        run
+        for run in activity.open
+        if (activity.active in (None, run.run_id) and not _is_early(run, now)) or run.status.is_final
+    ]
 
 
 def _is_early(run: RunRecord, now: datetime) -> bool:
-    return run.eta is not None and run.eta > now and not run.attempts and not run.status.is_final
+    return run.eta is not None and run.eta > now and run.status in _NOT_BEGUN
 
 
 def _seconds_until_due(activity: AgentActivity, now: datetime) -> float | None:

@@ -30,21 +30,22 @@ class ScheduleDirectory:
                 yield
 
     def set(self, agent_id: str, now: int, after: float) -> int:
-        """Make an agent due at a time that differs from its present one. Return the due time."""
+        """Make an agent due; if it was due before, at another time, which is not later. Return it."""
         with self._held():
-            return self._set(agent_id, now, after)
+            due_at, before = now + round(after * 1_000_000), self._due_at(agent_id)
+            return self._write(agent_id, due_at if before is None else min(due_at, before - 1))
 
-    def _set(self, agent_id: str, now: int, after: float) -> int:
-        due_at = now + round(after * 1_000_000)
-        if self._due_at(agent_id) == due_at:
-            due_at -= 1
+    def _write(self, agent_id: str, due_at: int) -> int:
         replace(self._file(agent_id), encode({"agent_id": agent_id, "due_at": due_at}))
         return due_at
 
     def move(self, agent_id: str, due_at: int, now: int, after: float) -> int | None:
         """Change an agent's due time if it is ``due_at``. Return the new one, or ``None``."""
         with self._held():
-            return self._set(agent_id, now, after) if self._due_at(agent_id) == due_at else None
+            if self._due_at(agent_id) != due_at:
+                return None
+            moved = now + round(after * 1_000_000)
+            return self._write(agent_id, moved - 1 if moved == due_at else moved)
 
     def remove(self, agent_id: str, due_at: int) -> bool:
         """Take an agent off the schedule if its due time is ``due_at``. Return True if it was."""

@@ -292,12 +292,12 @@ class FileTransaction:
     def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         return self._root.schedules[on].set(self.agent_id, microseconds(self._clock.now()), after)
 
-    def reschedule(self, due_at: int, after: float | None) -> None:
-        sweeps = self._root.schedules[Schedule.SWEEP]
+    def reschedule(self, due_at: int, after: float | None, on: Schedule = Schedule.SWEEP) -> int | None:
+        schedule = self._root.schedules[on]
         if after is None:
-            sweeps.remove(self.agent_id, due_at)
-        else:
-            sweeps.move(self.agent_id, due_at, microseconds(self._clock.now()), after)
+            schedule.remove(self.agent_id, due_at)
+            return None
+        return schedule.move(self.agent_id, due_at, microseconds(self._clock.now()), after)
 
     def unlist(self) -> None:
         self.directory.listed.unlink(missing_ok=True)

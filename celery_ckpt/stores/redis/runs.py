@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from celery_ckpt.errors import RunOver
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
-from celery_ckpt.records import MANY_RUNS, AgentActivity, Lease, RunRecord, StartResult
+from celery_ckpt.records import MANY_RUNS, AgentActivity, Lease, RunRecord, Schedule, StartResult
 from celery_ckpt.stores.encoding import is_same
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
@@ -119,6 +119,11 @@ class Runs:
         record = parsed_run(agent_id, run.run_id, reply[1])
         if reply[0] == b"ok":
             lease = granted(agent_id, owner, nonce, *reply[2:])
+            # Usually it is due when the lease ends, or soon before: when the run should have begun.
+            # If it is due earlier, the watchdog would look before the first renewal.
+            if int(reply[3]) * 1000 - due_at > milliseconds(ttl) * 1000 // 2:
+                moved = self._due_times.move([(agent_id, due_at, ttl)], Schedule.WATCHDOG)
+                due_at = moved.get(agent_id, due_at)
             return StartResult(run=record, lease=lease, due_at=due_at)
         following = parsed_run(agent_id, shown(reply[2]), reply[3]) if reply[2:] else None
         return StartResult(run=record, next=following, due_at=due_at)

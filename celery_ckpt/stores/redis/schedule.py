@@ -23,7 +23,7 @@ class DueTimes:
         self._server, self._keys = server, keys
 
     def add(self, agent_id: str, after: float, on: Schedule) -> int:
-        """Schedule the agent ``after`` seconds from now, and return the due time."""
+        """See ``CheckpointStore.schedule``."""
         [due_at] = self._server.together(*self.addition(checked_name(agent_id), after, on))
         return int(due_at)
 

@@ -170,17 +170,19 @@ class AgentTransaction(Protocol):
     # -- schedules -----------------------------------------------------------------------------------
 
     def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
-        """Make the agent due ``after`` seconds from now. Return its due time.
+        """Make the agent due ``after`` seconds from now, or earlier if it is due earlier already.
+
+        Return its due time, which differs from the one before.
 
         Takes effect before any other change of this transaction, and stays if the transaction fails: an
         agent that is due for nothing is harmless, a missing due time loses a run.
         """
         ...
 
-    def reschedule(self, due_at: int, after: float | None) -> None:
-        """Change when a sweep looks at the agent, if ``due_at`` is still its due time.
+    def reschedule(self, due_at: int, after: float | None, on: Schedule = Schedule.SWEEP) -> int | None:
+        """Change when the agent is due, if ``due_at`` is still its due time.
 
-        ``None`` takes the agent off the schedule of sweeps.
+        ``None`` takes the agent off the schedule. Return the new due time, or ``None``.
         """
         ...
 

@@ -79,6 +79,7 @@ def start(
         delivery=run.delivery,
         passed_over=False,
     )
+    due_at = agent.reschedule(due_at, ttl, Schedule.WATCHDOG) or due_at
     return StartResult(run=record, lease=agent.lease.lease(agent.agent_id), due_at=due_at)
 
 

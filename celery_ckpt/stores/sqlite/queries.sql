@@ -188,14 +188,14 @@ UPDATE ckpt_agents SET active = ?2, given_at = ?3, youngest_blocked = ?4 WHERE k
 SELECT max(number) FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2
 
 -- schedule_watchdog (agent_id, due_at)
--- An agent that is due at this time already becomes due one microsecond earlier: its due time always changes.
+-- An agent that is due earlier already becomes due one microsecond earlier still: its due time always changes.
 INSERT INTO ckpt_watchdog (agent_id, due_at) VALUES (?1, ?2)
-ON CONFLICT (agent_id) DO UPDATE SET due_at = CASE WHEN due_at = ?2 THEN ?2 - 1 ELSE ?2 END
+ON CONFLICT (agent_id) DO UPDATE SET due_at = min(due_at - 1, ?2)
 RETURNING due_at
 
 -- schedule_sweep (agent_id, due_at)
 INSERT INTO ckpt_sweep (agent_id, due_at) VALUES (?1, ?2)
-ON CONFLICT (agent_id) DO UPDATE SET due_at = CASE WHEN due_at = ?2 THEN ?2 - 1 ELSE ?2 END
+ON CONFLICT (agent_id) DO UPDATE SET due_at = min(due_at - 1, ?2)
 RETURNING due_at
 
 -- unschedule_watchdog (agent_id, due_at)
@@ -215,10 +215,10 @@ WHERE agent_id = ?1 AND due_at = ?2
 RETURNING due_at
 
 -- due_watchdog (now, limit)
-SELECT agent_id FROM ckpt_watchdog WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2
+SELECT agent_id, due_at FROM ckpt_watchdog WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2
 
 -- due_sweep (now, limit)
-SELECT agent_id FROM ckpt_sweep WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2
+SELECT agent_id, due_at FROM ckpt_sweep WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2
 
 -- count_due_watchdog (now)
 SELECT count(*) FROM ckpt_watchdog WHERE due_at <= ?1

@@ -281,20 +281,20 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
     def reschedule(
         self, due_times: Mapping[str, int], after: float, on: Schedule = Schedule.WATCHDOG
     ) -> dict[str, int]:
-        due_at = self._now() + round(after * 1_000_000)
         with self._database.transaction():
-            moved = {
-                name: self._database.one(f"reschedule_{on.value}", name, before, due_at)
-                for name, before in due_times.items()
-            }
-        return {name: int(row[0]) for name, row in moved.items() if row is not None}
+            return self._moved(due_times, after, on)
+
+    def _moved(self, due_times: Mapping[str, int], after: float, on: Schedule) -> dict[str, int]:
+        query, due_at = f"reschedule_{on.value}", self._now() + round(after * 1_000_000)
+        rows = ((name, self._database.one(query, name, at, due_at)) for name, at in due_times.items())
+        return {name: int(row[0]) for name, row in rows if row is not None}
 
     def claim_due(
         self, limit: int, hold: float, on: Schedule = Schedule.WATCHDOG
     ) -> builtins.list[tuple[str, int]]:
         with self._database.transaction():
-            due = [name for (name,) in self._database.all(f"due_{on.value}", self._now(), limit)]
-            return [(name, schedule(self._database, self._clock, name, hold, on)) for name in due]
+            due = dict(self._database.all(f"due_{on.value}", self._now(), limit))
+            return list(self._moved(due, hold, on).items())
 
     def count_due(self, on: Schedule = Schedule.WATCHDOG) -> int:
         with self._database.transaction(write=False):

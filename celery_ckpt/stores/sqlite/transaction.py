@@ -42,7 +42,7 @@ def save_numbers(key: int) -> tuple[int, int]:
 def schedule(
     database: Database, clock: Clock, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG
 ) -> int:
-    """Make an agent due ``after`` seconds from now. Return its due time."""
+    """Make an agent due, as ``CheckpointStore.schedule`` promises. Return its due time."""
     due_at = microseconds(clock.now()) + round(after * 1_000_000)
     return int(database.one(f"schedule_{on.value}", agent_id, due_at)[0])
 
@@ -293,10 +293,13 @@ class SqliteTransaction:
     def schedule(self, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
         return schedule(self._database, self._clock, self.agent_id, after, on)
 
-    def reschedule(self, due_at: int, after: float | None) -> None:
-        is_unchanged = self._database.run("unschedule_sweep", self.agent_id, due_at)
-        if is_unchanged and after is not None:
-            self.schedule(after, Schedule.SWEEP)
+    def reschedule(self, due_at: int, after: float | None, on: Schedule = Schedule.SWEEP) -> int | None:
+        if after is None:
+            self._database.run(f"unschedule_{on.value}", self.agent_id, due_at)
+            return None
+        later = microseconds(self._clock.now()) + round(after * 1_000_000)
+        row = self._database.one(f"reschedule_{on.value}", self.agent_id, due_at, later)
+        return None if row is None else int(row[0])
 
     def unlist(self) -> None:
         self._database.run("set_listed", self.key, 0)

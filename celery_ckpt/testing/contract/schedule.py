@@ -8,6 +8,7 @@ from celery_ckpt.records import Schedule
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.testing.contract.features import needs
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
+from celery_ckpt.testing.factories import make_run
 
 
 class ScheduleContract(ContractFixtures):
@@ -39,6 +40,58 @@ class ScheduleContract(ContractFixtures):
         assert store.unschedule({"agent": second, "unknown": second}) == 1
         assert store.unschedule({"agent": second}) == 0
         assert store.claim_due(10, LONG_TTL) == []
+
+    @pytest.mark.parametrize("on", Schedule)
+    def test_scheduling_never_makes_an_agent_due_later(
+        self, store: CheckpointStore, on: Schedule
+    ) -> None:
+        first = store.schedule("agent", 0, on)
+        second = store.schedule("agent", LONG_TTL, on)
+
+        assert [name for name, _ in store.claim_due(10, LONG_TTL, on)] == ["agent"]
+        assert first != second, "a caller that has read the first due time must notice"
+
+    def test_scheduling_makes_an_agent_due_earlier(self, store: CheckpointStore) -> None:
+        store.schedule("agent", LONG_TTL)
+        store.schedule("agent", 0)
+
+        assert [name for name, _ in store.claim_due(10, LONG_TTL)] == ["agent"]
+
+    def test_runs_that_are_sent_or_blocked_do_not_put_off_the_check_of_the_active_one(
+        self, store: CheckpointStore
+    ) -> None:
+        active, blocked = make_run("agent", "active"), make_run("agent", "blocked")
+        store.add_run(active, due_in=LONG_TTL)
+        store.start_run(active, "worker", LONG_TTL)
+        store.schedule("agent", 0)
+
+        store.add_run(blocked, due_in=LONG_TTL)
+        store.start_run(blocked, "worker", LONG_TTL)
+
+        assert [name for name, _ in store.claim_due(10, LONG_TTL)] == ["agent"]
+
+    def test_an_attempt_makes_its_agent_due_when_its_lease_ends(self, store: CheckpointStore) -> None:
+        run = make_run("agent")
+        store.add_run(run, due_in=0)
+
+        due_at = store.start_run(run, "worker", LONG_TTL).due_at
+
+        assert store.claim_due(10, LONG_TTL) == []
+        assert store.unschedule({"agent": due_at}) == 1
+
+    def test_a_lease_that_was_lost_cannot_put_off_the_check_of_the_next_attempt(
+        self, store: CheckpointStore
+    ) -> None:
+        run = make_run("agent")
+        store.add_run(run)
+        lost = store.start_run(run, "worker", LONG_TTL).lease
+        assert lost is not None
+        store.start_run(run, "another worker", LONG_TTL, over=lost)
+        store.schedule("agent", 0)
+
+        assert not store.release(lost, due_in=LONG_TTL)
+
+        assert [name for name, _ in store.claim_due(10, LONG_TTL)] == ["agent"]
 
     def test_claim_due_returns_at_most_limit_agents(self, store: CheckpointStore) -> None:
         for number in range(7):
