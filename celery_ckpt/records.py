@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from celery_ckpt.checkpoint import (
     AgentId,
@@ -24,11 +24,13 @@ from celery_ckpt.checkpoint import (
     kept_exactly,
     named,
 )
+from celery_ckpt.errors import StoreError
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
 from celery_ckpt.usage import Usage
 
 StepKey = Annotated[str, named("A step's key")]
+Paid = Annotated[Usage, PlainValidator(lambda value: value), PlainSerializer(Usage.to_dict)]
 
 
 class Lease(Value):
@@ -80,8 +82,12 @@ class RunStatus(StrEnum):
         return self in (RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
-class RunRecord(Value):
-    """One Celery task working for an agent, over all its attempts."""
+class RunOutline(Value):
+    """One Celery task working for an agent, over all its attempts, without its message and its result.
+
+    The fields that can be long, and that few readers need, are those that ``RunRecord`` adds. Stores
+    write them last, so that a reader of the outline need not read them.
+    """
 
     agent_id: AgentId
     run_id: RunId
@@ -106,24 +112,15 @@ class RunRecord(Value):
     #: True if its turn was given to a younger run, because no worker had begun it. Until it is
     #: delivered, it does not get another turn.
     passed_over: bool = False
-    #: What is needed to publish the task again.
-    envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = Field(default_factory=dict)
-    result: Annotated[Any, kept_exactly("result")] = None
-    error: str | None = None
     created_at: Timestamp
     #: When it ended; ``None``: it has not, or the record does not say.
     ended_at: Timestamp | None = None
     #: The retention limits of its task, see ``AgentTask``; ``None``: the limits of the settings.
     keep: Annotated[int, Field(ge=1)] | None = None
     max_age: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
     #: What its recorded calls have used, over all attempts. Only ``record_step`` raises it.
     usage: UsedSoFar = Usage()
-
-    @property
-    def has_envelope(self) -> bool:
-        """True if the run can be published again. Unlike ``bool(run.envelope)``, it copies nothing."""
-        return bool(self.__dict__["envelope"])
+    error: str | None = None
 
     @property
     def counts_as_ended_at(self) -> datetime:
@@ -146,6 +143,25 @@ class RunRecord(Value):
 
 #: About how many open runs ``AgentActivity`` has at most.
 MANY_RUNS = 200
+
+
+class RunRecord(RunOutline):
+    """One Celery task working for an agent, over all its attempts, with its message and its result."""
+
+    #: What is needed to publish the task again.
+    envelope: Annotated[dict[str, Any], kept_exactly("envelope")] = Field(default_factory=dict)
+    result: Annotated[Any, kept_exactly("result")] = None
+
+    @property
+    def has_envelope(self) -> bool:
+        """True if the run can be published again. Unlike ``bool(run.envelope)``, it copies nothing."""
+        return bool(self.__dict__["envelope"])
+
+    @property
+    def outline(self) -> RunOutline:
+        """The record without envelope and result."""
+        own = self.__dict__
+        return RunOutline.model_construct(**{name: own[name] for name in RunOutline.model_fields})
 
 
 class StartResult(Value):
@@ -196,6 +212,62 @@ class CheckpointInfo(Value):
     messages: Count
     #: The label of its pin; a sweep never removes a pinned checkpoint.
     pin: str | None = None
+
+
+#: The status of an agent that never had a run, where a text is needed. In an outline it is ``None``.
+IDLE = "idle"
+#: What an encrypted text begins with where only a text can be stored.
+TEXT_TAG = "ckpt:encrypted "
+#: How many characters of an error an outline of an agent has at most.
+_LONGEST_ERROR = 1000
+
+
+def shortened(error: str | None) -> str | None:
+    """Return an error as an outline of an agent shows it. An encrypted one cannot be cut."""
+    if error is None or len(error) <= _LONGEST_ERROR or error.startswith(TEXT_TAG):
+        return error
+    return f"{error[: _LONGEST_ERROR - 1]}…"
+
+
+class AgentOutline(Value):
+    """An agent in one row: its active run, or else its last one, and its latest checkpoint."""
+
+    agent_id: str
+    #: The status of its active run, or of the last one; ``None``: it never had a run.
+    status: RunStatus | None = None
+    run_id: str | None = None
+    task: str = ""
+    attempts: int = 0
+    retries: int = 0
+    #: How many other runs of the agent are open: they are behind this one.
+    blocked: int = 0
+    #: The process that has its lease.
+    owner: str | None = None
+    #: The error of that run; a long one is cut.
+    error: str | None = None
+    #: The usage of the recorded calls of that run.
+    usage: Annotated[Usage, PlainValidator(lambda value: value), PlainSerializer(Usage.to_dict)] = (
+        Usage()
+    )
+    #: The iteration of its latest checkpoint.
+    iteration: int | None = None
+    checkpointed_at: datetime | None = None
+    checkpoints: int = 0
+    #: When a run was last added, started, released, ended, settled or cancelled, or else when the agent
+    #: was created; by the store's clock.
+    changed_at: datetime | None = None
+
+
+class AgentPage(NamedTuple):
+    """Some agents, the most recently changed first (see ``CheckpointStore.page``)."""
+
+    agents: list[AgentOutline]
+    #: Continues with the next page; ``None``: there is none.
+    after: str | None
+    #: For each of the agents, what continues after it.
+    cursors: list[str]
+    #: The agents that should be on this page and cannot be read, and why. They are not in ``agents``.
+    unreadable: dict[str, StoreError]
 
 
 class MessagePage(NamedTuple):

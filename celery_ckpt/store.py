@@ -1,8 +1,9 @@
 """The store protocol: what every store promises. It is stated here and nowhere else.
 
 A store keeps, for each agent: its checkpoints in the order in which they were saved, the recorded
-steps of its runs, the records of its runs, its lease, its policy, and when it is due for the watchdog
-and for a sweep. Of a deleted agent it keeps, for a while, markers of runs whose messages may arrive.
+steps of its runs, the records of its runs, its lease, its policy, when it last changed, and when it is
+due for the watchdog and for a sweep. Of a deleted agent it keeps, for a while, markers of runs whose
+messages may arrive.
 
 1.  A save is atomic and complete when it returns. After any crash the latest checkpoint is whole.
 2.  What was saved and not removed loads back exactly, for any number of threads and processes.
@@ -36,25 +37,40 @@ run after the other to an agent does not put off the check that finds its worker
 from __future__ import annotations
 
 import builtins
+import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from celery_ckpt.checkpoint import Checkpoint
-from celery_ckpt.errors import CheckpointError, FeatureMissing, StoreError, StoreUnavailable
+from celery_ckpt.errors import (
+    CheckpointError,
+    FeatureMissing,
+    RunNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name
+from celery_ckpt.page_cursor import PageCursor
 from celery_ckpt.records import (
+    IDLE,
     AgentActivity,
+    AgentOutline,
+    AgentPage,
     Change,
     CheckpointInfo,
     Finding,
     Lease,
     MessagePage,
+    RunOutline,
     RunRecord,
+    RunStatus,
     Schedule,
     StartResult,
     Step,
+    shortened,
 )
 from celery_ckpt.retention.report import PIN, AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.usage import Usage
@@ -77,6 +93,18 @@ def checked_limit(limit: int | None, method: str) -> int | None:
     """Return the most items that a method may return. Raises ``ValueError`` if it is below 0."""
     if limit is not None and limit < 0:
         raise ValueError(f"{method}(limit={limit}): limit is 0 or more, or None")
+    return limit
+
+
+def checked_status(status: RunStatus | str | None) -> str | None:
+    """Return the status by which agents are listed. Raises ``ValueError`` if there is none like it."""
+    return status if status is None or status == IDLE else RunStatus(status).value
+
+
+def checked_page_limit(limit: int) -> int:
+    """Return the most agents of a page. Raises ``ValueError`` if it is below 1."""
+    if limit < 1:
+        raise ValueError(f"page(limit={limit}): limit is 1 or more")
     return limit
 
 
@@ -196,6 +224,79 @@ class CheckpointStore(ABC):
     @abstractmethod
     def agents(self) -> Iterator[str]:
         """Yield the name of every agent once, in no particular order. Reads page by page."""
+
+    def page(
+        self,
+        status: RunStatus | str | None = None,
+        *,
+        prefix: str = "",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AgentPage:
+        """Return agents that have a run or a checkpoint, the most recently changed first.
+
+        With ``status``, only agents whose active run, or else last run, has that status; ``"idle"`` for
+        agents that never had a run. With ``prefix``, only agents whose names begin with it. ``after``
+        continues after an earlier page. An agent that changes while somebody reads page by page may
+        move. Any other agent is returned exactly once.
+
+        An agent changes when it is created (by a lease, a save, a step or a run), and when a run is
+        added, started, blocked, released, ended, settled or cancelled; a save or a step alone does not
+        change it. This implementation reads every agent, and takes the time from the agent's newest
+        record: the end or the creation of that run, or the latest checkpoint if there is no run.
+
+        Raises:
+            ValueError: there is no such status, ``limit`` is below 1, or no page returned ``after``.
+        """
+        wanted, size = checked_status(status), checked_page_limit(limit)
+        last = None if after is None else PageCursor.parse(after)
+        unreadable: dict[str, StoreError] = {}
+
+        def rows() -> Iterator[tuple[PageCursor, AgentOutline]]:
+            for agent_id in (name for name in self.agents() if name.startswith(prefix)):
+                try:
+                    row = self.outline(agent_id)
+                except StoreUnavailable:
+                    raise
+                except StoreError as error:
+                    if last is None:
+                        unreadable[agent_id] = error
+                    continue
+                if row is None or wanted not in (None, row.status or IDLE):
+                    continue
+                place = PageCursor(microseconds(row.changed_at) if row.changed_at else 0, agent_id)
+                if last is None or place < last:
+                    yield place, row
+
+        # The places differ, so rows are never compared.
+        found = heapq.nlargest(size + 1, rows(), key=lambda placed: placed[0])
+        cursors = [str(place) for place, _ in found[:size]]
+        more = cursors[-1] if len(found) > size else None
+        return AgentPage([row for _, row in found[:size]], more, cursors, unreadable)
+
+    def outline(self, agent_id: str) -> AgentOutline | None:
+        """Return an agent in one row, or ``None`` if it has neither a run nor a checkpoint.
+
+        A store that can reads neither the envelope nor the result of a run, no message, and of the
+        checkpoints only the latest.
+        """
+        activity, history = self.activity(agent_id), self.history(agent_id)
+        runs = self.run_outlines(agent_id)
+        run = next((run for run in runs if run.run_id == activity.active), next(iter(runs), None))
+        if run is None and not history:
+            return None
+        latest = history[0] if history else None
+        owner = activity.holder.owner if activity.holder else None
+        return outline_of(
+            agent_id,
+            run,
+            blocked=sum(run is None or one.run_id != run.run_id for one in activity.open),
+            owner=owner,
+            iteration=latest.iteration if latest else None,
+            checkpointed_at=latest.created_at if latest else None,
+            checkpoints=len(history),
+            changed_at=run.counts_as_ended_at if run else history[0].created_at,
+        )
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -351,6 +452,21 @@ class CheckpointStore(ABC):
     def last_run(self, agent_id: str) -> RunRecord | None:
         """Return the record of the run that was sent last, or ``None`` if the agent has no run."""
         return next(reversed(self.runs(agent_id)), None)
+
+    def run_outlines(
+        self, agent_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> builtins.list[RunOutline]:
+        """Return the runs of the agent without envelopes and results, the last added run first.
+
+        At most ``limit`` are returned, and only runs that were added before the run ``before``: the
+        ``run_id`` of the last one of a page continues with the next page. A store that can reads no
+        envelope and no result.
+
+        Raises:
+            RunNotFound: the agent has no run ``before``.
+        """
+        checked_limit(limit, "run_outlines")
+        return outlines_of(agent_id, self.runs(agent_id), limit, before)
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -586,3 +702,31 @@ class CheckpointStore(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def outlines_of(
+    agent_id: str, runs: Sequence[RunRecord], limit: int | None, before: str | None
+) -> list[RunOutline]:
+    """Return what ``run_outlines`` promises of runs in the order in which they were added."""
+    ids = [run.run_id for run in runs]
+    if before is not None and before not in ids:
+        raise RunNotFound(agent_id=agent_id, run_id=before)
+    end = len(ids) if before is None else ids.index(before)
+    return [run.outline for run in runs[:end][::-1][:limit]]
+
+
+def outline_of(agent_id: str, run: RunOutline | None, **facts: Any) -> AgentOutline:
+    """Return the outline of an agent with this active or last run. ``facts`` are the other fields."""
+    if run is None:
+        return AgentOutline(agent_id=agent_id, **facts)
+    return AgentOutline(
+        agent_id=agent_id,
+        status=run.status,
+        run_id=run.run_id,
+        task=run.task,
+        attempts=run.attempts,
+        retries=run.retries,
+        error=shortened(run.error),
+        usage=run.usage,
+        **facts,
+    )

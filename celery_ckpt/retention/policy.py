@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from celery_ckpt.errors import ConfigurationError
-from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.records import RunOutline, RunStatus
 from celery_ckpt.retention.report import AgentSnapshot, PrunePlan
 
 #: Seconds until an agent that could not be read is checked again.
@@ -50,6 +50,7 @@ class Dated(Protocol):
 
 
 D = TypeVar("D", bound=Dated)
+R = TypeVar("R", bound=RunOutline)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Rules:
         return now - _span(after), last if last > now else None
 
 
-def old_runs(agent_id: str, runs: Sequence[RunRecord], before: datetime) -> list[RunRecord]:
+def old_runs(agent_id: str, runs: Sequence[R], before: datetime) -> list[R]:
     """Return the runs whose records may be deleted: they are settled, and ended by then.
 
     ``runs`` are all runs of the agent, in order. The run that was added last is kept, because it has

@@ -9,9 +9,11 @@ from typing import Any
 from celery_ckpt.errors import CheckpointTooLarge, StoreError
 from celery_ckpt.format_version import refuse_newer
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.records import RunRecord, RunStatus, Step
+from celery_ckpt.records import RunOutline, RunRecord, RunStatus, Step
 
 _NOT_DUMPED = {"agent_id", "run_id", "usage"}
+#: The fields that a record has and its outline does not.
+_PAYLOAD = ("envelope", "result")
 
 
 def encoded(record: Step | RunRecord, limit: int) -> bytes:
@@ -28,13 +30,27 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
         # Not to JSON: pydantic would hide an exception that interrupts a serializer, like a time limit.
         fields = record.model_dump(mode="json", exclude=_NOT_DUMPED)
     if record.usage:
-        # First: sweeps read the end of a record, where its times are.
-        fields = {"usage": record.usage.to_json(), **fields}
+        fields["usage"] = record.usage.to_json()
     if fields.get("place", 0) is None:
         del fields["place"]
     data = encode(fields)
     refuse_too_large(record, len(data), limit)
     return data
+
+
+def encoded_parts(run: RunRecord, limit: int) -> tuple[bytes, bytes]:
+    """Return a run in two parts: its outline, and its payload, which is the envelope and the result.
+
+    Raises:
+        CheckpointTooLarge: both together are over the limit.
+    """
+    fields = run.model_dump(mode="json", exclude=_NOT_DUMPED)
+    payload = encode({name: fields.pop(name) for name in _PAYLOAD})
+    if run.usage:
+        fields["usage"] = run.usage.to_json()
+    outline = encode(fields)
+    refuse_too_large(run, len(outline) + len(payload), limit)
+    return outline, payload
 
 
 _FINAL = [f'"status":"{status}"'.encode() for status in RunStatus if status.is_final]
@@ -71,11 +87,25 @@ def decoded_step(agent_id: str, run_id: str, data: bytes) -> Step:
         raise damaged(what, error) from error
 
 
-def decoded_run(agent_id: str, run_id: str, data: bytes) -> RunRecord:
-    """Return the run that ``encoded`` wrote. Raises ``StoreError`` if it is damaged or too new."""
+def decoded_run(agent_id: str, run_id: str, data: bytes, payload: bytes = b"{}") -> RunRecord:
+    """Return the run that ``encoded`` or ``encoded_parts`` wrote.
+
+    Raises:
+        StoreError: it is damaged or too new.
+    """
     what = f"The record of run {run_id!r} of agent {agent_id!r}"
     try:
-        return RunRecord(agent_id=agent_id, run_id=run_id, **fields_of(data, what))
+        fields = fields_of(data, what) | _object(payload)
+        return RunRecord(agent_id=agent_id, run_id=run_id, **fields)
+    except (ValueError, TypeError) as error:
+        raise damaged(what, error) from error
+
+
+def decoded_outline(agent_id: str, run_id: str, data: bytes) -> RunOutline:
+    """Return the outline that ``encoded_parts`` wrote. Raises what ``decoded_run`` does."""
+    what = f"The record of run {run_id!r} of agent {agent_id!r}"
+    try:
+        return RunOutline(agent_id=agent_id, run_id=run_id, **fields_of(data, what))
     except (ValueError, TypeError) as error:
         raise damaged(what, error) from error
 
@@ -92,13 +122,10 @@ def fields_of(data: bytes, what: str) -> dict[str, Any]:
     return fields
 
 
-def run_end(data: bytes) -> datetime | None:
-    """Return when a run ended, from the tail of its encoded record, or ``None`` if it is not readable.
-
-    The tail is enough, because the times come last. What comes before them can be long.
-    """
+def run_end(outline: bytes) -> datetime | None:
+    """Return when a run ended, by its encoded outline, or ``None`` if that is not readable."""
     try:
-        fields = _object(b"{" + data[data.rindex(b'"created_at":') :])
+        fields = _object(outline)
         return datetime.fromisoformat(fields.get("ended_at") or fields["created_at"])
     except (ValueError, KeyError, TypeError):
         return None

@@ -18,15 +18,25 @@ from typing import Any
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import EncryptionKeyMissing, StoreError
 from celery_ckpt.messages import Message
-from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, StartResult, Step
+from celery_ckpt.records import (
+    TEXT_TAG,
+    CheckpointInfo,
+    RunOutline,
+    RunRecord,
+    RunStatus,
+    StartResult,
+    Step,
+)
 from celery_ckpt.store import CheckpointStore
 
 #: The key under which the encrypted text of a value is stored.
 TAG = "ckpt:encrypted"
-#: What an encrypted text begins with where only a text can be stored.
-TEXT_TAG = f"{TAG} "
 #: How much of a key's id an error shows. The stored id may be forged.
 _SHOWN = 32
+#: How an encrypted envelope, and an empty one, begin as JSON.
+_ENCRYPTED, _EMPTY = f'{{"{TAG}":"'.encode(), b"{}"
+#: How many bytes of an envelope ``plain_outlines`` needs.
+ENVELOPE_BEGINNING = len(_ENCRYPTED) + _SHOWN
 
 
 # -- which records are encrypted ---------------------------------------------------------------------
@@ -120,6 +130,29 @@ def plain_runs(store: CheckpointStore, runs: list[RunRecord]) -> list[RunRecord]
     """Return some runs' records, or raise ``EncryptionKeyMissing``."""
     _refuse_runs(store, runs)
     return runs
+
+
+def plain_outlines(
+    store: CheckpointStore, runs: Iterable[tuple[RunOutline, bytes]]
+) -> list[RunOutline]:
+    """Return the outlines of runs, or raise ``EncryptionKeyMissing``.
+
+    Each comes with the beginning of its envelope as JSON, which says whether the run is encrypted.
+    """
+    found = []
+    for run, envelope in runs:
+        if not store.reads_encrypted:
+            _refuse(run.agent_id, f"The record of run {run.run_id!r}", _text_of_outline(run, envelope))
+        found.append(run)
+    return found
+
+
+def _text_of_outline(run: RunOutline, envelope: bytes) -> str | None:
+    if envelope.startswith(_EMPTY):
+        has_tag = run.error is not None and run.error.startswith(TEXT_TAG)
+        return run.error.removeprefix(TEXT_TAG) if run.error and has_tag else None
+    is_encrypted = envelope.startswith(_ENCRYPTED)
+    return envelope.removeprefix(_ENCRYPTED).decode(errors="replace") if is_encrypted else None
 
 
 def plain_start(store: CheckpointStore, start: StartResult) -> StartResult:

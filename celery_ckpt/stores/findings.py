@@ -65,6 +65,12 @@ def leftover(subject: str, what: str, repaired: bool) -> Finding:
     return Finding("left over", subject, what, "Delete it.", True, repaired)
 
 
+def misplaced(agent_id: str, repaired: bool) -> Finding:
+    """Report that the index of changes shows an agent at a wrong place, or not at all."""
+    what = "its entries in the index of changes do not agree with its record"
+    return Finding("not listed", agent_id, what, "Write the entries again.", True, repaired)
+
+
 def not_indexed(agent_id: str, repaired: bool) -> Finding:
     """Report that an agent is missing from the index of agents."""
     what = "it is missing from the index of agents"

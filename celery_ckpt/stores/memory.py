@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import AlreadyExists
+from celery_ckpt.errors import AlreadyExists, StoreError
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name, digest_of_run
 from celery_ckpt.records import (
@@ -38,6 +38,7 @@ from celery_ckpt.stores.encryption_tag import plain_history, refuse_encrypted_ch
 from celery_ckpt.stores.findings import scheduled_without_agent
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.rules import deletion, turns
+from celery_ckpt.stores.rules.changes import change_time
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.rules.transaction import TurnState
 from celery_ckpt.stores.transactional import TransactionalStore
@@ -62,12 +63,16 @@ class MemoryAgent:
         self._numbers: dict[str, int] = {}
         self._open: dict[str, None] = {}
         self._sent = 0
+        self.changed_at = 0
         #: True while the agent is certain to be on the schedule of sweeps.
         self.is_listed = False
 
     @property
     def exists(self) -> bool:
         return self.agent_id in self._store._agents
+
+    def note_change(self) -> None:
+        self.changed_at = change_time(self._store._now(), self.changed_at)
 
     # -- runs ----------------------------------------------------------------------------------------
 
@@ -157,6 +162,23 @@ class MemoryAgent:
     def newest_first(self) -> list[tuple[int, Checkpoint]]:
         """Return the checkpoints with their numbers, newest first."""
         return sorted(self.checkpoints.items(), reverse=True)
+
+    def info(self, seq: int, checkpoint: Checkpoint) -> CheckpointInfo:
+        """Return the outline of a checkpoint."""
+        fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
+        return CheckpointInfo(
+            seq=seq,
+            pin=self.pin_of(checkpoint),
+            messages=len(checkpoint.conversation),
+            **{name: getattr(checkpoint, name) for name in fields},
+        )
+
+    def latest(self) -> CheckpointInfo | None:
+        seq = max(self.checkpoints, default=None)
+        return None if seq is None else self.info(seq, self.checkpoints[seq])
+
+    def count_checkpoints(self) -> int:
+        return len(self.checkpoints)
 
     def summaries(self) -> list[CheckpointSummary]:
         return [
@@ -254,8 +276,10 @@ class MemoryCheckpointStore(TransactionalStore):
         with self._lock:
             agent = self._agents.get(checked_name(agent_id)) or MemoryAgent(agent_id, self)
             yield agent
-            if make:
+            if make and not agent.exists:
                 self._agents[agent_id] = agent
+                if not agent.changed_at:
+                    agent.note_change()
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -273,6 +297,7 @@ class MemoryCheckpointStore(TransactionalStore):
             agent.lease.refuse(checkpoint.agent_id, lease, self._clock.now())
             if run is not None:
                 agent.put(turns.replacement(agent, run))
+                agent.note_change()
             if not agent.is_listed:
                 agent.schedule(0, Schedule.SWEEP)
                 agent.is_listed = True
@@ -302,19 +327,10 @@ class MemoryCheckpointStore(TransactionalStore):
         self, agent_id: str, *, limit: int | None = None, before: int | None = None
     ) -> builtins.list[CheckpointInfo]:
         checked_limit(limit, "history")
-        fields = ("id", "iteration", "created_at", "event", "run_id", "metadata")
         with self._transaction(agent_id, write=False) as agent:
             newest = agent.newest_first()
             page = [each for each in newest if before is None or each[0] < before][:limit]
-            found = [
-                CheckpointInfo(
-                    seq=seq,
-                    pin=agent.pin_of(one),
-                    messages=len(one.conversation),
-                    **{name: getattr(one, name) for name in fields},
-                )
-                for seq, one in page
-            ]
+            found = [agent.info(seq, one) for seq, one in page]
         return plain_history(self, agent_id, found)
 
     def was_deleted(self, run_id: str) -> bool:
@@ -324,6 +340,10 @@ class MemoryCheckpointStore(TransactionalStore):
     def agents(self) -> Iterator[str]:
         with self._lock:
             return iter(list(self._agents))
+
+    def _changes(self, unreadable: dict[str, StoreError]) -> builtins.list[tuple[int, str]]:
+        with self._lock:
+            return [(agent.changed_at, name) for name, agent in self._agents.items()]
 
     # -- schedules -----------------------------------------------------------------------------------
 

@@ -10,19 +10,44 @@ from __future__ import annotations
 
 import builtins
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from celery_ckpt.clock import Clock
-from celery_ckpt.errors import AlreadyExists, CheckpointError, StoreUnavailable
+from celery_ckpt.errors import AlreadyExists, CheckpointError, StoreError, StoreUnavailable
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import AgentActivity, Change, Lease, RunRecord, Schedule, StartResult, Step
+from celery_ckpt.page_cursor import PageCursor
+from celery_ckpt.records import (
+    IDLE,
+    AgentActivity,
+    AgentOutline,
+    AgentPage,
+    Change,
+    Lease,
+    RunOutline,
+    RunRecord,
+    RunStatus,
+    Schedule,
+    StartResult,
+    Step,
+)
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
-from celery_ckpt.store import DEFAULT_REMEMBER, CheckpointStore
+from celery_ckpt.store import (
+    DEFAULT_REMEMBER,
+    CheckpointStore,
+    checked_page_limit,
+    checked_status,
+)
 from celery_ckpt.stores.encoding import encoded, is_same
-from celery_ckpt.stores.encryption_tag import plain_run, plain_runs, plain_start, plain_steps
-from celery_ckpt.stores.rules import deletion, pruning, turns
+from celery_ckpt.stores.encryption_tag import (
+    plain_history,
+    plain_run,
+    plain_runs,
+    plain_start,
+    plain_steps,
+)
+from celery_ckpt.stores.rules import changes, deletion, pruning, turns
 from celery_ckpt.stores.rules.transaction import AgentTransaction
 from celery_ckpt.usage import Usage
 
@@ -63,6 +88,60 @@ class TransactionalStore(CheckpointStore):
         with self._transaction(agent_id) as agent:
             return deletion.delete(agent, remember) if agent.exists else 0
 
+    # -- the list of agents --------------------------------------------------------------------------
+
+    @abstractmethod
+    def _changes(self, unreadable: dict[str, StoreError]) -> Iterable[tuple[int, str]]:
+        """Return when each agent last changed, and its name. Add to ``unreadable`` what has no name.
+
+        A store that replaces ``page`` does not need it.
+        """
+
+    def page(
+        self,
+        status: RunStatus | str | None = None,
+        *,
+        prefix: str = "",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AgentPage:
+        wanted, size = checked_status(status), checked_page_limit(limit)
+        last = None if after is None else PageCursor.parse(after)
+        page = AgentPage([], None, [], {})
+        nameless: dict[str, StoreError] = {}
+        places = (PageCursor(*change) for change in self._changes(nameless))
+        named = (place for place in places if place.agent_id.startswith(prefix))
+        before = sorted((place for place in named if last is None or place < last), reverse=True)
+        if last is None:
+            page.unreadable.update(nameless)
+        for place in before:
+            if len(page.agents) == size:
+                return page._replace(after=page.cursors[-1])
+            try:
+                row = self.outline(place.agent_id)
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                page.unreadable[place.agent_id] = error
+                continue
+            if row is not None and wanted in (None, row.status or IDLE):
+                page.agents.append(row)
+                page.cursors.append(str(place))
+        return page
+
+    def outline(self, agent_id: str) -> AgentOutline | None:
+        with self._transaction(agent_id, write=False) as agent:
+            run = self._present_run(agent)
+            found = changes.outline(agent, run, self._clock.now())
+            latest = agent.latest()
+        plain_history(self, agent_id, [latest] if latest else [])
+        return found
+
+    def _present_run(self, agent: AgentTransaction) -> RunOutline | None:
+        """Return the active run of an agent, or else the last one. Raises ``EncryptionKeyMissing``."""
+        active = agent.turn.active
+        return plain_run(self, (agent.run(active) if active else None) or agent.last_run())
+
     # -- leases --------------------------------------------------------------------------------------
 
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
@@ -86,6 +165,7 @@ class TransactionalStore(CheckpointStore):
                 return False
             if run is not None:
                 agent.put(turns.replacement(agent, run))
+                agent.note_change()
             agent.lease = agent.lease.released()
             return True
 
@@ -147,6 +227,7 @@ class TransactionalStore(CheckpointStore):
             stored = agent.run(run.run_id)
             if stored is None:
                 agent.put(run)
+                agent.note_change()
             return stored is None or is_same(stored, run)
 
     def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
@@ -155,6 +236,7 @@ class TransactionalStore(CheckpointStore):
             record = turns.replacement(agent, run)
             agent.lease.refuse(run.agent_id, lease, self._clock.now())
             agent.put(record)
+            agent.note_change()
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         checked_name(run_id, "A run_id")
@@ -186,6 +268,8 @@ class TransactionalStore(CheckpointStore):
                 if recorded:
                     deletion.refuse_deleted(agent, run.run_id)
                 start = turns.start(agent, run, owner, ttl, self._clock.now(), over)
+                if not start.run.is_settled:
+                    agent.note_change()
         except deletion.RunWasDeleted:
             return deletion.deleted_start(run)
         return plain_start(self, start)
@@ -194,17 +278,22 @@ class TransactionalStore(CheckpointStore):
         self._refuse_too_large(run)
         with self._transaction(run.agent_id) as agent:
             following = turns.settle(agent, run, lease, self._clock.now())
+            agent.note_change()
         return plain_run(self, following)
 
     def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
         checked_name(run_id, "A run_id")
         with self._transaction(agent_id) as agent:
             following = turns.pass_turn(agent, run_id, waited, self._clock.now())
+            if following is not None:
+                agent.note_change()
         return plain_run(self, following)
 
     def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
         with self._transaction(agent_id) as agent:
-            return turns.cancel(agent, run_id, owner, ttl, self._clock.now())
+            lease = turns.cancel(agent, run_id, owner, ttl, self._clock.now())
+            agent.note_change()
+            return lease
 
     def activity(self, agent_id: str) -> AgentActivity:
         with self._transaction(agent_id, write=False) as agent:

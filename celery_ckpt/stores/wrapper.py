@@ -10,12 +10,16 @@ from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import CheckpointError, StoreError
 from celery_ckpt.records import (
     AgentActivity,
+    AgentOutline,
+    AgentPage,
     Change,
     CheckpointInfo,
     Finding,
     Lease,
     MessagePage,
+    RunOutline,
     RunRecord,
+    RunStatus,
     Schedule,
     StartResult,
     Step,
@@ -98,6 +102,19 @@ class WrapperStore(CheckpointStore):
     def agents(self) -> Iterator[str]:
         return self.inner.agents()
 
+    def page(
+        self,
+        status: RunStatus | str | None = None,
+        *,
+        prefix: str = "",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AgentPage:
+        return self.inner.page(status, prefix=prefix, limit=limit, after=after)
+
+    def outline(self, agent_id: str) -> AgentOutline | None:
+        return self.inner.outline(agent_id)
+
     # -- leases --------------------------------------------------------------------------------------
 
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
@@ -163,6 +180,11 @@ class WrapperStore(CheckpointStore):
 
     def last_run(self, agent_id: str) -> RunRecord | None:
         return self.inner.last_run(agent_id)
+
+    def run_outlines(
+        self, agent_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> builtins.list[RunOutline]:
+        return self.inner.run_outlines(agent_id, limit=limit, before=before)
 
     def start_run(
         self,

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import StoreError
-from celery_ckpt.records import AgentContents, Lease, RunRecord, RunStatus
+from celery_ckpt.records import AgentContents, AgentOutline, Lease, RunRecord, RunStatus
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.memory import MemoryCheckpointStore
@@ -50,6 +50,10 @@ TEXTS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=4)
 
 class StoreMachine(RuleBasedStateMachine):
     """Subclasses define ``open``, and ``reopen`` if the data outlives the store object."""
+
+    #: True if the store records when agents change (see ``CheckpointStore.page``): then it must list
+    #: them in the same order as the memory store.
+    records_changes = False
 
     def open(self) -> CheckpointStore:
         """Make an empty store."""
@@ -358,6 +362,7 @@ class StoreMachine(RuleBasedStateMachine):
     def everything_is_equal(self) -> None:
         """Every read method returns the same from both stores."""
         assert sorted(self.store.agents()) == sorted(self.model.agents())
+        self._pages_are_equal()
         for agent_id in NAMES:
             assert self.store.list(agent_id) == self.model.list(agent_id)
             assert _pins(self.store, agent_id) == _pins(self.model, agent_id)
@@ -369,6 +374,18 @@ class StoreMachine(RuleBasedStateMachine):
         for checkpoint in self.saved:
             assert self.store.load(checkpoint.id) == self.model.load(checkpoint.id)
             assert self.store.messages(checkpoint.id, -3) == self.model.messages(checkpoint.id, -3)
+
+    def _pages_are_equal(self) -> None:
+        for status in (None, "idle", *RunStatus):
+            expected, found = _rows(self.model, status), _rows(self.store, status)
+            assert sorted(found) == sorted(expected)
+            if self.records_changes:
+                assert found == expected
+            assert _rows(self.store, status, limit=1) == found
+        for agent_id in NAMES:
+            assert self.store.run_outlines(agent_id, limit=2) == [
+                run.outline for run in self.store.runs(agent_id)[::-1][:2]
+            ]
 
 
 def _end(
@@ -390,6 +407,24 @@ def _id(run: RunRecord | None) -> str | None:
 
 def _outcome(renewed: Lease | StoreError) -> Any:
     return (renewed.agent_id, renewed.token) if isinstance(renewed, Lease) else type(renewed)
+
+
+def _rows(
+    store: CheckpointStore, status: RunStatus | str | None, limit: int = 100
+) -> list[tuple[Any, ...]]:
+    """Return the agents with a status, page by page, and what a list shows of them."""
+    rows, after = list[AgentOutline](), None
+    while True:
+        page = store.page(status, limit=limit, after=after)
+        rows += page.agents
+        after = page.after
+        if after is None:
+            break
+    return [
+        (row.agent_id, row.status or "", row.run_id or "", row.attempts, row.blocked, row.owner or "",
+         row.iteration or 0, row.checkpoints)
+        for row in rows
+    ]  # fmt: skip
 
 
 def _pins(store: CheckpointStore, agent_id: str, limit: int | None = None) -> Any:

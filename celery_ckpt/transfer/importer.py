@@ -63,7 +63,7 @@ def import_agents(store: CheckpointStore, lines: Iterable[bytes]) -> Iterator[Im
 
 def _imported(store: CheckpointStore, section: Section) -> Imported:
     present = store.history(section.agent_id)[::-1]
-    known_runs = [run.run_id for run in store.runs(section.agent_id)]
+    known_runs = [run.run_id for run in store.run_outlines(section.agent_id)][::-1]
     own_runs = [run.run_id for run in section.runs]
     is_all_there = {*section.ids} <= {info.id for info in present} and {*own_runs} <= {*known_runs}
     if not is_all_there:

@@ -9,7 +9,7 @@ from typing import Any
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.messages import Message
-from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.records import RunOutline, RunStatus
 from celery_ckpt.store import CheckpointStore
 
 
@@ -50,7 +50,7 @@ class Follower:
         """Return what has happened since the last look. The first look returns the last messages."""
         self._seen_at = self._clock.now() if self._has_looked else None
         # Runs first: a checkpoint that is saved during the look is reported now or by the next look.
-        runs = self._store.runs(self._agent_id)
+        runs = self._store.run_outlines(self._agent_id)[::-1]
         of_checkpoint = self._look_at_checkpoint()
         of_steps = [each for run in runs if not run.is_settled for each in self._look_at_steps(run)]
         of_runs = [each for run in runs for each in self._look_at_run(run)]
@@ -61,7 +61,7 @@ class Follower:
         self._has_looked = True
         return [*earlier, *of_steps, *of_checkpoint, *later]
 
-    def _look_at_run(self, run: RunRecord) -> list[Happening]:
+    def _look_at_run(self, run: RunOutline) -> list[Happening]:
         now = run.status, run.attempts
         if self._runs.get(run.run_id) == now:
             return []
@@ -76,7 +76,7 @@ class Follower:
             at = run.created_at
         return [Happening("run", at, what, facts={**facts, "error": run.error})]
 
-    def _look_at_steps(self, run: RunRecord) -> list[Happening]:
+    def _look_at_steps(self, run: RunOutline) -> list[Happening]:
         steps = self._store.steps(self._agent_id, run.run_id)
         known = self._steps.setdefault(run.run_id, set())
         new = [step for step in steps if step.key not in known]
@@ -92,7 +92,7 @@ class Follower:
         ]
 
     def _look_at_checkpoint(self) -> list[Happening]:
-        history = self._store.history(self._agent_id)
+        history = self._store.history(self._agent_id, limit=1)
         if not history or history[0].id == self._checkpoint:
             return []
         latest = self._store.load_latest(self._agent_id)

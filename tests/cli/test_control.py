@@ -59,7 +59,7 @@ def test_an_agent_whose_run_is_damaged_can_be_deleted(tmp_path: Path) -> None:
     commands = commands_for(f"sqlite:///{tmp_path}/store.db")
     add_agent(commands.store, status="queued", delivered=False)
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
-        connection.execute("UPDATE ckpt_runs SET record = ?", [b"nonsense"])
+        connection.execute("UPDATE ckpt_runs SET outline = ?", [b"nonsense"])
     assert commands.fails("cancel", "user-42", code=1).endswith("Delete the agent, or that run.")
 
     assert "user-42: deleted (3 checkpoints)." in commands("delete", "user-42", "-y").stdout

@@ -120,9 +120,9 @@ def test_list_with_a_prefix_reads_only_the_matching_agents(
 ) -> None:
     for name in ("user-1", "job-1"):
         add_agent(commands.store, name)
-    read, activity = list[str](), commands.store.activity
+    read, outline = list[str](), commands.store.outline
     monkeypatch.setattr(
-        commands.store, "activity", lambda agent_id: read.append(agent_id) or activity(agent_id)
+        commands.store, "outline", lambda agent_id: read.append(agent_id) or outline(agent_id)
     )
     commands("list", "--prefix", "user-")
     assert read == ["user-1"]
@@ -136,7 +136,7 @@ def test_list_does_not_call_an_unreadable_store_empty(tmp_path: Path) -> None:
     commands = commands_for(f"sqlite:///{tmp_path}/store.db")
     add_agent(commands.store)
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
-        connection.execute("UPDATE ckpt_runs SET record = ?", [b"nonsense"])
+        connection.execute("UPDATE ckpt_runs SET outline = ?", [b"nonsense"])
     for arguments in (["list"], ["list", "--status", "failed"]):
         listed = commands(*arguments, code=65)
         assert listed.stdout == ""

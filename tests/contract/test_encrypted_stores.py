@@ -124,6 +124,8 @@ class TestAfterARotation(OnMemory):
 
 
 class EncryptedMachine(StoreMachine):
+    records_changes = True
+
     def open(self) -> CheckpointStore:
         self.inner = MemoryCheckpointStore()
         return encrypted(self.inner)

@@ -24,6 +24,8 @@ SETTINGS = settings(
 
 
 class FileMachine(StoreMachine):
+    records_changes = True
+
     def open(self) -> CheckpointStore:
         self.directory = tempfile.TemporaryDirectory()
         return FileCheckpointStore(self.directory.name)
@@ -50,6 +52,7 @@ class SqliteMachine(FileMachine):
 
 
 class RedisMachine(StoreMachine):
+    records_changes = True
     url: str
 
     def open(self) -> CheckpointStore:

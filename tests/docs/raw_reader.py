@@ -251,9 +251,9 @@ class RawSqlite:
         return [value for (value,) in self._all(query, self._agent_key(agent_id), run_id)]
 
     def runs(self, agent_id: str) -> dict[str, Run]:
-        query = "SELECT run_id, record FROM ckpt_runs WHERE agent = ? ORDER BY number"
+        query = "SELECT run_id, outline, payload FROM ckpt_runs WHERE agent = ? ORDER BY number"
         rows = self._all(query, self._agent_key(agent_id))
-        return {run_id: json.loads(record) for run_id, record in rows}
+        return {run_id: json.loads(outline) | json.loads(payload) for run_id, outline, payload in rows}
 
     def turns(self, agent_id: str) -> tuple[str, list[str]]:
         rows = self._all("SELECT key, active FROM ckpt_agents WHERE agent_id = ?", agent_id)

@@ -271,14 +271,16 @@ function fromSqlite (path, agent) {
 function turnsInSqlite (path, agent) {
   const rows = query(path, `
     SELECT 'agent', hex(active) FROM ckpt_agents WHERE agent_id = ${literal(agent)};
-    SELECT 'run', hex(r.run_id), r.open, hex(r.record)
+    SELECT 'run', hex(r.run_id), r.open, hex(r.outline), hex(r.payload)
     FROM ckpt_agents AS a JOIN ckpt_runs AS r ON r.agent = a.key
     WHERE a.agent_id = ${literal(agent)} ORDER BY r.number`)
-  const runs = rows('run').map(([name, open, record]) => [textOf(name), Number(open), textOf(record)])
+  const runs = rows('run').map(([name, open, ...parts]) => [textOf(name), Number(open), parts.map(textOf)])
   return {
     active: rows('agent').map(([active]) => textOf(active))[0] ?? '',
     open: runs.filter(([, open]) => open).map(([name]) => name),
-    runs: runs.map(([name, , record]) => [name, object(Buffer.from(record), 'a run')])
+    runs: runs.map(([name, , parts]) => [
+      name, Object.assign({}, ...parts.map(part => object(Buffer.from(part), 'a run')))
+    ])
   }
 }
 

@@ -138,10 +138,16 @@ def file_lines(root: Path) -> list[str]:
 
 
 def _steady(lines: list[str]) -> list[str]:
-    """The same with another time in the place of the one at which a sweep should look."""
+    """The same with other times: when a sweep should look, and when the agent changed."""
     heading, steady = "", []
+    due_at, changed_at = (str(_microseconds(_NOON + timedelta(seconds=after))) for after in (3, 4))
     for line in lines:
         heading = heading if line.startswith(" ") else line
-        at = str(_microseconds(_NOON + timedelta(seconds=3)))
-        steady.append(re.sub(r"\b[0-9]{16}\b", at, line) if "sweep" in heading else line)
+        if "sweep" in heading:
+            line = re.sub(r"\b[0-9]{16}\b", due_at, line)
+        elif "change" in heading or line.startswith("    changed "):
+            line = re.sub(r"\b[0-9]{16}\b", changed_at, line)
+        elif heading == "ckpt_agents":
+            line = re.sub(r"\b[0-9]{16}(?= [|] [a-z]+$)", changed_at, line)
+        steady.append(line)
     return steady

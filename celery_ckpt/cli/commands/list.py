@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import click
@@ -9,12 +11,15 @@ import click
 from celery_ckpt.cli.errors import Code, Tally
 from celery_ckpt.cli.options import agents_of, json_option, screen_of
 from celery_ckpt.cli.output.progress import counting
+from celery_ckpt.cli.output.screen import Screen
 from celery_ckpt.cli.output.tables import Column
-from celery_ckpt.cli.output.text import IDLE, age, cost_of, counted, one_line, status_of, tokens_of
-from celery_ckpt.errors import AgentNotFound, EncryptionKeyMissing, StoreError, StoreUnavailable
-from celery_ckpt.records import RunStatus
+from celery_ckpt.cli.output.text import age, cost_of, counted, one_line, status_of, tokens_of
+from celery_ckpt.errors import EncryptionKeyMissing
+from celery_ckpt.records import IDLE, RunStatus
 from celery_ckpt.runtime.agents.agents import Agents, AgentStatus
 
+#: How many agents are read at once, and how many have a common width of columns.
+_PAGE, _PART = 100, 1000
 _COLUMNS = (
     Column("agent", whole=True),
     Column("status", coloured=True),
@@ -50,44 +55,50 @@ def list_(
     last: int | None,
     as_json: bool,
 ) -> None:
-    """List agents, most recent checkpoint first."""
+    """List agents, the most recently changed first.
+
+    An agent changes when it is created, and when a run is sent, started, released, ended or cancelled.
+    A long list is printed while it is read.
+    """
     agents, screen, tally = agents_of(ctx), screen_of(ctx, as_json=as_json), Tally()
-    found = [
-        one
-        for one in _statuses(agents, prefix, tally)
-        if status in (None, status_of(one)) and task in (None, one.task)
-    ]
-    found.sort(key=lambda one: one.agent_id)
-    found.sort(
-        key=lambda one: one.checkpointed_at.timestamp() if one.checkpointed_at else 0, reverse=True
-    )
-    found = found[:last]
+    found = counting(_statuses(agents, status, task, prefix, last, tally), "agents")
     if as_json:
-        screen.json([one.model_dump(mode="json") for one in found])
-    elif found:
-        with screen.paged():
-            screen.table(_COLUMNS, [_row(one) for one in found])
-    elif not tally.has_failed:
+        screen.json_list(one.model_dump(mode="json") for one in found)
+    elif not _show(screen, found) and not tally.has_failed:
         no_status = f"No agent is {status}." if status else "This store has no agents yet."
         screen.line("No agent matches." if task or prefix else no_status)
     tally.end()
 
 
-def _statuses(agents: Agents, prefix: str, tally: Tally) -> list[AgentStatus]:
-    """Return the agents that can be read, and report why the others cannot."""
-    found, names = [], (name for name in agents.names() if name.startswith(prefix))
-    for agent_id in counting(names, "agents"):
-        try:
-            found.append(agents.status(agent_id))
-        except AgentNotFound:
-            continue  # deleted since its name was read
-        except StoreUnavailable:
-            raise
-        except StoreError as error:
+def _statuses(
+    agents: Agents, status: str | None, task: str | None, prefix: str, last: int | None, tally: Tally
+) -> Iterator[AgentStatus]:
+    """Yield the agents that can be read, page by page, and report why the others cannot."""
+    left, after, reported = last, None, set[str]()
+    while True:
+        limit = _PAGE if left is None else min(left, _PAGE)
+        page = agents.list(status, task=task, prefix=prefix, limit=limit, after=after)
+        for agent_id in sorted(page.unreadable.keys() - reported):
+            error = page.unreadable[agent_id]
             is_locked = isinstance(error, EncryptionKeyMissing)
             code = Code.CONFIGURATION if is_locked else Code.DAMAGED
             tally.failed(f"{agent_id}: {error}", code)
-    return found
+        # The end of a page is read again if it has more matches than were asked for.
+        reported |= page.unreadable.keys()
+        yield from page
+        left, after = None if left is None else left - len(page), page.after
+        if after is None or left == 0:
+            return
+
+
+def _show(screen: Screen, found: Iterator[AgentStatus]) -> bool:
+    """Print a table, a part at a time. Return False if there is nothing to print."""
+    is_first = True
+    with screen.paged():
+        while part := [_row(one) for one in islice(found, _PART)]:
+            screen.table(_COLUMNS, part, has_titles=is_first)
+            is_first = False
+    return not is_first
 
 
 def _row(one: AgentStatus) -> list[Any]:

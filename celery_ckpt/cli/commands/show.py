@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from celery_ckpt.cli.output.text import (
     status_of,
     tokens_of,
 )
-from celery_ckpt.records import CheckpointInfo, RunRecord, RunStatus, Step
+from celery_ckpt.records import CheckpointInfo, RunOutline, RunStatus, Step
 from celery_ckpt.runtime.agents.agents import Agents, AgentStatus
 from celery_ckpt.runtime.process.owner import host_and_pid
 from celery_ckpt.usage import Usage
@@ -62,12 +63,21 @@ class Found:
     status: AgentStatus
     checkpoint: Checkpoint | None
     history: list[CheckpointInfo]
-    runs: list[RunRecord]
+    #: Without results, unless all of them were asked for.
+    runs: Sequence[RunOutline]
+    #: The results of the runs that are shown.
+    results: dict[str, Any]
     steps: list[Step]
 
     @classmethod
-    def of(cls, agents: Agents, agent_id: str, checkpoint_id: str | None) -> Found:
-        """Read the agent. Raises ``AgentNotFound`` and ``CheckpointNotFound``."""
+    def of(
+        cls, agents: Agents, agent_id: str, checkpoint_id: str | None, last: int | None = None
+    ) -> Found:
+        """Read the agent. With ``last``, only the results of that many runs, and of the present one.
+
+        Raises:
+            AgentNotFound, CheckpointNotFound: there is no such agent or checkpoint.
+        """
         status = agents.status(agent_id)
         if checkpoint_id is None:
             checkpoint = agents.latest(agent_id)
@@ -76,8 +86,18 @@ class Found:
             if checkpoint.agent_id != agent_id:
                 owner = f"Checkpoint {checkpoint.id} belongs to agent {checkpoint.agent_id!r}"
                 raise Failure(f"{owner}, not to agent {agent_id!r}.", Code.NOT_FOUND)
-        history, runs = agents.history(agent_id), agents.runs(agent_id)
-        return cls(status, checkpoint, history, runs, agents.steps(agent_id))
+        runs: Sequence[RunOutline]
+        if last is None:
+            runs = records = agents.runs(agent_id)
+        else:
+            runs = agents.run_outlines(agent_id)[::-1]
+            shown = {run.run_id for run in runs[max(len(runs) - last, 0) :]} | {status.run_id}
+            ended = [one.run_id for one in runs if one.status is RunStatus.SUCCEEDED]
+            found = [agents.store.run(agent_id, name) for name in ended if name in shown]
+            records = [record for record in found if record is not None]
+        results = {record.run_id: record.result for record in records}
+        history, steps = agents.history(agent_id), agents.steps(agent_id)
+        return cls(status, checkpoint, history, runs, results, steps)
 
 
 @click.command("show")
@@ -117,8 +137,8 @@ def show_(
     Prints its conversation, checkpoints, runs with their attempts, and recorded steps.
     """
     screen = screen_of(ctx, as_json=as_json)
-    found = Found.of(agents_of(ctx), agent_id, checkpoint_id)
     wanted, shown = parts or PARTS, None if everything else last
+    found = Found.of(agents_of(ctx), agent_id, checkpoint_id, None if as_json else shown)
     if as_json:
         screen.json(_as_object(found, wanted))
         return
@@ -130,7 +150,7 @@ def show_(
         if "checkpoints" in wanted:
             _show_checkpoints(screen, found, shown)
         if "runs" in wanted:
-            _show_runs(screen, found.runs, shown)
+            _show_runs(screen, found, shown)
         if "steps" in wanted:
             _show_steps(screen, found.steps, shown)
 
@@ -162,7 +182,7 @@ def _show_summary(screen: Screen, found: Found) -> None:
     facts = [("status", status_of(status)), ("task", status.task), ("run", status.run_id)]
     facts += [("attempts", f"{status.attempts} (retries: {status.retries})")] if status.run_id else []
     facts += [("worker", status.owner and host_and_pid(status.owner)), ("error", status.error)]
-    facts += [("result", _result(run))] if run else []
+    facts += [("result", _result(found, run))] if run else []
     facts += [("usage", _usage(status.usage))]
     facts += [("blocked", counted(status.blocked, "run"))] if status.blocked else []
     for name, value in facts:
@@ -223,8 +243,9 @@ def _show_checkpoints(screen: Screen, found: Found, last: int | None) -> None:
         screen.table(_CHECKPOINTS, rows)
 
 
-def _show_runs(screen: Screen, runs: list[RunRecord], last: int | None) -> None:
+def _show_runs(screen: Screen, found: Found, last: int | None) -> None:
     """Show the runs, newest first."""
+    runs = found.runs
     _heading(screen, "Runs", len(runs), last)
     rows = [
         [
@@ -237,7 +258,7 @@ def _show_runs(screen: Screen, runs: list[RunRecord], last: int | None) -> None:
             age(run.created_at),
             tokens_of(run.usage),
             cost_of(run.usage),
-            one_line(run.error or _result(run), 80),
+            one_line(run.error or _result(found, run), 80),
         ]
         for run in runs[::-1][:last]
     ]
@@ -245,9 +266,9 @@ def _show_runs(screen: Screen, runs: list[RunRecord], last: int | None) -> None:
         screen.table(_RUNS, rows)
 
 
-def _result(run: RunRecord) -> str:
-    has_result = run.status is RunStatus.SUCCEEDED and run.result is not None
-    return as_json_line(run.result) if has_result else ""
+def _result(found: Found, run: RunOutline) -> str:
+    result = found.results.get(run.run_id) if run.status is RunStatus.SUCCEEDED else None
+    return "" if result is None else as_json_line(result)
 
 
 def _show_steps(screen: Screen, steps: list[Step], last: int | None) -> None:

@@ -47,6 +47,16 @@ class Screen:
         with bar_hidden(sys.stdout):
             click.echo(as_json_line(value))
 
+    def json_list(self, values: Iterable[Any]) -> None:
+        """Write a JSON list on one line, each value as soon as it is there."""
+        before = "["
+        for value in values:
+            with bar_hidden(sys.stdout):
+                click.echo(before + as_json_line(value), nl=False)
+            before = ", "
+        with bar_hidden(sys.stdout):
+            click.echo("[]" if before == "[" else "]")
+
     # -- for people ----------------------------------------------------------------------------------
 
     def line(self, text: str = "", style: str = "") -> None:
@@ -65,13 +75,19 @@ class Screen:
             self.line()
         self.line(text, "bold")
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
-        """Write a table."""
+    def table(
+        self,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[object]],
+        *,
+        has_titles: bool = True,
+    ) -> None:
+        """Write a table; without titles, it continues the table before it."""
         cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
         if self.is_terminal:
-            self._emit(self._rendered(rich_table(columns, cells, _width())))
+            self._emit(self._rendered(rich_table(columns, cells, _width(), has_titles)))
         else:
-            self._emit(plain_table(columns, cells))
+            self._emit(plain_table(columns, cells, has_titles))
 
     def labelled(self, label: str, text: str, *, kind: str = "", width: int = 10) -> None:
         """Write a text beside a label; its further lines are indented to the same column."""

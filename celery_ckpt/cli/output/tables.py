@@ -38,7 +38,9 @@ class Column:
     dim: bool = False
 
 
-def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
+def rich_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, has_titles: bool = True
+) -> Table:
     """Return a table for a terminal of this width, without empty columns."""
     from rich import box
     from rich.table import Table
@@ -47,7 +49,13 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
     used = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
     columns, rows = [columns[number] for number in used], [[row[n] for n in used] for row in rows]
     columns, rows = _that_fit(columns, rows, width)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        show_edge=False,
+        show_header=has_titles,
+    )
     for column, room in zip(columns, _widths(columns, rows, width), strict=True):
         table.add_column(
             Text(column.title),
@@ -100,13 +108,15 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     return widths
 
 
-def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+def plain_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], has_titles: bool = True
+) -> str:
     """Return the table as plain text, with nothing cut."""
     table = [[column.title.upper() for column in columns]]
     table += [[cell.replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(_length, cells)) for cells in zip(*table, strict=True)]
     lines = []
-    for row in table:
+    for row in table if has_titles else table[1:]:
         cells = []
         for column, cell, width in zip(columns, row, widths, strict=True):
             room = " " * (width - _length(cell))

@@ -12,12 +12,12 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from celery_ckpt.records import IDLE
+
 if TYPE_CHECKING:
     from celery_ckpt.runtime.agents.agents import AgentStatus
     from celery_ckpt.usage import Usage
 
-#: The status of an agent that never had a run.
-IDLE = "idle"
 #: Control characters except tab and newline, direction marks, invisible line separators, and tags.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"

@@ -7,6 +7,6 @@ except ``task``.
 
 from __future__ import annotations
 
-from celery_ckpt.runtime.agents.agents import Agents, AgentStatus, RekeyedAgent
+from celery_ckpt.runtime.agents.agents import AgentList, Agents, AgentStatus, RekeyedAgent
 
-__all__ = ["AgentStatus", "Agents", "RekeyedAgent"]
+__all__ = ["AgentList", "AgentStatus", "Agents", "RekeyedAgent"]

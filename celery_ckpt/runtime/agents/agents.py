@@ -7,15 +7,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import Annotated, NamedTuple
+from datetime import timedelta
+from typing import NamedTuple
 
 from celery import Celery
 from celery.result import AsyncResult
 from celery.utils import uuid
-from pydantic import PlainSerializer, PlainValidator
 
-from celery_ckpt.checkpoint import Checkpoint, Value
+from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import (
     AgentNotFound,
@@ -31,9 +30,11 @@ from celery_ckpt.errors import (
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentActivity,
+    AgentOutline,
     CheckpointInfo,
     Finding,
     MessagePage,
+    RunOutline,
     RunRecord,
     RunStatus,
     Step,
@@ -53,7 +54,6 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.stores.registry import without_password
-from celery_ckpt.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -74,30 +74,28 @@ _NO_RUN = "Agent {agent_id!r} has no run to resume. Send a task for it."
 _HOW_TO_SET_IT_UP = "Configure it as docs/howto/choose-a-store.md describes, or use another store."
 
 
-Paid = Annotated[Usage, PlainValidator(lambda value: value), PlainSerializer(Usage.to_dict)]
+#: How many agents are read at once.
+_PAGE = 100
 
 
-class AgentStatus(Value):
-    """The state of an agent and of its present run."""
+class AgentStatus(AgentOutline):
+    """The state of an agent and of its active run, or else of its last one."""
 
-    agent_id: str
-    #: The status of its active run, or of the last one; ``None``: it never had a run.
-    status: RunStatus | None = None
-    run_id: str | None = None
-    task: str = ""
-    attempts: int = 0
-    retries: int = 0
-    #: How many of its runs are blocked behind another one, of the first hundred that wait.
-    blocked: int = 0
-    #: The process that has its lease.
-    owner: str | None = None
-    error: str | None = None
-    #: The usage of the recorded calls of that run.
-    usage: Paid = Usage()
-    #: The iteration of its latest checkpoint.
-    iteration: int | None = None
-    checkpointed_at: datetime | None = None
-    checkpoints: int = 0
+    @classmethod
+    def of(cls, outline: AgentOutline) -> AgentStatus:
+        """Return the status of an agent that a store has outlined."""
+        return cls.model_construct(**outline.__dict__)
+
+
+class AgentList(builtins.list[AgentStatus]):
+    """What ``Agents.list`` returns: a list of agents that says where the next page begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Pass it to ``Agents.list`` to get the agents that follow; ``None``: there are no more.
+        self.after: str | None = None
+        #: The agents that cannot be read, for example because they are damaged, and why.
+        self.unreadable: dict[str, StoreError] = {}
 
 
 class RekeyedAgent(NamedTuple):
@@ -129,15 +127,41 @@ class Agents:
 
     # -- inspection ----------------------------------------------------------------------------------
 
-    def list(self, status: RunStatus | str | None = None) -> builtins.list[AgentStatus]:
-        """Return all agents, or the agents with that status."""
-        wanted = None if status is None else RunStatus(status)
-        found = []
-        for agent_id in self.names():
-            # It may have been deleted since, or consist of a lease only.
-            with suppress(AgentNotFound):
-                found.append(self.status(agent_id))
-        return [one for one in found if wanted is None or one.status is wanted]
+    def list(
+        self,
+        status: RunStatus | str | None = None,
+        task: str | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> AgentList:
+        """Return agents, the most recently changed first: all of them, or at most ``limit``.
+
+        An agent changes when it is created, and when a run is added, started, released, ended, settled
+        or cancelled. ``status`` selects agents by the status of their active or last run; ``"idle"``
+        are those that never had a run. ``prefix`` selects by the beginning of their names, ``task`` by
+        the task of that run. Names, and tasks, are compared while they are read: a rare one takes long.
+
+        ``after``, the ``after`` of an earlier list, continues where that list ended. An agent that
+        changes in between may move. Any other agent is returned exactly once. Agents that cannot be
+        read are not in the list, but in its ``unreadable``.
+        """
+        found = AgentList()
+        found.after = after
+        while limit is None or len(found) < limit:
+            left = _PAGE if limit is None or task is not None else min(_PAGE, limit - len(found))
+            page = self.store.page(status, prefix=prefix, limit=left, after=after)
+            found.unreadable |= page.unreadable
+            after = found.after = page.after
+            for row, cursor in zip(page.agents, page.cursors, strict=True):
+                if task in (None, row.task):
+                    found.append(AgentStatus.of(row))
+                    if len(found) == limit and cursor != page.cursors[-1]:
+                        found.after = cursor
+                        break
+            if after is None:
+                break
+        return found
 
     def names(self) -> Iterator[str]:
         """Return the names of all agents, read page by page, in no order."""
@@ -149,31 +173,28 @@ class Agents:
         Raises:
             AgentNotFound: there is no agent of that name.
         """
-        activity = self.store.activity(agent_id)
-        run = self._present_run(agent_id, activity)
-        history = self.history(agent_id)
-        if run is None and not history:
+        outline = self.store.outline(agent_id)
+        if outline is None:
             raise self._no_agent(agent_id)
-        fields = {"status", "run_id", "task", "attempts", "retries", "error"}
-        run_record = {} if run is None else run.model_dump(include=fields) | {"usage": run.usage}
-        latest = history[0] if history else None
-        return AgentStatus(
-            agent_id=agent_id,
-            **run_record,
-            blocked=sum(other.status is RunStatus.BLOCKED for other in activity.open),
-            owner=activity.holder.owner if activity.holder else None,
-            iteration=latest.iteration if latest else None,
-            checkpointed_at=latest.created_at if latest else None,
-            checkpoints=len(history),
-        )
+        return AgentStatus.of(outline)
 
     def runs(self, agent_id: str) -> builtins.list[RunRecord]:
         """Return the records of its runs, in the order in which they were sent."""
         return self.store.runs(agent_id)
 
+    def run_outlines(
+        self, agent_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> builtins.list[RunOutline]:
+        """Return its runs without their messages and results, the run that was sent last first.
+
+        With ``limit``, at most that many. ``before``, the ``run_id`` of the last one, continues after
+        it.
+        """
+        return self.store.run_outlines(agent_id, limit=limit, before=before)
+
     def steps(self, agent_id: str) -> builtins.list[Step]:
         """Return the recorded steps of all its runs, except steps that no later attempt needs."""
-        runs = self.runs(agent_id)
+        runs = reversed(self.run_outlines(agent_id))
         return [step for run in runs for step in self.store.steps(agent_id, run.run_id)]
 
     def history(
@@ -267,7 +288,7 @@ class Agents:
         """
         original = self.checkpoint(checkpoint_id)
         name = checked_name(uuid() if agent_id is None else agent_id)
-        if self.history(name) or self.runs(name):
+        if self.store.outline(name) is not None:
             raise AlreadyExists(_NAME_TAKEN.format(agent_id=name), agent_id=name)
         metadata = {**without_pin(original.metadata), "forked_from": checkpoint_id}
         fork = Checkpoint.new(

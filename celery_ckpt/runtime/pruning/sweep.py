@@ -107,7 +107,8 @@ def _dry_run(context: AppContext, page: Sequence[str]) -> Iterator[PruneResult]:
         size, ids = sum(one.size for one in summaries), tuple(one.id for one in summaries)
         if plan.runs_before is not None:
             try:
-                runs = len(old_runs(agent_id, context.store.runs(agent_id), plan.runs_before))
+                outlines = context.store.run_outlines(agent_id)[::-1]
+                runs = len(old_runs(agent_id, outlines, plan.runs_before))
             except StoreUnavailable:
                 raise
             except CheckpointError as error:

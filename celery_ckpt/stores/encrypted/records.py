@@ -11,10 +11,10 @@ from typing import Any
 
 from celery_ckpt.errors import EncryptionKeyMissing, NotEncrypted
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.records import RunRecord, Step
+from celery_ckpt.records import TEXT_TAG, RunRecord, Step
 from celery_ckpt.stores.encoding import damaged
 from celery_ckpt.stores.encrypted.cipher import Altered, Cipher, UnknownKey, binding
-from celery_ckpt.stores.encryption_tag import TAG, TEXT_TAG, encrypted_text, has_result, texts_of_run
+from celery_ckpt.stores.encryption_tag import TAG, encrypted_text, has_result, texts_of_run
 from celery_ckpt.usage import Usage
 
 
@@ -78,6 +78,15 @@ class EncryptedRecords:
             for field, text in texts_of_run(encrypted).items()
         }
         return encrypted.model_copy(update=changes) if changes else encrypted
+
+    def decrypt_error(self, agent_id: str, run_id: str, error: str | None) -> str | None:
+        """Return the error of a run whose outline was read. Raises what ``decrypt_step`` does."""
+        if error is None:
+            return None
+        text = error.removeprefix(TEXT_TAG) if error.startswith(TEXT_TAG) else None
+        outline = RunRecord.model_construct(agent_id=agent_id, run_id=run_id)
+        what = f"The record of run {run_id!r}"
+        return str(self._decrypt(outline, what, text, _field_binding(outline, "error")))
 
     def _decrypt(self, record: Step | RunRecord, what: str, text: str | None, place: bytes) -> Any:
         agent_id = record.agent_id

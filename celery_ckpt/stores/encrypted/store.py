@@ -22,13 +22,18 @@ from celery_ckpt.errors import (
 from celery_ckpt.records import (
     AgentActivity,
     AgentContents,
+    AgentOutline,
+    AgentPage,
     Change,
     CheckpointInfo,
     Lease,
     MessagePage,
+    RunOutline,
     RunRecord,
+    RunStatus,
     StartResult,
     Step,
+    shortened,
 )
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import encoding
@@ -99,6 +104,34 @@ class EncryptedStore(WrapperStore):
         found = self.inner.messages(checkpoint_id, start, stop)
         return found and self._checkpoints.decrypt_page(found)
 
+    def page(
+        self,
+        status: RunStatus | str | None = None,
+        *,
+        prefix: str = "",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AgentPage:
+        found = self.inner.page(status, prefix=prefix, limit=limit, after=after)
+        agents, cursors, unreadable = [], [], dict(found.unreadable)
+        for row, cursor in zip(found.agents, found.cursors, strict=True):
+            try:
+                agents.append(self._decrypted(row))
+                cursors.append(cursor)
+            except StoreError as error:
+                unreadable[row.agent_id] = error
+        return AgentPage(agents, found.after, cursors, unreadable)
+
+    def outline(self, agent_id: str) -> AgentOutline | None:
+        found = self.inner.outline(agent_id)
+        return found and self._decrypted(found)
+
+    def _decrypted(self, row: AgentOutline) -> AgentOutline:
+        if row.error is None or row.run_id is None:
+            return row
+        error = self._records.decrypt_error(row.agent_id, row.run_id, row.error)
+        return row.model_copy(update={"error": shortened(error)})
+
     # -- steps ---------------------------------------------------------------------------------------
 
     def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
@@ -160,6 +193,17 @@ class EncryptedStore(WrapperStore):
     def last_run(self, agent_id: str) -> RunRecord | None:
         found = self.inner.last_run(agent_id)
         return found and self._records.decrypt_run(found)
+
+    def run_outlines(
+        self, agent_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> builtins.list[RunOutline]:
+        found = self.inner.run_outlines(agent_id, limit=limit, before=before)
+        return [
+            run.model_copy(
+                update={"error": self._records.decrypt_error(agent_id, run.run_id, run.error)}
+            )
+            for run in found
+        ]
 
     def start_run(
         self,

@@ -4,7 +4,7 @@ agents/k3/k3f9...   an agent, named by the digest of its name, so that every nam
     name            {"format": 1, "agent_id": ..., "generation": ...}
     lock            held shared to read, exclusively to write
     journal-*, tip  checkpoints and messages (see journal.py)
-    lease, runs, steps, policy, listed, pending-run (see transaction.py)
+    lease, runs, steps, policy, listed, changed, pending-run (see transaction.py)
 watchdog/, sweep/   when the watchdog, or a sweep, looks at which agent (see schedule.py)
 deleted/            markers of runs whose agents were deleted (see markers.py)
 ids/                the agents of checkpoint ids that do not name their agent
@@ -30,7 +30,15 @@ from celery_ckpt.json_values import decode, encode
 from celery_ckpt.names import LOCATOR_LENGTH, checked_name, file_name, names_its_agent
 from celery_ckpt.records import Schedule
 from celery_ckpt.retention.report import AgentPolicy
-from celery_ckpt.stores.file.filesystem import add, locked, make_directory, read, replace, translated
+from celery_ckpt.stores.file.filesystem import (
+    add,
+    locked,
+    make_directory,
+    read,
+    replace,
+    replace_unsynced,
+    translated,
+)
 from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.file.markers import MarkerDirectory
 from celery_ckpt.stores.file.schedule import ScheduleDirectory
@@ -40,7 +48,7 @@ from celery_ckpt.stores.rules.transaction import TurnState
 #: How many journals a process remembers, so that it does not read them again from the beginning.
 _REMEMBERED = 64
 #: What the directory of an agent without data has.
-_FRAME = {"name", "lock", "listed"}
+_FRAME = {"name", "lock", "listed", "changed"}
 
 
 class AgentDirectory:
@@ -116,6 +124,14 @@ class AgentDirectory:
             replace(path, stored)
         else:
             path.unlink(missing_ok=True)
+
+    def changed_at(self) -> int:
+        """Return when the agent last changed, in microseconds; 0 if that is not known."""
+        return _change_in(self.path)
+
+    def set_changed_at(self, at: int) -> None:
+        """Note when the agent last changed. A power failure may undo it."""
+        replace_unsynced(self.path / "changed", b"%d" % at)
 
     @property
     def listed(self) -> Path:
@@ -240,6 +256,10 @@ class StoreDirectory:
         Raises:
             StoreDamaged: a name cannot be read. Raised at the end, after all other names.
         """
+        return (name for _, name in self.changes())
+
+    def changes(self) -> Iterator[tuple[int, str]]:
+        """Yield when each agent with data last changed, and its name. Raises what ``names`` does."""
         damage: StoreDamaged | None = None
         for path in self._agent_paths("*"):
             with translated(path):
@@ -249,7 +269,7 @@ class StoreDirectory:
                     damage = error
                     continue
                 if name is not None and has_data(path):
-                    yield name.agent_id
+                    yield _change_in(path), name.agent_id
         if damage is not None:
             raise damage
 
@@ -347,6 +367,12 @@ def name_in(path: Path) -> Name | None:
         return name
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreDamaged(where=str(file), reason=str(error)) from error
+
+
+def _change_in(path: Path) -> int:
+    # It may be missing or empty: it is not synced. It says only where the agent is listed.
+    stored = read(path / "changed") or b""
+    return int(stored[:20]) if stored.isdigit() else 0
 
 
 def has_data(path: Path) -> bool:

@@ -14,7 +14,13 @@ from itertools import islice
 from pathlib import Path
 
 from celery_ckpt.clock import Clock, system_clock
-from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, ConfigurationError, StoreDamaged
+from celery_ckpt.errors import (
+    AlreadyExists,
+    CheckpointDamaged,
+    ConfigurationError,
+    StoreDamaged,
+    StoreError,
+)
 from celery_ckpt.names import checked_name, digest_of_run, locator_in
 from celery_ckpt.records import Finding, Lease, RunRecord, Schedule
 from celery_ckpt.retention.report import PrunePlan, PruneResult
@@ -115,6 +121,7 @@ class FileCheckpointStore(TransactionalStore, LogStore):
             record = turns.replacement(agent, run)
             agent.mark_listed()
             agent.write_pending_run(checkpoint_id, record)
+            agent.note_change()
             base = journal.save(checkpoint_id, draft.rest, draft.messages)
             agent.resolve_pending_run()
             return base
@@ -165,6 +172,12 @@ class FileCheckpointStore(TransactionalStore, LogStore):
 
     def agents(self) -> Iterator[str]:
         return self._directory.names()
+
+    def _changes(self, unreadable: dict[str, StoreError]) -> Iterator[tuple[int, str]]:
+        try:
+            yield from self._directory.changes()
+        except StoreDamaged as error:  # the name of an agent
+            unreadable[error.where] = error
 
     # -- schedules -----------------------------------------------------------------------------------
 

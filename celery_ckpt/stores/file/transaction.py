@@ -5,6 +5,7 @@
     runs         a table of run records (see record_table.py)
     steps        a table of steps
     policy       the agent's policy
+    changed      when the agent last changed, in microseconds: where it is listed
     listed       exists while the agent is certain to be on the schedule of sweeps
     pending-run  {"checkpoint": id, "run": run_id, "record": {...}}: written before a checkpoint that is
                  saved together with a run record. The record is valid if that checkpoint is in the
@@ -28,7 +29,14 @@ from typing import Any
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import StoreDamaged, StoreError
 from celery_ckpt.json_values import decode, encode, microseconds
-from celery_ckpt.records import MANY_RUNS, AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.records import (
+    MANY_RUNS,
+    AgentContents,
+    CheckpointInfo,
+    RunRecord,
+    Schedule,
+    Step,
+)
 from celery_ckpt.retention.policy import old_runs
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.encoding import decoded_run, encoded, says_settled
@@ -36,9 +44,11 @@ from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
 from celery_ckpt.stores.file.filesystem import read, replace, sync_directory
 from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.file.record_table import StepTable, Table
+from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, newest_first, ranges_of_all
 from celery_ckpt.stores.log.summaries import summaries
+from celery_ckpt.stores.rules.changes import change_time
 from celery_ckpt.stores.rules.deletion import needs_marker
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.rules.transaction import TurnState
@@ -71,6 +81,7 @@ class FileTransaction:
         self._changed: dict[str, RunRecord] = {}
         self._added_steps: list[tuple[Step, bytes]] = []
         self._dropped_steps: list[str] = []
+        self._has_changed = False
 
     @property
     def exists(self) -> bool:
@@ -111,6 +122,13 @@ class FileTransaction:
     @policy.setter
     def policy(self, policy: AgentPolicy) -> None:
         self.directory.set_policy(policy)
+
+    @property
+    def changed_at(self) -> int:
+        return self.directory.changed_at()
+
+    def note_change(self) -> None:
+        self._has_changed = True
 
     # -- runs ----------------------------------------------------------------------------------------
 
@@ -225,6 +243,13 @@ class FileTransaction:
     def last_save(self) -> int:
         return self.journal.seq
 
+    def latest(self) -> CheckpointInfo | None:
+        lines = newest_first(self.journal.lines())[:1]
+        return Record.parse(self.agent_id, *lines[0]).info() if lines else None
+
+    def count_checkpoints(self) -> int:
+        return len(self.journal.live)
+
     def summaries(self) -> list[CheckpointSummary]:
         return summaries(self.agent_id, self.journal.lines(), self.policy)
 
@@ -306,6 +331,14 @@ class FileTransaction:
 
     def write(self) -> None:
         """Write the changes of the lease, of runs and of steps, in the order that the module states."""
+        self._write_runs_and_steps()
+        before = self.changed_at
+        if self.exists and not self.is_deleted and (self._has_changed or not before):
+            now = microseconds(self._clock.now())
+            with suppress(OSError):  # a full disk, for example: what was written stays valid
+                self.directory.set_changed_at(change_time(now, before))
+
+    def _write_runs_and_steps(self) -> None:
         if self._changed:
             self.resolve_pending_run()
         before = {run_id: self._runs.values.get(run_id) for run_id in self._changed}

@@ -15,9 +15,9 @@ from celery_ckpt.retention.report import AgentPolicy
 from celery_ckpt.stores.log.record import low_of
 from celery_ckpt.stores.log.store import OLDEST, newest_first
 from celery_ckpt.stores.redis.index import AgentIndex
-from celery_ckpt.stores.redis.keys import FIELD, Keys, shown
+from celery_ckpt.stores.redis.keys import FIELD, Keys, id_of
 from celery_ckpt.stores.redis.markers import Markers
-from celery_ckpt.stores.redis.server import Server
+from celery_ckpt.stores.redis.server import Call, Server
 
 #: The most fields of a hash that one script reads or removes.
 LONG = 1000
@@ -35,11 +35,6 @@ class Lines(NamedTuple):
     seq: int
     policy: bytes
     lines: list[tuple[str, bytes]]
-
-
-def id_of(field: bytes) -> str:
-    """Return the checkpoint id in the name of a field."""
-    return shown(field[len(FIELD) :])
 
 
 def parsed_policy(where: str, agent_id: str, stored: bytes) -> AgentPolicy:
@@ -126,12 +121,15 @@ class Checkpoints:
         """See ``CheckpointStore.delete``."""
         keys = self._keys.all_of(agent_id)
         marked, known, size, fields = set[str](), list[bytes](), _NOT_MARKED, list[bytes]()
+        changed: bytes | None = None
         while size in (_TOO_LONG, _NOT_MARKED):
             state = self._markers.mark_runs(agent_id, remember, marked) if remember else b"*"
-            size, *fields = self._server.run("agent_delete", keys, "", int(bool(known)), state)
+            noted = Call.command("HGET", keys[0], "changed")
+            delete = Call.script("agent_delete", keys, "", int(bool(known)), state)
+            [[changed, (size, *fields)]] = self._server.together(Call.joined(noted, delete))
             if size == _TOO_LONG:
                 known = [field for field, _ in self._paged(agent_id)]
         fields = known or fields
-        self._index.remove(agent_id)
+        self._index.remove(agent_id, changed)
         self._index.unregister(agent_id, [id_of(field) for field in fields])
         return len(fields)

@@ -23,10 +23,12 @@ from celery_ckpt.stores.findings import (
     PATIENCE,
     damaged,
     leftover,
+    misplaced,
     not_indexed,
     not_scheduled,
     scheduled_without_agent,
 )
+from celery_ckpt.stores.redis.change_index import ChangeIndex
 from celery_ckpt.stores.redis.errors import translated
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, SHARDS, Keys, agent_named, shown
@@ -41,10 +43,16 @@ class Doctor:
     """Finds what crashes, failovers and other programs left behind, and repairs it if asked to."""
 
     def __init__(
-        self, store: CheckpointStore, server: Server, keys: Keys, index: AgentIndex, repair: bool
+        self,
+        store: CheckpointStore,
+        server: Server,
+        keys: Keys,
+        index: AgentIndex,
+        changes: ChangeIndex,
+        repair: bool,
     ) -> None:
         self._store, self._server, self._keys, self._index = store, server, keys, index
-        self._repair = repair
+        self._changes, self._repair = changes, repair
 
     def findings(self) -> Iterator[Finding]:
         """See ``CheckpointStore.findings``."""
@@ -52,6 +60,9 @@ class Doctor:
         for shard in SHARDS:
             for page in self._index.pages(shard):
                 yield from self._agents(page)
+                yield from self._misplaced(page)
+            for entries in self._changes.members(shard):
+                yield from self._wrong_entries(shard, entries)
             yield from self._foreign_ids(self._keys.ids(shard))
         for on in Schedule:
             for key in self._keys.due_times(on):
@@ -80,6 +91,28 @@ class Doctor:
                 yield damaged(snapshot.agent_id, snapshot.damage)
             else:
                 yield from self._agent(snapshot)
+
+    def _misplaced(self, agent_ids: list[str]) -> Iterator[Finding]:
+        """Yield agents that are missing from the index of changes, or are at a wrong place there."""
+        suspects = self._changes.misplaced(agent_ids)
+        if suspects:
+            time.sleep(PATIENCE)  # they may have just changed
+            suspects = self._changes.misplaced(suspects)
+        for agent_id in suspects:
+            if self._repair:
+                self._changes.repair([agent_id])
+            yield misplaced(agent_id, self._repair)
+
+    def _wrong_entries(self, shard: str, entries: list[bytes]) -> Iterator[Finding]:
+        suspects = self._changes.wrong(entries)
+        if suspects:
+            time.sleep(PATIENCE)  # the agent may have just changed
+            suspects = self._changes.wrong(suspects)
+        if suspects and self._repair:
+            self._changes.remove(shard, suspects)
+        for entry in suspects:
+            what = "an entry in the index of changes that does not agree with its record"
+            yield leftover(shown(entry), what, self._repair)
 
     def _agent(self, snapshot: AgentSnapshot) -> Iterator[Finding]:
         agent_id, ids = snapshot.agent_id, {one.id for one in snapshot.checkpoints}

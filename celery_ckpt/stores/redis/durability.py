@@ -54,6 +54,7 @@ MAY_BE_LOST = frozenset(
         "schedule_remove",
         "schedule_add",
         "agent_list",
+        "agent_note",
         "watchdog_count",
     }
 )

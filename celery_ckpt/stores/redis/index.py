@@ -7,12 +7,13 @@ it. Data without an entry would never be found. On one server both are written b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_ckpt.errors import AlreadyExists
 from celery_ckpt.names import locator
 from celery_ckpt.records import Schedule
+from celery_ckpt.stores.redis.change_index import ChangeIndex, entries
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named
 from celery_ckpt.stores.redis.server import Call, Server
 
@@ -24,8 +25,8 @@ _REMEMBERED = 10_000
 class AgentIndex:
     """Finds agents by page and by checkpoint id."""
 
-    def __init__(self, server: Server, keys: Keys) -> None:
-        self._server, self._keys = server, keys
+    def __init__(self, server: Server, keys: Keys, changes: ChangeIndex) -> None:
+        self._server, self._keys, self._changes = server, keys, changes
         #: The agents whose entries this process has written. Others are added before their data.
         self.known: set[str] = set()
 
@@ -49,7 +50,11 @@ class AgentIndex:
 
     def add(self, agent_id: str) -> None:
         """Write the agent's entry, and list it for a sweep."""
-        self._server.together(self.entry(agent_id), self.listing(agent_id))
+        is_cluster = self._server.is_cluster
+        note = self._changes.note(agent_id, "new", moves=not is_cluster)
+        [*_, noted] = self._server.together(self.entry(agent_id), self.listing(agent_id), note)
+        if is_cluster:
+            self._server.together(*self._changes.moves(agent_id, noted))
         self._remember(agent_id)
 
     def _remember(self, agent_id: str) -> None:
@@ -57,43 +62,80 @@ class AgentIndex:
             self.known.clear()
         self.known.add(agent_id)
 
-    def write(self, agent_id: str, *calls: Call) -> list[Any]:
+    def write(self, agent_id: str, *calls: Call, has_changed: bool = False) -> list[Any]:
         """Write the agent's entry, list it for a sweep, and write its data, in one round trip.
 
         The other calls are made only if the first one has written. Return the replies of the calls.
+        With ``has_changed``, they change a run; otherwise the agent changes only if they create it.
         """
         [key] = self._keys.of(agent_id, "agent")
-        own = (*calls, Call.script("agent_list", [key]))
-        entries = self.entry(agent_id), self.listing(agent_id)
-        replies = self._server.as_one(*own, *entries, if_written=True)
+        mode, swept = "" if has_changed else "new", Call.script("agent_list", [key])
+        own = (*calls, swept, self._changes.note(agent_id, mode))
+        indexed = self.entry(agent_id), self.listing(agent_id)
+        replies = self._server.as_one(*own, *indexed, deciding=1)
         if replies is None:
+            is_cluster = self._server.is_cluster
+            note = self._changes.note(agent_id, mode, moves=not is_cluster)
+            data = Call.joined(*calls, swept, note, deciding=1)
             # The entries again after the data: the agent may be deleted at the same time.
-            data = Call.joined(*own, if_written=True)
-            replies = self._server.together(*entries, data, *entries)[len(entries)]
+            replies = self._server.together(*indexed, data, *indexed)[len(indexed)]
+            if is_cluster:
+                self._server.together(*self._changes.moves(agent_id, replies[-1]))
         if isinstance(replies[0], int) or replies[0][0] == b"ok":
             self._remember(agent_id)
         return replies[: len(calls)]
+
+    def change(
+        self, agent_id: str, data: Call, *, before: Sequence[Call] = (), after: Sequence[Call] = ()
+    ) -> list[Any]:
+        """Change a run of the agent, and move the agent in the index of changes, in one round trip.
+
+        The calls ``after`` are made at least if ``data`` has written. Return the replies of all calls,
+        without those that move the agent. In a cluster, moving it is another round trip.
+        """
+        place = len(before)
+        note = self._changes.note(agent_id)
+        replies = self._server.as_one(*before, data, note, *after, deciding=place + 1)
+        if replies is not None:
+            del replies[place + 1]
+            return replies
+        if not self._server.is_cluster:
+            both = Call.joined(data, note, deciding=1)
+            replies = self._server.together(*before, both, *after)
+            replies[place] = replies[place][0]
+            return replies
+        both = Call.joined(data, self._changes.note(agent_id, moves=False), deciding=1)
+        replies = self._server.together(*before, both, *after)
+        replies[place], noted = replies[place]
+        self._server.together(*self._changes.moves(agent_id, noted))
+        return replies
 
     def forget(self, agent_id: str) -> None:
         """Forget that the agent has an entry, because the agent may have been deleted."""
         self.known.discard(agent_id)
 
-    def remove(self, agent_id: str) -> None:
-        """Remove the agent's entries, unless the agent exists again by then."""
-        self.remove_all([agent_id])
+    def remove(self, agent_id: str, changed: bytes | None = None) -> None:
+        """Remove the agent's entries, unless the agent exists again by then.
+
+        ``changed`` is that field of the agent's hash before the agent was deleted. Without it, the
+        entries in the index of changes are left to readers of the list.
+        """
+        self.remove_all([agent_id], {agent_id: changed or b""})
 
     def remove_if_gone(self, agent_id: str) -> None:
         """Remove the agent's entries after a refused write, if the agent does not exist."""
         if not self.with_data([agent_id]):
             self.remove(agent_id)
 
-    def remove_all(self, agent_ids: Sequence[str]) -> None:
-        """Remove the entries of several agents."""
+    def remove_all(self, agent_ids: Sequence[str], changed: Mapping[str, bytes]) -> None:
+        """Remove the entries of several agents. See ``remove``."""
         calls: list[Call] = []
         for agent_id in agent_ids:
             sweep = self._keys.due_times_of(agent_id, Schedule.SWEEP)
             calls.append(Call.command("ZREM", *self._place(agent_id)))
             calls.append(Call.command("ZREM", sweep, agent_id))
+            listed = entries(agent_id, changed.get(agent_id, b""))
+            calls += self._changes.removals(agent_id, listed)
         self._server.side_by_side(*calls)
         # Only now: an agent that was written before its entry was removed must be found afterwards.
         existing = self.with_data(agent_ids)

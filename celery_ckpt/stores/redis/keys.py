@@ -30,6 +30,11 @@ def agent_named(name: bytes) -> str | None:
         return None
 
 
+def id_of(field: bytes) -> str:
+    """Return the checkpoint id in the name of a field."""
+    return shown(field[len(FIELD) :])
+
+
 class Keys:
     """Key names under one prefix."""
 
@@ -68,6 +73,10 @@ class Keys:
     def agents(self, shard: str) -> str:
         """Return the index of the agents whose locators start with that character."""
         return f"{self._prefix}agents:{shard}"
+
+    def changes(self, shard: str) -> bytes:
+        """Return the index of changes of the agents whose locators start with that character."""
+        return f"{self._prefix}changes:{shard}".encode()
 
     def due_times(self, on: Schedule) -> list[bytes]:
         """Return all shards of a schedule."""

@@ -153,7 +153,11 @@ class Leases:
         keys = self._keys.of(agent_id, "agent", *(("runs",) if run else ()))
         record = () if run is None else (run.run_id, run_line(run, self._limit()))
         release = Call.script("lease_release", keys, fence(agent_id, lease), new_nonce(), *record)
-        *_, reply = self._server.together(*self._due_times.addition(agent_id, due_in), release)
+        scheduled = self._due_times.addition(agent_id, due_in)
+        if run is None:
+            *_, reply = self._server.together(*scheduled, release)
+        else:
+            *_, reply = self._index.change(agent_id, release, before=scheduled)
         refuse(reply, agent_id, lease, run.run_id if run else "")
         return bool(reply[0] == b"ok")
 

@@ -24,9 +24,9 @@ from celery_ckpt.retention.report import (
     RunSummary,
 )
 from celery_ckpt.stores.log.summaries import UNKNOWN, summaries
-from celery_ckpt.stores.redis.checkpoints import DONE, GONE, LONG, TRIM, id_of, parsed_policy
+from celery_ckpt.stores.redis.checkpoints import DONE, GONE, LONG, TRIM, parsed_policy
 from celery_ckpt.stores.redis.index import AgentIndex
-from celery_ckpt.stores.redis.keys import FIELD, Keys
+from celery_ckpt.stores.redis.keys import FIELD, Keys, id_of
 from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server
 
@@ -151,7 +151,8 @@ class Pruning:
         # An entry without an agent was left by a writer that died, or by a refused write.
         gone = [plan.snapshot.agent_id for plan in plans if not plan.snapshot.seen]
         gone += [one.agent_id for one in results.values() if one.forgotten]
-        self._index.remove_all(gone)
+        changed = {name: replies[name][0] or b"" for name in gone if name in replies}
+        self._index.remove_all(gone, changed)
         for one in results.values():
             self._index.unregister(one.agent_id, list(one.ids))
         self._due_times.move(moves, Schedule.SWEEP)
@@ -160,9 +161,9 @@ class Pruning:
     def _removal(self, plan: PrunePlan) -> Call:
         snapshot, going = plan.snapshot, _first_part(plan)
         if plan.forget:
-            return Call.script(
-                "agent_delete", self._keys.all_of(snapshot.agent_id), snapshot.seen, 1, "*"
-            )
+            keys = self._keys.all_of(snapshot.agent_id)
+            noted = Call.command("HGET", keys[0], "changed")
+            return Call.joined(noted, Call.script("agent_delete", keys, snapshot.seen, 1, "*"))
         removed = set(going)
         staying = [one for one in snapshot.checkpoints if one.id not in removed]
         return Call.script(
@@ -186,9 +187,9 @@ class Pruning:
             _report_damage(plan, reply)
             return PruneResult(name), False
         if plan.forget:
-            if not reply:
+            if not reply[1]:
                 return PruneResult(name), False
-            ids, [size] = tuple(one.id for one in plan.snapshot.checkpoints), reply
+            ids, [size] = tuple(one.id for one in plan.snapshot.checkpoints), reply[1]
             if size == GONE:
                 # The connection broke after the deletion, and the driver has sent the script again.
                 size = sum(one.size for one in plan.snapshot.checkpoints)

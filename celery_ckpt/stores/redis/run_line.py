@@ -1,7 +1,9 @@
 """The line that Redis keeps for a run: what scripts change comes first, the rest follows as JSON.
 
     number usage status delivered attempts stalled progress delivery passed_over expires_at
-    {"task": ..., "envelope": ...}
+    {"task": ..., "created_at": ..., ..., "error": ..., "envelope": ..., "result": ...}
+
+The JSON ends with the envelope and the result, so that a script can cut them off.
 
 The time ``expires_at`` is in microseconds since 1970, or ``-``. Texts are percent-encoded. An empty
 text is ``-``, and the text ``-`` is ``%2D``. The usage is ``model=input,output,cached,cost;...``; the
@@ -12,15 +14,16 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, unquote
 
 from celery_ckpt.json_values import from_microseconds, microseconds
-from celery_ckpt.records import RunRecord
+from celery_ckpt.records import RunOutline, RunRecord
 from celery_ckpt.stores.encoding import damaged, fields_of, refuse_too_large
 from celery_ckpt.stores.resources import IN_LINE
 from celery_ckpt.usage import Usage
 
+R = TypeVar("R", bound=RunOutline)
 #: The fields between the usage and the JSON, in order.
 IN_FRONT = (
     "status",
@@ -98,6 +101,15 @@ def number_of(stored: bytes) -> int:
 
 def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
     """Return the run of a line. Raises ``StoreError`` if the line is damaged or too new."""
+    return _parsed(RunRecord, agent_id, run_id, line)
+
+
+def parsed_outline(agent_id: str, run_id: str, line: bytes) -> RunOutline:
+    """Return the outline of a run. The line may lack envelope and result. See ``parsed_run``."""
+    return _parsed(RunOutline, agent_id, run_id, line)
+
+
+def _parsed(kind: type[R], agent_id: str, run_id: str, line: bytes) -> R:
     what = _what(agent_id, run_id)
     try:
         _, used, *words = line.split(b" ", len(IN_FRONT) + 2)
@@ -110,7 +122,7 @@ def parsed_run(agent_id: str, run_id: str, line: bytes) -> RunRecord:
         front["expires_at"] = from_microseconds(int(expires_at)) if expires_at else None
         fields = {"agent_id": agent_id, "run_id": run_id, **front, **fields_of(words[-1], what)}
         # The context says which fields hold plain JSON values already.
-        return RunRecord.model_validate(fields, context=fields.keys())
+        return kind.model_validate(fields, context=fields.keys())
     except (ValueError, TypeError, IndexError) as error:
         raise damaged(what, error) from error
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
-from celery_ckpt.errors import RunOver
+from celery_ckpt.errors import RunNotFound, RunOver
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
-from celery_ckpt.records import MANY_RUNS, AgentActivity, Lease, RunRecord, Schedule, StartResult
+from celery_ckpt.records import (
+    MANY_RUNS,
+    AgentActivity,
+    Lease,
+    RunOutline,
+    RunRecord,
+    Schedule,
+    StartResult,
+)
 from celery_ckpt.stores.encoding import is_same
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
@@ -14,6 +23,7 @@ from celery_ckpt.stores.redis.leases import Leases, granted, milliseconds, refus
 from celery_ckpt.stores.redis.markers import Markers
 from celery_ckpt.stores.redis.run_line import (
     number_of,
+    parsed_outline,
     parsed_run,
     place_of,
     refuse_damaged,
@@ -54,7 +64,8 @@ class Runs:
         entry = self._index.entry(run.agent_id)
         scheduled = self._due_times.addition(run.agent_id, due_in)
         # The entry again after the run: the agent may be deleted at the same time.
-        *_, reply, _ = self._server.together(*scheduled, entry, add, entry)
+        before, after = [*scheduled, entry], [entry]
+        *_, reply, _ = self._index.change(run.agent_id, add, before=before, after=after)
         if reply[0] == b"exists":
             return is_same(parsed_run(run.agent_id, run.run_id, reply[1]), run)
         return True
@@ -63,7 +74,8 @@ class Runs:
         """See ``CheckpointStore.update_run``."""
         keys = self._keys.of(run.agent_id, "agent", "runs", "open")
         own, line = fence(run.agent_id, lease), run_line(run, self._limit())
-        reply = self._server.run("run_update", keys, own, run.run_id, line)
+        update = Call.script("run_update", keys, own, run.run_id, line)
+        [reply] = self._index.change(run.agent_id, update)
         refuse(reply, run.agent_id, lease, run.run_id)
 
     def get(self, agent_id: str, run_id: str) -> RunRecord | None:
@@ -88,6 +100,26 @@ class Runs:
         last = self._server.command("HGET", key, "last")
         return None if last is None else self.get(agent_id, shown(last))
 
+    def outlines(
+        self, agent_id: str, limit: int | None, before: str | None
+    ) -> list[tuple[RunOutline, bytes]]:
+        """Return the last runs without envelope and result, and the beginning of each envelope."""
+        if before is not None:
+            checked_name(before, "A run_id")
+        keys, cursor = self._keys.of(checked_name(agent_id), "runs"), b""
+        bounds = sys.maxsize if limit is None else limit, before or ""
+        found: dict[bytes, tuple[bytes, bytes]] = {}
+        while cursor != b"0":
+            cursor, *flat = self._server.run("run_page", keys, cursor or b"0", *bounds)
+            if cursor == b"none":
+                raise RunNotFound(agent_id=agent_id, run_id=before or "")
+            found.update(zip(flat[::3], zip(flat[1::3], flat[2::3], strict=True), strict=True))
+        lines = sorted(found.items(), key=lambda one: number_of(one[1][0]), reverse=True)
+        return [
+            (parsed_outline(agent_id, shown(name), line), envelope)
+            for name, (line, envelope) in lines[:limit]
+        ]
+
     def start(
         self, run: RunRecord, owner: str, ttl: float, over: Lease | None, recorded: bool
     ) -> StartResult:
@@ -104,7 +136,8 @@ class Runs:
             fence(agent_id, over),
             "recorded" if recorded else "final" if run.status.is_final else "",
         )
-        due_at, reply = self._server.together(*self._due_times.addition(agent_id, ttl), start)
+        scheduled = self._due_times.addition(agent_id, ttl)
+        due_at, reply = self._index.change(agent_id, start, before=scheduled)
         if reply[0] == b"none":
             if recorded:
                 is_deleted = self._markers.has(run.run_id)
@@ -143,7 +176,8 @@ class Runs:
         # The agent is listed after the run is settled: listed before, a sweep could finish with it in
         # between. A process that dies in between leaves the agent to the watchdog, which lists it
         # before it unschedules it.
-        [reply, _] = self._server.together(settle, self._index.listing(agent_id))
+        listing = self._index.listing(agent_id)
+        [reply, _] = self._index.change(agent_id, settle, after=[listing])
         if reply[0] == b"none":
             self._index.remove(agent_id)  # the agent was deleted: leave no entry behind
         refuse(reply, agent_id, lease, run.run_id)
@@ -155,7 +189,8 @@ class Runs:
         """See ``CheckpointStore.pass_turn``."""
         checked_name(run_id, "A run_id")
         keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
-        reply = self._server.run("run_pass", keys, run_id, int(waited * 1000), new_nonce())
+        turn = Call.script("run_pass", keys, run_id, int(waited * 1000), new_nonce())
+        [reply] = self._index.change(agent_id, turn)
         return parsed_run(agent_id, shown(reply[1]), reply[2]) if reply[0] == b"next" else None
 
     def cancel(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
@@ -163,7 +198,8 @@ class Runs:
         nonce = new_nonce()
         checked_name(owner, "A lease's owner")
         keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
-        reply = self._server.run("run_cancel", keys, run_id, nonce, owner, milliseconds(ttl))
+        cancel = Call.script("run_cancel", keys, run_id, nonce, owner, milliseconds(ttl))
+        [reply] = self._index.change(agent_id, cancel)
         refuse(reply, agent_id, None, run_id)
         if reply[0] == b"damaged":
             refuse_damaged(agent_id, run_id, reply[1])

@@ -95,22 +95,19 @@ class Call(NamedTuple):
         return cls(("EVALSHA", digest, len(keys), *keys, *args), source, name)
 
     @classmethod
-    def joined(
-        cls, first: Call, *others: Call, if_written: bool = False, common: Sequence[bytes] = ()
-    ) -> Call:
+    def joined(cls, *calls: Call, deciding: int = 0, common: Sequence[bytes] = ()) -> Call:
         """Return the call of one script that runs all these. Its reply is the list of their replies.
 
-        With ``if_written``, the others are run only if the first one has written. Commands must have
-        one key, as their first argument. In a cluster, all keys must be in one slot. ``common`` are
-        texts that the last argument may have in common with another one: the first that it has is sent
-        once.
+        ``deciding`` is the number of a call, counted from 1: later calls are made only if that one has
+        written. Commands must have one key, as their first argument. In a cluster, all keys must be in
+        one slot. ``common`` are texts that the last argument may have in common with another one: the
+        first that it has is sent once.
         """
         # Parts that run the same script share it, so that the server compiles and keeps it once.
         scripts: dict[str, int] = {}
         sizes: list[int] = []
         keys: list[Any] = []
         args: list[Any] = []
-        calls = (first, *others)
         for call in calls:
             if call.source is None:
                 name, (command, key, *rest) = "", call.args
@@ -126,7 +123,7 @@ class Call(NamedTuple):
         if repetition is not None:
             args[-1] = repetition.rest
         place = repetition.place if repetition else ""
-        given = ("1" if if_written else "", len(calls), place, *sizes, *args)
+        given = (deciding, len(calls), place, *sizes, *args)
         name = "+".join(call.name for call in calls)
         return cls(("EVALSHA", digest, len(keys), *keys, *given), source, name)
 
@@ -191,7 +188,7 @@ class Server:
         replies = self.as_one(*calls)
         return self.side_by_side(*calls) if replies is None else replies
 
-    def as_one(self, *calls: Call, if_written: bool = False) -> list[Any] | None:
+    def as_one(self, *calls: Call, deciding: int = 0) -> list[Any] | None:
         """Send several commands and scripts as one script (see ``Call.joined``).
 
         Return ``None`` if the server cannot run it, if a call is joined already, and if the server
@@ -199,7 +196,7 @@ class Server:
         """
         if self.is_cluster or not self.joins or any("+" in call.name for call in calls):
             return None
-        call = Call.joined(*calls, if_written=if_written)
+        call = Call.joined(*calls, deciding=deciding)
         try:
             try:
                 replies: list[Any] = self._send(*call.args, NEVER_DECODE=True)

@@ -17,19 +17,37 @@ from typing import Any, Self
 from celery_ckpt.errors import CheckpointDamaged, StoreError
 from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name
+from celery_ckpt.page_cursor import PageCursor
 from celery_ckpt.records import (
     AgentActivity,
+    AgentOutline,
+    AgentPage,
     Change,
     Finding,
     Lease,
+    RunOutline,
     RunRecord,
+    RunStatus,
     Schedule,
     StartResult,
     Step,
 )
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, Durability
-from celery_ckpt.stores.encryption_tag import plain_run, plain_runs, plain_start, plain_steps
+from celery_ckpt.store import (
+    DEFAULT_MAX_CHECKPOINT_BYTES,
+    DEFAULT_REMEMBER,
+    Durability,
+    checked_limit,
+    checked_page_limit,
+    checked_status,
+)
+from celery_ckpt.stores.encryption_tag import (
+    plain_outlines,
+    plain_run,
+    plain_runs,
+    plain_start,
+    plain_steps,
+)
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.ranges import Span
 from celery_ckpt.stores.log.record import Record
@@ -42,11 +60,12 @@ from celery_ckpt.stores.log.store import (
     ranges_of_all,
 )
 from celery_ckpt.stores.redis.addresses import AnyClient, connect, without_password
-from celery_ckpt.stores.redis.checkpoints import Checkpoints, id_of, parsed_policy
+from celery_ckpt.stores.redis.change_index import ChangeIndex
+from celery_ckpt.stores.redis.checkpoints import Checkpoints, parsed_policy
 from celery_ckpt.stores.redis.doctor import Doctor, risks_of
 from celery_ckpt.stores.redis.durability import server_for
 from celery_ckpt.stores.redis.index import AgentIndex
-from celery_ckpt.stores.redis.keys import FIELD, Keys
+from celery_ckpt.stores.redis.keys import FIELD, Keys, id_of
 from celery_ckpt.stores.redis.leases import Leases, refuse
 from celery_ckpt.stores.redis.markers import Markers
 from celery_ckpt.stores.redis.pruning import Pruning
@@ -96,7 +115,8 @@ class RedisCheckpointStore(LogStore):
             return self.max_checkpoint_bytes  # which may be changed later
 
         self._server = server
-        self._index = index = AgentIndex(server, keys)
+        self._changes = changes = ChangeIndex(self, server, keys)
+        self._index = index = AgentIndex(server, keys, changes)
         self._due_times = due_times = DueTimes(server, keys)
         self._markers = markers = Markers(server, keys)
         self._checkpoints = Checkpoints(server, keys, index, markers)
@@ -140,13 +160,17 @@ class RedisCheckpointStore(LogStore):
         )
         reply: Any = _UNLISTED
         if agent_id in self._index.known:
-            reply = self._server.run("checkpoint_save", keys, *args, "", *more)
+            if run is None:
+                reply = self._server.run("checkpoint_save", keys, *args, "", *more)
+            else:
+                save = Call.script("checkpoint_save", keys, *args, "", *more)
+                [reply] = self._index.change(agent_id, save)
             if isinstance(reply, int):
                 return reply
         if reply[0] == _UNLISTED[0]:
             # This process has not listed the agent, or a sweep has finished with it since.
             save = Call.script("checkpoint_save", keys, *args, "1", *more)
-            [reply] = self._index.write(agent_id, save)
+            [reply] = self._index.write(agent_id, save, has_changed=run is not None)
             if isinstance(reply, int):
                 return reply
         if reply[0] == b"exists":
@@ -184,7 +208,7 @@ class RedisCheckpointStore(LogStore):
             # contains its text, unless it is encrypted.
             value = step.__dict__["value"]
             common = [*draft.messages[-1:], *([encode(value)] if isinstance(value, str) else ())]
-            both = Call.joined(record, save, if_written=True, common=common if draft.messages else ())
+            both = Call.joined(record, save, deciding=1, common=common if draft.messages else ())
             [replies] = self._server.together(both)
         else:
             replies = self._index.write(agent_id, record, save)
@@ -289,6 +313,20 @@ class RedisCheckpointStore(LogStore):
     def agents(self) -> Iterator[str]:
         return self._index.agents()
 
+    def page(
+        self,
+        status: RunStatus | str | None = None,
+        *,
+        prefix: str = "",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AgentPage:
+        place = None if after is None else PageCursor.parse(after)
+        return self._changes.page(checked_status(status), prefix, checked_page_limit(limit), place)
+
+    def outline(self, agent_id: str) -> AgentOutline | None:
+        return self._changes.outline(checked_name(agent_id))
+
     # -- leases and steps ----------------------------------------------------------------------------
 
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
@@ -341,6 +379,12 @@ class RedisCheckpointStore(LogStore):
 
     def last_run(self, agent_id: str) -> RunRecord | None:
         return plain_run(self, self._runs.last(agent_id))
+
+    def run_outlines(
+        self, agent_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> builtins.list[RunOutline]:
+        checked_limit(limit, "run_outlines")
+        return plain_outlines(self, self._runs.outlines(agent_id, limit, before))
 
     def start_run(
         self,
@@ -410,7 +454,8 @@ class RedisCheckpointStore(LogStore):
         return self._rewrite.apply(agent_id, change, lease)
 
     def findings(self, repair: bool = False) -> Iterator[Finding]:
-        return Doctor(self, self._server, self._keys, self._index, repair).findings()
+        index, changes = self._index, self._changes
+        return Doctor(self, self._server, self._keys, index, changes, repair).findings()
 
     def risks(self) -> builtins.list[str]:
         return risks_of(self._server, self._durability)

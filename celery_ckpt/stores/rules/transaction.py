@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from celery_ckpt.records import AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.records import AgentContents, CheckpointInfo, RunRecord, Schedule, Step
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.rules.leases import LeaseState
 
@@ -42,6 +42,15 @@ class AgentTransaction(Protocol):
     @property
     def exists(self) -> bool:
         """True if the store has this agent."""
+        ...
+
+    @property
+    def changed_at(self) -> int:
+        """When the agent last changed (see ``CheckpointStore.page``), in microseconds since 1970."""
+        ...
+
+    def note_change(self) -> None:
+        """Note that a run of the agent has changed now: after the change of the run."""
         ...
 
     # -- runs ----------------------------------------------------------------------------------------
@@ -128,6 +137,14 @@ class AgentTransaction(Protocol):
     @property
     def last_save(self) -> int:
         """A number that grows with every save."""
+        ...
+
+    def latest(self) -> CheckpointInfo | None:
+        """Return the outline of the latest checkpoint."""
+        ...
+
+    def count_checkpoints(self) -> int:
+        """Return the number of checkpoints."""
         ...
 
     def summaries(self) -> list[CheckpointSummary]:

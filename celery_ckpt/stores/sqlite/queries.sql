@@ -2,10 +2,33 @@
 -- key is the key of an agent; first and last are the first and the last number that its saves can have.
 
 -- agent (agent_id)
-SELECT key, token, nonce, owner, expires_at, active, given_at, youngest_blocked, policy FROM ckpt_agents WHERE agent_id = ?1
+SELECT key, token, nonce, owner, expires_at, active, given_at, youngest_blocked, policy, changed_at
+FROM ckpt_agents WHERE agent_id = ?1
 
--- add_agent (agent_id, locator)
-INSERT INTO ckpt_agents (agent_id, locator) VALUES (?1, ?2)
+-- add_agent (agent_id, locator, changed_at)
+INSERT INTO ckpt_agents (agent_id, locator, changed_at) VALUES (?1, ?2, ?3)
+
+-- set_changed (key, changed_at, status)
+UPDATE ckpt_agents SET changed_at = ?2, status = ifnull(?3, status) WHERE key = ?1
+
+-- page (changed_at, agent_id, limit, prefix)
+SELECT agent_id, changed_at FROM ckpt_agents
+WHERE (changed_at, agent_id) < (?1, ?2) AND substr(agent_id, 1, length(?4)) = ?4
+ORDER BY changed_at DESC, agent_id DESC LIMIT ?3
+
+-- page_by_status (changed_at, agent_id, limit, prefix, status)
+SELECT agent_id, changed_at FROM ckpt_agents
+WHERE status = ?5 AND (changed_at, agent_id) < (?1, ?2) AND substr(agent_id, 1, length(?4)) = ?4
+ORDER BY changed_at DESC, agent_id DESC LIMIT ?3
+
+-- misplaced ()
+-- Agents whose listed status is not that of their active or last run. Only another program can cause this.
+SELECT a.key, agent_id, ifnull(json_extract(CAST(outline AS TEXT), '$.status'), 'idle')
+FROM ckpt_agents AS a LEFT JOIN ckpt_runs AS r ON r.number = coalesce(
+    (SELECT number FROM ckpt_runs WHERE agent = a.key AND run_id = a.active),
+    (SELECT max(number) FROM ckpt_runs WHERE agent = a.key))
+WHERE r.number IS NULL AND a.status != 'idle'
+    OR json_valid(CAST(outline AS TEXT)) AND a.status != json_extract(CAST(outline AS TEXT), '$.status')
 
 -- agents_page (after, page)
 SELECT key, agent_id FROM ckpt_agents WHERE key > ?1 ORDER BY key LIMIT ?2
@@ -132,20 +155,20 @@ WHERE agent = ?1 AND run_id = ?2 AND iteration BETWEEN ?3 AND ?4
 SELECT count(*) FROM ckpt_steps WHERE agent = ?1
 
 -- run (key, run_id)
-SELECT record FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
+SELECT run_id, outline, payload FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 
--- put_run (key, run_id, open, in_line, record)
+-- put_run (key, run_id, open, in_line, outline, payload)
 -- A run that is opened again counts as sent now.
-INSERT INTO ckpt_runs (agent, run_id, open, in_line, record) VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (agent, run_id) DO UPDATE SET open = ?3, in_line = ?4, record = ?5,
+INSERT INTO ckpt_runs (agent, run_id, open, in_line, outline, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (agent, run_id) DO UPDATE SET open = ?3, in_line = ?4, outline = ?5, payload = ?6,
     number = CASE WHEN ?3 AND NOT open THEN (SELECT max(number) + 1 FROM ckpt_runs) ELSE number END
 
 -- runs (key)
-SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number
+SELECT run_id, outline, payload FROM ckpt_runs WHERE agent = ?1 ORDER BY number
 
 -- open_runs (key, active, limit)
 -- The active run, the first ones in line, and some that are not in line.
-SELECT run_id, record FROM ckpt_runs WHERE number IN (
+SELECT run_id, outline, payload FROM ckpt_runs WHERE number IN (
     SELECT number FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2 AND open
     UNION SELECT number FROM (SELECT number FROM ckpt_runs
         WHERE agent = ?1 AND open AND in_line >= 0 ORDER BY in_line, number LIMIT ?3)
@@ -157,7 +180,7 @@ SELECT run_id, record FROM ckpt_runs WHERE number IN (
 UPDATE ckpt_runs SET in_line = 0 WHERE agent = ?1 AND open AND in_line BETWEEN 1 AND ?2
 
 -- first_in_line (key)
-SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 AND open AND in_line = 0 ORDER BY number LIMIT 1
+SELECT run_id, outline, payload FROM ckpt_runs WHERE agent = ?1 AND open AND in_line = 0 ORDER BY number LIMIT 1
 
 -- leave_line (key, run_id)
 UPDATE ckpt_runs SET in_line = NULL WHERE agent = ?1 AND run_id = ?2
@@ -166,10 +189,21 @@ UPDATE ckpt_runs SET in_line = NULL WHERE agent = ?1 AND run_id = ?2
 SELECT 1 FROM ckpt_runs AS one JOIN ckpt_runs AS other ON other.agent = ?1 AND other.run_id = ?3
 WHERE one.agent = ?1 AND one.run_id = ?2 AND one.number < other.number
 
+-- run_outline (key, run_id, bytes of the envelope)
+-- A payload begins with {"envelope": (12 bytes).
+SELECT run_id, outline, substr(payload, 13, ?3) FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
+
+-- run_outlines (key, before, bytes of the envelope, limit)
+SELECT run_id, outline, substr(payload, 13, ?3) FROM ckpt_runs WHERE agent = ?1 AND number < ?2
+ORDER BY number DESC LIMIT ?4
+
+-- run_number (key, run_id)
+SELECT number FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
+
 -- runs_to_mark (key)
 -- The open and the cancelled ones. A record is not parsed, because it may be damaged. A marker too many does no harm.
 SELECT run_id FROM ckpt_runs
-WHERE agent = ?1 AND (open OR instr(record, CAST('"status":"cancelled"' AS BLOB)))
+WHERE agent = ?1 AND (open OR instr(outline, CAST('"status":"cancelled"' AS BLOB)))
 
 -- add_marker (digest, expires_at)
 INSERT INTO ckpt_deleted (digest, expires_at) VALUES (?1, ?2)
@@ -255,13 +289,12 @@ SELECT 1 FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 SELECT (SELECT count(*) FROM ckpt_runs WHERE agent = ?1), (SELECT count(*) FROM ckpt_runs WHERE agent = ?1 AND open)
 
 -- last_run (key)
-SELECT run_id, record FROM ckpt_runs WHERE agent = ?1 ORDER BY number DESC LIMIT 1
+SELECT run_id, outline, payload FROM ckpt_runs WHERE agent = ?1 ORDER BY number DESC LIMIT 1
 
 -- deletable_runs (key, agent_id)
--- The end of a record has its times; 500 bytes are enough for them and what follows.
-SELECT run_id, substr(record, -500) FROM ckpt_runs
+SELECT run_id, outline FROM ckpt_runs
 WHERE agent = ?1 AND NOT open AND run_id != ?2 AND number < (SELECT max(number) FROM ckpt_runs WHERE agent = ?1)
 
 -- size (first, last, key)
 SELECT ifnull((SELECT sum(ifnull(length(record), 0) + length(messages)) FROM ckpt_saves WHERE number BETWEEN ?1 AND ?2), 0)
-    + ifnull((SELECT sum(length(record)) FROM ckpt_runs WHERE agent = ?3), 0)
+    + ifnull((SELECT sum(length(outline) + length(payload)) FROM ckpt_runs WHERE agent = ?3), 0)

@@ -4,8 +4,10 @@
 CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 
 -- One row per agent: its lease, which run has the turn (active; given_at, 0 if it has begun; youngest_blocked: the
--- youngest run that was ever blocked) and its policy. Its checkpoint ids begin with the locator. listed is 1 while the agent is certain to be on the schedule of sweeps. Times are microseconds since
--- 1970. An empty nonce means that the lease is free; an empty active, that no run is active.
+-- youngest run that was ever blocked) and its policy. Its checkpoint ids begin with the locator. listed is 1 while the
+-- agent is certain to be on the schedule of sweeps. Times are microseconds since 1970. An empty nonce means that the
+-- lease is free; an empty active, that no run is active. changed_at and status are what agents are listed by: when a
+-- run last changed, and the status of the active or last run.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL UNIQUE,
@@ -18,10 +20,14 @@ CREATE TABLE ckpt_agents (
     given_at   INTEGER NOT NULL DEFAULT 0,
     youngest_blocked TEXT NOT NULL DEFAULT '',
     policy     BLOB NOT NULL DEFAULT x'',
-    listed     INTEGER NOT NULL DEFAULT 0
+    listed     INTEGER NOT NULL DEFAULT 0,
+    changed_at INTEGER NOT NULL DEFAULT 0,
+    status     TEXT NOT NULL DEFAULT 'idle'
 ) STRICT;
 
 CREATE INDEX ckpt_locators ON ckpt_agents (locator);
+CREATE INDEX ckpt_changes ON ckpt_agents (changed_at, agent_id);
+CREATE INDEX ckpt_changes_by_status ON ckpt_agents (status, changed_at, agent_id);
 
 -- One row per save: the messages that it added to the agent's log, one JSON line each, and its checkpoint: the
 -- record without version, seq and base. Removing a checkpoint empties id and record. number is the agent's
@@ -52,17 +58,22 @@ CREATE TABLE ckpt_steps (
     UNIQUE (agent, run_id, key)
 ) STRICT;
 
--- number is the order in which the runs were sent. in_line is 0 while an open run may have the turn, or the time from
--- which it may; it is NULL if it may not (it has ended, or was passed over), or has turned out to be expired.
+-- One row per run. number is the order in which the runs were sent. in_line is 0 while an open run may have the turn,
+-- or the time from which it may; it is NULL if it may not (it has ended, or was passed over), or has turned out to be
+-- expired. The record is in two parts. The payload, {"envelope":...,"result":...}, can be long. It is the last column,
+-- so that SQLite need not read it for the outline, which is the rest.
 CREATE TABLE ckpt_runs (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,
     agent   INTEGER NOT NULL,
     run_id  TEXT NOT NULL,
     open    INTEGER NOT NULL,
     in_line INTEGER,
-    record  BLOB NOT NULL,
+    outline BLOB NOT NULL,
+    payload BLOB NOT NULL,
     UNIQUE (agent, run_id)
 ) STRICT;
+
+CREATE INDEX ckpt_runs_in_order ON ckpt_runs (agent);
 
 CREATE INDEX ckpt_open_runs ON ckpt_runs (agent) WHERE open;
 CREATE INDEX ckpt_lines ON ckpt_runs (agent, in_line, number) WHERE open;

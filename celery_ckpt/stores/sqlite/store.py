@@ -20,21 +20,44 @@ from celery_ckpt.errors import (
     AlreadyExists,
     CheckpointError,
     ConfigurationError,
+    RunNotFound,
     StoreDamaged,
     StoreError,
+    StoreUnavailable,
 )
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.names import checked_name, digest_of_run, locator_in, names_its_agent
-from celery_ckpt.records import AgentContents, Change, Finding, Lease, RunRecord, Schedule, Step
+from celery_ckpt.page_cursor import PageCursor
+from celery_ckpt.records import (
+    AgentContents,
+    AgentOutline,
+    AgentPage,
+    Change,
+    Finding,
+    Lease,
+    RunOutline,
+    RunRecord,
+    RunStatus,
+    Schedule,
+    Step,
+)
 from celery_ckpt.retention.report import AgentPolicy
-from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, Durability
+from celery_ckpt.store import (
+    DEFAULT_MAX_CHECKPOINT_BYTES,
+    DEFAULT_REMEMBER,
+    Durability,
+    checked_limit,
+    checked_page_limit,
+    checked_status,
+)
 from celery_ckpt.stores.encoding import encoded
-from celery_ckpt.stores.findings import not_scheduled, scheduled_without_agent
+from celery_ckpt.stores.encryption_tag import plain_history, plain_outlines
+from celery_ckpt.stores.findings import misplaced, not_scheduled, scheduled_without_agent
 from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.permissions import open_to_others
-from celery_ckpt.stores.rules import turns
+from celery_ckpt.stores.rules import changes, turns
 from celery_ckpt.stores.sqlite.database import Database
 from celery_ckpt.stores.sqlite.transaction import (
     SEQ_BITS,
@@ -47,6 +70,8 @@ from celery_ckpt.usage import Usage
 
 #: How many agents one query of ``agents`` returns.
 _PAGE = 500
+#: A place before all agents in the list.
+_FIRST = PageCursor(2**62, "")
 #: How many leases one transaction renews. Other processes wait for it.
 _RENEWED_AT_ONCE = 100
 
@@ -168,6 +193,7 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         is_indexed = not follows and self._must_be_indexed(agent, checkpoint_id)
         if run is not None:
             agent.put(turns.replacement(agent, run))
+            agent.note_change()
         agent.mark_listed()
         number = (agent.key << SEQ_BITS) + last + 1
         self._database.run("add_save", number, is_indexed, base, *_row(checkpoint_id, draft))
@@ -245,6 +271,65 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
             yield from (agent_id for _, agent_id in page)
             after = page[-1][0]
 
+    def _changes(self, unreadable: dict[str, StoreError]) -> Iterable[tuple[int, str]]:
+        raise NotImplementedError("page reads an index")
+
+    def page(
+        self,
+        status: RunStatus | str | None = None,
+        *,
+        prefix: str = "",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AgentPage:
+        wanted, size = checked_status(status), checked_page_limit(limit)
+        place = _FIRST if after is None else PageCursor.parse(after)
+        query, more = ("page", ()) if wanted is None else ("page_by_status", (wanted,))
+        page, at_once = AgentPage([], None, [], {}), min(size, _PAGE) + 1
+        while True:
+            with self._database.transaction(write=False):
+                rows = self._database.all(query, *place, at_once, prefix, *more)
+                for agent_id, changed_at in rows:
+                    if len(page.agents) == size:
+                        return page._replace(after=page.cursors[-1])
+                    place = PageCursor(changed_at, agent_id)
+                    self._add_row(page, place)
+            if len(rows) < at_once:
+                return page
+
+    def _add_row(self, page: AgentPage, place: PageCursor) -> None:
+        """Add an agent to a page inside a transaction, which an error must not end."""
+        try:
+            row = self._row(self._agent(place.agent_id, make=False))
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            page.unreadable[place.agent_id] = error
+            return
+        if row is not None:
+            page.agents.append(row)
+            page.cursors.append(str(place))
+
+    def outline(self, agent_id: str) -> AgentOutline | None:
+        with self._transaction(agent_id, write=False) as agent:
+            return self._row(agent)
+
+    def _row(self, agent: SqliteTransaction) -> AgentOutline | None:
+        present, latest = agent.present_outline(), agent.latest()
+        [run] = plain_outlines(self, [present]) if present else [None]
+        plain_history(self, agent.agent_id, [latest] if latest else [])
+        return changes.outline(agent, run, self._clock.now())
+
+    def run_outlines(
+        self, agent_id: str, *, limit: int | None = None, before: str | None = None
+    ) -> builtins.list[RunOutline]:
+        checked_limit(limit, "run_outlines")
+        with self._transaction(agent_id, write=False) as agent:
+            number = None if before is None else agent.run_number(before)
+            if before is not None and number is None:
+                raise RunNotFound(agent_id=agent_id, run_id=before)
+            return plain_outlines(self, agent.outlines(limit, number))
+
     # -- leases --------------------------------------------------------------------------------------
 
     def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
@@ -320,6 +405,13 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         if repair:
             with self._database.transaction():
                 self._database.run("drop_markers", self._now())
+        with self._database.transaction():
+            rows = self._database.all("misplaced")
+            for key, agent_id, status in rows if repair else ():
+                changed_at = self._agent(agent_id, make=False).changed_at
+                self._database.run("set_changed", key, changed_at, status)
+        for _, agent_id, _ in rows:
+            yield misplaced(agent_id, repair)
         for on in Schedule:
             with self._database.transaction():
                 orphans = self._database.all(f"orphans_{on.value}")

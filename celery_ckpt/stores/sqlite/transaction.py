@@ -7,18 +7,35 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery_ckpt.clock import Clock
-from celery_ckpt.errors import StoreDamaged
+from celery_ckpt.errors import StoreDamaged, StoreError
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import locator, names_its_agent
-from celery_ckpt.records import MANY_RUNS, AgentContents, RunRecord, Schedule, Step
+from celery_ckpt.records import (
+    MANY_RUNS,
+    AgentContents,
+    CheckpointInfo,
+    RunOutline,
+    RunRecord,
+    Schedule,
+    Step,
+)
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
-from celery_ckpt.stores.encoding import decoded_run, decoded_step, encoded, run_end
+from celery_ckpt.stores.encoding import (
+    decoded_outline,
+    decoded_run,
+    decoded_step,
+    encoded,
+    encoded_parts,
+    run_end,
+)
+from celery_ckpt.stores.encryption_tag import ENVELOPE_BEGINNING
 from celery_ckpt.stores.log.ranges import Ranges
-from celery_ckpt.stores.log.record import low_of, stamp
+from celery_ckpt.stores.log.record import Record, low_of, stamp
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import listed, ranges_of_all
 from celery_ckpt.stores.log.summaries import summaries
+from celery_ckpt.stores.rules.changes import change_time, status_of
 from celery_ckpt.stores.rules.leases import LeaseState
 from celery_ckpt.stores.rules.transaction import TurnState
 from celery_ckpt.stores.sqlite.database import Database
@@ -31,7 +48,9 @@ _LAST_ITERATION = 2**62
 #: An offset that no log reaches.
 _EVERYTHING = 2**62
 #: The row of an agent that does not exist. No agent has the key 0.
-_BLANK = (0, 0, "", "", 0, "", 0, "", b"")
+_BLANK = (0, 0, "", "", 0, "", 0, "", b"", 0)
+#: A number that no run reaches.
+_LAST_RUN = 2**62
 
 
 def save_numbers(key: int) -> tuple[int, int]:
@@ -55,9 +74,12 @@ class SqliteTransaction:
         self._database, self._clock, self._limit = database, clock, limit
         row = database.one("agent", agent_id) or _BLANK
         if make and row is _BLANK:
-            row = (database.add("add_agent", agent_id, locator(agent_id)), *_BLANK[1:])
+            created_at = microseconds(clock.now())
+            key = database.add("add_agent", agent_id, locator(agent_id), created_at)
+            row = (key, *_BLANK[1:-1], created_at)
         self.key: int = row[0]
         self._held, self._turn, self._stored_policy = row[1:5], row[5:8], row[8]
+        self.changed_at: int = row[9]
 
     @property
     def exists(self) -> bool:
@@ -100,11 +122,43 @@ class SqliteTransaction:
         self._stored_policy = policy.to_bytes()
         self._database.run("set_policy", self.key, self._stored_policy)
 
+    def note_change(self) -> None:
+        self.changed_at = change_time(microseconds(self._clock.now()), self.changed_at)
+        try:
+            present = self.present_outline()
+            status = status_of(present[0] if present else None)
+        except StoreError:  # the active run, which is another one, is damaged: its status stays listed
+            status = None
+        self._database.run("set_changed", self.key, self.changed_at, status)
+
     # -- runs ----------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> RunRecord | None:
         found = self._database.one("run", self.key, run_id)
-        return None if found is None else decoded_run(self.agent_id, run_id, found[0])
+        return None if found is None else decoded_run(self.agent_id, *found)
+
+    def present_outline(self) -> tuple[RunOutline, bytes] | None:
+        """Return the active run, or else the last one, with the beginning of its envelope."""
+        found, active = None, self.turn.active
+        if active:
+            found = self._database.one("run_outline", self.key, active, ENVELOPE_BEGINNING)
+        return next(iter(self.outlines(1)), None) if found is None else self._outline(*found)
+
+    def outlines(
+        self, limit: int | None = None, before: int | None = None
+    ) -> list[tuple[RunOutline, bytes]]:
+        """Return the runs whose numbers are below ``before``, the last added run first."""
+        numbers = _LAST_RUN if before is None else before, -1 if limit is None else limit
+        rows = self._database.all("run_outlines", self.key, numbers[0], ENVELOPE_BEGINNING, numbers[1])
+        return [self._outline(*row) for row in rows]
+
+    def _outline(self, run_id: str, outline: bytes, envelope: bytes) -> tuple[RunOutline, bytes]:
+        return decoded_outline(self.agent_id, run_id, outline), envelope
+
+    def run_number(self, run_id: str) -> int | None:
+        """Return the number of a run, which gives the order of runs; ``None`` if it was never added."""
+        found = self._database.one("run_number", self.key, run_id)
+        return None if found is None else int(found[0])
 
     def has_run(self, run_id: str) -> bool:
         return self._database.one("has_run", self.key, run_id) is not None
@@ -134,22 +188,22 @@ class SqliteTransaction:
 
     def _decoded(self, query: str, *args: Any) -> list[RunRecord]:
         rows = self._database.all(query, self.key, *args)
-        return [decoded_run(self.agent_id, run_id, record) for run_id, record in rows]
+        return [decoded_run(self.agent_id, *row) for row in rows]
 
     def count_runs(self) -> tuple[int, int]:
         runs, open_runs = self._database.one("count_runs", self.key)
         return runs, open_runs
 
     def put(self, run: RunRecord) -> None:
-        record, in_line = encoded(run, self._limit), None
+        parts, in_line = encoded_parts(run, self._limit), None
         if not run.status.is_final and not run.passed_over:
             is_put_off = run.eta is not None and not run.attempts
             in_line = max(1, microseconds(run.eta)) if run.eta and is_put_off else 0
-        self._database.run("put_run", self.key, run.run_id, not run.is_settled, in_line, record)
+        self._database.run("put_run", self.key, run.run_id, not run.is_settled, in_line, *parts)
 
     def deletable_runs(self) -> dict[str, datetime]:
         rows = self._database.all("deletable_runs", self.key, self.agent_id)
-        ends = ((run_id, run_end(record)) for run_id, record in rows)
+        ends = ((run_id, run_end(outline)) for run_id, outline in rows)
         return {run_id: end for run_id, end in ends if end is not None}
 
     def delete_runs(self, run_ids: list[str]) -> None:
@@ -210,6 +264,13 @@ class SqliteTransaction:
                 if len(lines) == added:
                     messages.update(zip(range(base, base + added), lines, strict=True))
         return messages
+
+    def latest(self) -> CheckpointInfo | None:
+        found = self.line(None)
+        return None if found is None else Record.parse(self.agent_id, *found).info()
+
+    def count_checkpoints(self) -> int:
+        return int(self._database.one("count_checkpoints", *save_numbers(self.key))[0])
 
     def summaries(self) -> list[CheckpointSummary]:
         return summaries(self.agent_id, self.lines(), self.policy)
@@ -272,12 +333,12 @@ class SqliteTransaction:
             self._database.run("add_save", last_number, True, end, *removed)
 
     def delete(self) -> int:
-        [count] = self._database.one("count_checkpoints", *save_numbers(self.key))
+        count = self.count_checkpoints()
         self._database.run("delete_saves", *save_numbers(self.key))
         for table in ("delete_steps", "delete_runs", "delete_agent"):
             self._database.run(table, self.key)
         self._database.run("delete_sweep", self.agent_id)
-        return int(count)
+        return count
 
     def mark_deleted(self, digests: list[str], seconds: float) -> None:
         now = microseconds(self._clock.now())

@@ -14,9 +14,9 @@ from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import EncryptionKeyMissing
 from celery_ckpt.messages import Message
-from celery_ckpt.records import RunRecord, RunStatus, Step
+from celery_ckpt.records import TEXT_TAG, RunRecord, RunStatus, Step
 from celery_ckpt.store import CheckpointStore
-from celery_ckpt.stores.encryption_tag import TAG, TEXT_TAG
+from celery_ckpt.stores.encryption_tag import TAG
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 

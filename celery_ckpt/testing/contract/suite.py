@@ -14,6 +14,7 @@ of the store, so that no test has to wait for a lease to expire.
 
 from __future__ import annotations
 
+from celery_ckpt.testing.contract.agent_pages import AgentPagesContract
 from celery_ckpt.testing.contract.checkpoints import CheckpointsContract
 from celery_ckpt.testing.contract.concurrency import ConcurrencyContract
 from celery_ckpt.testing.contract.deletion import DeletionContract
@@ -40,6 +41,7 @@ class StoreContract(
     NamesContract,
     CheckpointsContract,
     PagesContract,
+    AgentPagesContract,
     StepsContract,
     RecordAndSaveContract,
     RunsContract,

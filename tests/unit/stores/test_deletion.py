@@ -165,7 +165,7 @@ class TestSqliteStore:
     ) -> None:
         store.add_run(make_run("agent", "run"))
         with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
-            connection.execute("UPDATE ckpt_runs SET record = x'00'")
+            connection.execute("UPDATE ckpt_runs SET outline = x'00'")
             connection.commit()
 
         store.delete("agent")

@@ -3,7 +3,7 @@
   ARGV[1]  agent_id
   ARGV[2], ARGV[3]  the most fields, and about the most bytes, of a hash that is returned
   returns  {} | {seen, policy, 1 if a run is open or the lease is held, 1 if a run has the agent's name,
-           {id, status, delivered, the end of the record} of the last run or {},
+           {id, status, delivered, the times and limits in the record} of the last run or {},
            earliest_end, "?" if it is not known, or "" if there is no other run, first, seq,
            1 if the hash is too long, {field whose value is cut short, its length, ...},
            {field of KEYS[1], value, ...}, empty if the hash is too long}
@@ -12,7 +12,7 @@
 local function last_run(id, line)
   if not line then return {} end
   local run = run_facts(line)
-  return {id, run.status or '', run.delivered or '', '{' .. (run_ending(run.record) or '}')}
+  return {id, run.status or '', run.delivered or '', '{' .. (run_times(run.record) or '') .. '}'}
 end
 
 local fields = redis.call('HLEN', KEYS[1])

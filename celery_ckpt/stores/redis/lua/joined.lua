@@ -1,6 +1,6 @@
 --[[ joined: run several scripts and commands as one, in their order (see Call.joined in server.py).
   KEYS     the keys of each part, one part after the other
-  ARGV[1]  "1": the other parts are run only if the first one has written; "": they are run in any case
+  ARGV[1]  the number of a part: later parts are run only if it has written; "0": all parts are run in any case
   ARGV[2]  the number of parts
   ARGV[3]  "number from to at": the last argument lacks a text that it has in common with the argument of this number,
            from there to there, after its first "at" bytes; "": it lacks nothing
@@ -9,7 +9,8 @@
   scripts  each a function of its own KEYS and ARGV; defined before this text when it is loaded
   returns  the reply of each part; false for a part that was not run, or that returns nothing
 ]]
-local at_key, at_arg, replies = 0, 3 + 3 * ARGV[2], {}
+local WRITTEN = {ok = true, blocked = true, next = true}
+local at_key, at_arg, replies, deciding = 0, 3 + 3 * ARGV[2], {}, tonumber(ARGV[1])
 if ARGV[3] ~= '' then
   local number, from, to, at = string.match(ARGV[3], '^(%d+) (%d+) (%d+) (%d+)$')
   local last, common = ARGV[#ARGV], string.sub(ARGV[at_arg + number], from, to)
@@ -23,11 +24,11 @@ local function taken(all, from, count)
 end
 
 local function has_written(reply)
-  return type(reply) == 'number' or type(reply) == 'table' and reply[1] == 'ok'
+  return type(reply) == 'number' or type(reply) == 'table' and WRITTEN[reply[1]] or false
 end
 
 for i = 1, tonumber(ARGV[2]) do
-  if i > 1 and ARGV[1] == '1' and not has_written(replies[1]) then
+  if deciding > 0 and i > deciding and not has_written(replies[deciding]) then
     replies[i] = false
   else
     local script, keys, args = tonumber(ARGV[3 * i + 1]), tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])

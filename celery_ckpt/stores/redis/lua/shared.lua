@@ -12,6 +12,7 @@
            last (id of the run that was sent last),
            earliest_end (no run that may be deleted ended before this, see run_delete.lua; missing: not known);
            policy (see AgentPolicy in retention/report.py);
+           changed ("microseconds status": where the agent is in the index of changes, see agent_note.lua);
            listed (over 0: a sweep will look at the agent soon; its absolute value grows with each change)
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see checkpoint_save.lua)
@@ -32,7 +33,8 @@
   run_line(number, facts)  the line again
   is_settled(facts)  true if nothing is left to do for the run
   is_too_new(facts)  true if a newer version wrote the run
-  run_ending(line)  the end of a run's line, or of its record, from created_at on; or nil
+  run_outline(line)  a run's line without envelope and result, and the beginning of the envelope
+  run_times(line)  the times and limits in a run's line, or in its record, from created_at to max_age; or nil
   run_end(line)  when a settled run ended, without the Z; nil if it is not settled, or cannot be read
   add_usage(used, more)  the sum of two usages (see run_line.py)
   IN_LINE  open runs have places, the scores of their sorted set. Below IN_LINE: the run is in line, and this is its
@@ -181,19 +183,25 @@ local function is_too_new(run)
   return (tonumber(string.match(run.record, '^{"format":(%d+)')) or 0) > tonumber(FORMAT_VERSION)
 end
 
-local function run_ending(line)
-  -- The envelope and the result can be long, and a sweep does not need them.
-  return string.match(line or '', '^.*,("created_at":"[^"]*".*)$')
+local function run_outline(line)
+  -- The JSON ends with the envelope and the result, which can be long. Inside of a text, quotes are escaped.
+  local at = string.find(line, ',"envelope":', 1, true)
+  if not at then return line, '' end
+  return string.sub(line, 1, at - 1) .. '}', string.sub(line, at + 12, at + 75)
+end
+
+local function run_times(line)
+  return string.match(line or '', ',("created_at":"[^"]*".-),"error":')
 end
 
 local function run_end(line)
   -- Faster than run_facts: it reads thousands of lines, which can be long.
   local status = string.match(line, '^%d+ %S+ (%a+) 1 ')
   local has_ended = status == 'succeeded' or status == 'failed' or status == 'cancelled'
-  local ending = has_ended and run_ending(string.sub(line, -500))
-  if not ending then return end
+  local times = has_ended and run_times(line)
+  if not times then return end
   -- A record may lack the time of its end: then the run counts as ended when it was created.
-  return string.match(ending, '"ended_at":"([^"]*)Z"') or string.match(ending, '^"created_at":"([^"]*)Z"')
+  return string.match(times, '"ended_at":"([^"]*)Z"') or string.match(times, '^"created_at":"([^"]*)Z"')
 end
 
 local function add_usage(used, more)
