@@ -22,6 +22,7 @@ from benchmarks.contenders import Contender, Place, our_file, our_memory, our_re
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.iterations import ITERATIONS
 from benchmarks.limits import NaiveJson, RedisCommands, SqliteInsert
+from benchmarks.listing import LISTING
 from benchmarks.measure import QUICK, Figures, Plan, measure
 from benchmarks.peers import peers
 from benchmarks.progress import Steps, steps
@@ -67,7 +68,7 @@ def run(url: str, plan: Plan) -> Results:
     found, missing = peers()
     with _fresh(url) as place:
         results = Results(plan, versions(place), missing=missing)
-    budgets = (*BUDGETS, *ITERATIONS, *RUNNING, *WAITING)
+    budgets = (*BUDGETS, *ITERATIONS, *LISTING, *RUNNING, *WAITING)
     with steps(1 + len(budgets) + len(_OURS) + len(_OTHERS) + len(found)) as progress:
         for budget in budgets:
             with progress.step(f"budget: {budget.__name__}"), _fresh(url) as place:

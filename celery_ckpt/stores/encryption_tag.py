@@ -35,8 +35,6 @@ TAG = "ckpt:encrypted"
 _SHOWN = 32
 #: How an encrypted envelope, and an empty one, begin as JSON.
 _ENCRYPTED, _EMPTY = f'{{"{TAG}":"'.encode(), b"{}"
-#: How many bytes of an envelope ``plain_outlines`` needs.
-ENVELOPE_BEGINNING = len(_ENCRYPTED) + _SHOWN
 
 
 # -- which records are encrypted ---------------------------------------------------------------------
@@ -80,6 +78,23 @@ def text_of_run(run: RunRecord) -> str | None:
     """
     texts = texts_of_run(run)
     return texts.get("envelope", next(filter(None, texts.values()), None))
+
+
+def key_of_run(run: RunRecord) -> str | None:
+    """Return the id of the key that a run's record is encrypted with, or ``None`` if it is plain."""
+    text = text_of_run(run)
+    return None if text is None else text.partition(".")[0][:_SHOWN]
+
+
+def key_of_outline(run: RunOutline, envelope: bytes) -> str | None:
+    """Return the same for an outline, given the first 64 bytes of the envelope as JSON."""
+    if envelope.startswith(_EMPTY):
+        text = run.error or ""
+        is_encrypted, text = text.startswith(TEXT_TAG), text.removeprefix(TEXT_TAG)
+    else:
+        is_encrypted = envelope.startswith(_ENCRYPTED)
+        text = envelope.removeprefix(_ENCRYPTED).decode(errors="replace")
+    return text.partition(".")[0][:_SHOWN] if is_encrypted else None
 
 
 def has_result(run: RunRecord) -> bool:
@@ -133,26 +148,18 @@ def plain_runs(store: CheckpointStore, runs: list[RunRecord]) -> list[RunRecord]
 
 
 def plain_outlines(
-    store: CheckpointStore, runs: Iterable[tuple[RunOutline, bytes]]
+    store: CheckpointStore, runs: Iterable[tuple[RunOutline, str | None]]
 ) -> list[RunOutline]:
     """Return the outlines of runs, or raise ``EncryptionKeyMissing``.
 
-    Each comes with the beginning of its envelope as JSON, which says whether the run is encrypted.
+    Each comes with the id of the key that its record is encrypted with, or ``None``.
     """
     found = []
-    for run, envelope in runs:
+    for run, key_id in runs:
         if not store.reads_encrypted:
-            _refuse(run.agent_id, f"The record of run {run.run_id!r}", _text_of_outline(run, envelope))
+            _refuse(run.agent_id, f"The record of run {run.run_id!r}", key_id)
         found.append(run)
     return found
-
-
-def _text_of_outline(run: RunOutline, envelope: bytes) -> str | None:
-    if envelope.startswith(_EMPTY):
-        has_tag = run.error is not None and run.error.startswith(TEXT_TAG)
-        return run.error.removeprefix(TEXT_TAG) if run.error and has_tag else None
-    is_encrypted = envelope.startswith(_ENCRYPTED)
-    return envelope.removeprefix(_ENCRYPTED).decode(errors="replace") if is_encrypted else None
 
 
 def plain_start(store: CheckpointStore, start: StartResult) -> StartResult:

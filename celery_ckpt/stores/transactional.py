@@ -132,8 +132,8 @@ class TransactionalStore(CheckpointStore):
     def outline(self, agent_id: str) -> AgentOutline | None:
         with self._transaction(agent_id, write=False) as agent:
             run = self._present_run(agent)
-            found = changes.outline(agent, run, self._clock.now())
             latest = agent.latest()
+            found = changes.outline(agent, run, latest, self._clock.now())
         plain_history(self, agent_id, [latest] if latest else [])
         return found
 

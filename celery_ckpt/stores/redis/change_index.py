@@ -28,9 +28,9 @@ from celery_ckpt.errors import (
 from celery_ckpt.json_values import from_microseconds
 from celery_ckpt.names import locator
 from celery_ckpt.page_cursor import PageCursor
-from celery_ckpt.records import AgentOutline, AgentPage, RunOutline
+from celery_ckpt.records import IDLE, AgentOutline, AgentPage, RunOutline, RunStatus
 from celery_ckpt.store import CheckpointStore, outline_of
-from celery_ckpt.stores.encryption_tag import plain_history, plain_outlines
+from celery_ckpt.stores.encryption_tag import key_of_outline, plain_history, plain_outlines
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named, id_of, shown
 from celery_ckpt.stores.redis.run_line import parsed_outline
@@ -235,7 +235,7 @@ class ChangeIndex:
         run: RunOutline | None = None
         if row.run:
             run = parsed_outline(agent_id, shown(row.run_id), row.run)
-            plain_outlines(self._store, [(run, row.envelope)])
+            plain_outlines(self._store, [(run, key_of_outline(run, row.envelope))])
         if row.checkpoints and not row.latest:
             self._store.load_latest(agent_id)  # raises the error that says what is wrong
         if row.latest and not row.line:
@@ -272,7 +272,11 @@ class ChangeIndex:
 
     def repair(self, agent_ids: Iterable[str], wrong: Iterable[Entry] = ()) -> None:
         """Write the entries of agents again, and remove wrong ones."""
-        removals = [call for entry in wrong for call in self.removals(entry.agent_id, [entry])]
+        removals = [
+            call
+            for entry in wrong
+            for call in self.removals(entry.agent_id, [entry, *self._siblings(entry)])
+        ]
         names, moves = list(agent_ids), not self._server.is_cluster
         notes = [self.note(name, "same", moves=moves) for name in names]
         replies = self._server.each(*removals, *notes)[len(removals) :]
@@ -280,6 +284,11 @@ class ChangeIndex:
             noted = zip(names, replies, strict=True)
             calls = [self.moves(*one) for one in noted if not isinstance(one[1], StoreError)]
             self._server.each(*(call for of_agent in calls for call in of_agent))
+
+    def _siblings(self, wrong: Entry) -> list[Entry]:
+        """Return the entries that may be wrong too: if the time is wrong, those of all statuses."""
+        statuses = (IDLE, *RunStatus) if wrong.name == ALL else ()
+        return [wrong._replace(name=str(status)) for status in statuses]
 
     def misplaced(self, agent_ids: Sequence[str]) -> list[str]:
         """Return those of these agents that lack an entry, or the time of their last change."""

@@ -17,6 +17,7 @@ from celery_ckpt.records import (
     StartResult,
 )
 from celery_ckpt.stores.encoding import is_same
+from celery_ckpt.stores.encryption_tag import key_of_outline
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
 from celery_ckpt.stores.redis.leases import Leases, granted, milliseconds, refuse
@@ -102,8 +103,8 @@ class Runs:
 
     def outlines(
         self, agent_id: str, limit: int | None, before: str | None
-    ) -> list[tuple[RunOutline, bytes]]:
-        """Return the last runs without envelope and result, and the beginning of each envelope."""
+    ) -> list[tuple[RunOutline, str | None]]:
+        """Return the last runs without envelope and result, each with the key it is encrypted with."""
         if before is not None:
             checked_name(before, "A run_id")
         keys, cursor = self._keys.of(checked_name(agent_id), "runs"), b""
@@ -115,10 +116,11 @@ class Runs:
                 raise RunNotFound(agent_id=agent_id, run_id=before or "")
             found.update(zip(flat[::3], zip(flat[1::3], flat[2::3], strict=True), strict=True))
         lines = sorted(found.items(), key=lambda one: number_of(one[1][0]), reverse=True)
-        return [
+        runs = [
             (parsed_outline(agent_id, shown(name), line), envelope)
             for name, (line, envelope) in lines[:limit]
         ]
+        return [(run, key_of_outline(run, envelope)) for run, envelope in runs]
 
     def start(
         self, run: RunRecord, owner: str, ttl: float, over: Lease | None, recorded: bool

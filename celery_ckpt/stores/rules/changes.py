@@ -19,7 +19,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from celery_ckpt.json_values import from_microseconds
-from celery_ckpt.records import IDLE, AgentOutline, RunOutline
+from celery_ckpt.records import IDLE, AgentOutline, CheckpointInfo, RunOutline
 from celery_ckpt.store import outline_of
 from celery_ckpt.stores.rules.transaction import AgentTransaction
 
@@ -34,9 +34,13 @@ def status_of(run: RunOutline | None) -> str:
     return IDLE if run is None else run.status.value
 
 
-def outline(agent: AgentTransaction, run: RunOutline | None, now: datetime) -> AgentOutline | None:
-    """Return an agent in one row, given its active or last run; ``None`` if it has nothing to show."""
-    latest = agent.latest()
+def outline(
+    agent: AgentTransaction, run: RunOutline | None, latest: CheckpointInfo | None, now: datetime
+) -> AgentOutline | None:
+    """Return an agent in one row, given its active or last run and its latest checkpoint.
+
+    ``None`` if it has neither.
+    """
     if run is None and latest is None:
         return None
     _, open_runs = agent.count_runs()

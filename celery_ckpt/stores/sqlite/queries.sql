@@ -157,10 +157,10 @@ SELECT count(*) FROM ckpt_steps WHERE agent = ?1
 -- run (key, run_id)
 SELECT run_id, outline, payload FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 
--- put_run (key, run_id, open, in_line, outline, payload)
+-- put_run (key, run_id, open, in_line, key_id, outline, payload)
 -- A run that is opened again counts as sent now.
-INSERT INTO ckpt_runs (agent, run_id, open, in_line, outline, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (agent, run_id) DO UPDATE SET open = ?3, in_line = ?4, outline = ?5, payload = ?6,
+INSERT INTO ckpt_runs (agent, run_id, open, in_line, key_id, outline, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (agent, run_id) DO UPDATE SET open = ?3, in_line = ?4, key_id = ?5, outline = ?6, payload = ?7,
     number = CASE WHEN ?3 AND NOT open THEN (SELECT max(number) + 1 FROM ckpt_runs) ELSE number END
 
 -- runs (key)
@@ -189,13 +189,11 @@ UPDATE ckpt_runs SET in_line = NULL WHERE agent = ?1 AND run_id = ?2
 SELECT 1 FROM ckpt_runs AS one JOIN ckpt_runs AS other ON other.agent = ?1 AND other.run_id = ?3
 WHERE one.agent = ?1 AND one.run_id = ?2 AND one.number < other.number
 
--- run_outline (key, run_id, bytes of the envelope)
--- A payload begins with {"envelope": (12 bytes).
-SELECT run_id, outline, substr(payload, 13, ?3) FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
+-- run_outline (key, run_id)
+SELECT run_id, outline, key_id FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2
 
--- run_outlines (key, before, bytes of the envelope, limit)
-SELECT run_id, outline, substr(payload, 13, ?3) FROM ckpt_runs WHERE agent = ?1 AND number < ?2
-ORDER BY number DESC LIMIT ?4
+-- run_outlines (key, before, limit)
+SELECT run_id, outline, key_id FROM ckpt_runs WHERE agent = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3
 
 -- run_number (key, run_id)
 SELECT number FROM ckpt_runs WHERE agent = ?1 AND run_id = ?2

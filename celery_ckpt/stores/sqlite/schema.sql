@@ -60,14 +60,16 @@ CREATE TABLE ckpt_steps (
 
 -- One row per run. number is the order in which the runs were sent. in_line is 0 while an open run may have the turn,
 -- or the time from which it may; it is NULL if it may not (it has ended, or was passed over), or has turned out to be
--- expired. The record is in two parts. The payload, {"envelope":...,"result":...}, can be long. It is the last column,
--- so that SQLite need not read it for the outline, which is the rest.
+-- expired. key_id is the key that the record is encrypted with, or NULL. The record is in two parts. The payload,
+-- {"envelope":...,"result":...}, can be long. It is the last column, so that SQLite need not read it for the outline,
+-- which is the rest.
 CREATE TABLE ckpt_runs (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,
     agent   INTEGER NOT NULL,
     run_id  TEXT NOT NULL,
     open    INTEGER NOT NULL,
     in_line INTEGER,
+    key_id  TEXT,
     outline BLOB NOT NULL,
     payload BLOB NOT NULL,
     UNIQUE (agent, run_id)

@@ -318,7 +318,7 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         present, latest = agent.present_outline(), agent.latest()
         [run] = plain_outlines(self, [present]) if present else [None]
         plain_history(self, agent.agent_id, [latest] if latest else [])
-        return changes.outline(agent, run, self._clock.now())
+        return changes.outline(agent, run, latest, self._clock.now())
 
     def run_outlines(
         self, agent_id: str, *, limit: int | None = None, before: str | None = None

@@ -29,7 +29,7 @@ from celery_ckpt.stores.encoding import (
     encoded_parts,
     run_end,
 )
-from celery_ckpt.stores.encryption_tag import ENVELOPE_BEGINNING
+from celery_ckpt.stores.encryption_tag import key_of_run
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.stores.log.record import Record, low_of, stamp
 from celery_ckpt.stores.log.rewrite import rewritten
@@ -137,23 +137,25 @@ class SqliteTransaction:
         found = self._database.one("run", self.key, run_id)
         return None if found is None else decoded_run(self.agent_id, *found)
 
-    def present_outline(self) -> tuple[RunOutline, bytes] | None:
-        """Return the active run, or else the last one, with the beginning of its envelope."""
+    def present_outline(self) -> tuple[RunOutline, str | None] | None:
+        """Return the active run, or else the last one, and the key that it is encrypted with."""
         found, active = None, self.turn.active
         if active:
-            found = self._database.one("run_outline", self.key, active, ENVELOPE_BEGINNING)
+            found = self._database.one("run_outline", self.key, active)
         return next(iter(self.outlines(1)), None) if found is None else self._outline(*found)
 
     def outlines(
         self, limit: int | None = None, before: int | None = None
-    ) -> list[tuple[RunOutline, bytes]]:
+    ) -> list[tuple[RunOutline, str | None]]:
         """Return the runs whose numbers are below ``before``, the last added run first."""
         numbers = _LAST_RUN if before is None else before, -1 if limit is None else limit
-        rows = self._database.all("run_outlines", self.key, numbers[0], ENVELOPE_BEGINNING, numbers[1])
+        rows = self._database.all("run_outlines", self.key, numbers[0], numbers[1])
         return [self._outline(*row) for row in rows]
 
-    def _outline(self, run_id: str, outline: bytes, envelope: bytes) -> tuple[RunOutline, bytes]:
-        return decoded_outline(self.agent_id, run_id, outline), envelope
+    def _outline(
+        self, run_id: str, outline: bytes, key_id: str | None
+    ) -> tuple[RunOutline, str | None]:
+        return decoded_outline(self.agent_id, run_id, outline), key_id
 
     def run_number(self, run_id: str) -> int | None:
         """Return the number of a run, which gives the order of runs; ``None`` if it was never added."""
@@ -199,7 +201,8 @@ class SqliteTransaction:
         if not run.status.is_final and not run.passed_over:
             is_put_off = run.eta is not None and not run.attempts
             in_line = max(1, microseconds(run.eta)) if run.eta and is_put_off else 0
-        self._database.run("put_run", self.key, run.run_id, not run.is_settled, in_line, *parts)
+        place = not run.is_settled, in_line, key_of_run(run)
+        self._database.run("put_run", self.key, run.run_id, *place, *parts)
 
     def deletable_runs(self) -> dict[str, datetime]:
         rows = self._database.all("deletable_runs", self.key, self.agent_id)
