@@ -128,6 +128,36 @@ def test_list_with_a_prefix_reads_only_the_matching_agents(
     assert read == ["user-1"]
 
 
+def test_list_shows_the_agent_that_changed_last_first(commands: Commands) -> None:
+    for name in ("first", "second"):
+        add_agent(commands.store, name)
+    commands.store.add_run(make_run("first"))
+    found = json.loads(commands("list", "--json").stdout)
+    assert [one["agent_id"] for one in found] == ["first", "second"]
+    assert found[0]["changed_at"] > found[1]["changed_at"]
+
+
+def test_a_long_list_is_one_table(commands: Commands) -> None:
+    for number in range(1101):
+        commands.store.add_run(make_run(f"agent-{number}", "run"))
+    titles, *rows = commands("list").stdout.splitlines()
+    assert titles.startswith("AGENT")
+    assert [row.split()[0] for row in rows] == [f"agent-{number}" for number in range(1100, -1, -1)]
+    assert len(json.loads(commands("list", "--json").stdout)) == 1101
+
+
+def test_an_unreadable_agent_is_reported_once(tmp_path: Path) -> None:
+    commands = commands_for(f"sqlite:///{tmp_path}/store.db")
+    for number in range(150):
+        task = "common" if number % 50 else "rare"
+        commands.store.add_run(make_run(f"agent-{number}", "run", task=task))
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        connection.execute("UPDATE ckpt_runs SET outline = x'00' WHERE agent = 31")
+    listed = commands("list", "--task", "common", "--json", code=65)
+    assert len(json.loads(listed.stdout)) == 146
+    assert listed.stderr.count("agent-30:") == 1
+
+
 def test_list_says_that_a_store_is_empty(commands: Commands) -> None:
     assert commands("list").stdout == "This store has no agents yet.\n"
 

@@ -221,15 +221,17 @@ def test_forged_entries_are_passed(store: RedisCheckpointStore, client: Redis) -
 def test_a_damaged_agent_is_unreadable_and_hides_no_other(
     store: RedisCheckpointStore, client: Redis
 ) -> None:
-    for name in ("first", "damaged", "wrong", "last"):
+    for name in ("first", "damaged", "wrong", "nonsense", "last"):
         store.add_run(make_run(name, "run"), due_in=60)
     line = client.hget("ckpt:{damaged}:runs", "run")
     client.hset("ckpt:{damaged}:runs", "run", line.replace(b'"task"', b'"tusk"'))
+    client.hset("ckpt:{nonsense}:runs", "run", "nonsense")
     client.delete("ckpt:{wrong}:agent")
     client.set("ckpt:{wrong}:agent", "text")
     page = store.page()
     assert names(page.agents) == ["last", "first"]
-    assert page.unreadable.keys() == {"damaged", "wrong"}
+    assert page.unreadable.keys() == {"damaged", "wrong", "nonsense"}
+    assert store.page("queued").unreadable.keys() == page.unreadable.keys()
 
 
 def test_a_reader_without_the_right_to_write_gets_its_page(tmp_path: Path) -> None:

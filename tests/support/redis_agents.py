@@ -71,6 +71,8 @@ def call_every_method(store: CheckpointStore, agent_id: str) -> None:
     assert store.run(agent_id, "run-1") == changed
     assert store.runs(agent_id) == [changed]
     assert store.last_run(agent_id) == changed
+    assert store.run_outlines(agent_id, limit=1) == [changed.outline]
+    assert store.page("queued", prefix=agent_id).agents == [store.outline(agent_id)]
     assert store.release(lease)
     failed = changed.model_copy(update={"status": RunStatus.FAILED, "ended_at": system_clock.now()})
     assert store.settle_run(failed) is None
@@ -83,6 +85,8 @@ def call_every_method(store: CheckpointStore, agent_id: str) -> None:
     assert store.prune(agent_id, keep=1) == 2
     assert store.delete(agent_id) == 1
     assert agent_id not in store.agents()
+    assert store.outline(agent_id) is None
+    assert store.page(prefix=agent_id).agents == []
     assert store.was_deleted("run-3")
     assert store.start_run(run(agent_id, "run-3"), "me", 30, recorded=True).is_deleted
     due_at = store.schedule(agent_id, 0)

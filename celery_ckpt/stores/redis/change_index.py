@@ -14,6 +14,7 @@ repairs the index.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ from celery_ckpt.stores.redis.server import Call, Server
 
 #: The name of the list of all agents. The other lists have the names of statuses.
 ALL = "*"
+#: Finds the status in a run's line.
+_STATUS = re.compile(rb"\d+ \S+ (\S+) ").match
 #: How many agents are read in one round trip.
 _ROWS = 100
 #: How many entries are read in one round trip if only some of their names match.
@@ -97,9 +100,14 @@ class _Row(NamedTuple):
     line: bytes
 
     def entries(self, agent_id: str) -> tuple[Entry, ...]:
-        """Return the entries that the agent must have: its time as noted, its status as it is."""
-        status = self.run.split(b" ", 3)[2:3] if self.run else [b"idle"]
-        return entries(agent_id, self.changed.partition(b" ")[0] + b" " + b"".join(status))
+        """Return the entries that the agent must have: its time as noted, its status as it is.
+
+        If its run cannot be read, the status that was noted counts, so that the damage is reported.
+        """
+        time, _, noted = self.changed.partition(b" ")
+        own = _STATUS(self.run)
+        status = own[1] if own else noted if self.run else IDLE.encode()
+        return entries(agent_id, time + b" " + status)
 
 
 class ChangeIndex:

@@ -49,12 +49,14 @@ class AgentIndex:
         return Call.script("schedule_add", [key], agent_id, 0)
 
     def add(self, agent_id: str) -> None:
-        """Write the agent's entry, and list it for a sweep."""
-        is_cluster = self._server.is_cluster
-        note = self._changes.note(agent_id, "new", moves=not is_cluster)
-        [*_, noted] = self._server.together(self.entry(agent_id), self.listing(agent_id), note)
-        if is_cluster:
-            self._server.together(*self._changes.moves(agent_id, noted))
+        """Write the agent's entry, list it for a sweep, and note its creation unless that was noted."""
+        indexed = self.entry(agent_id), self.listing(agent_id)
+        if self._server.as_one(*indexed, self._changes.note(agent_id, "new")) is None:
+            is_cluster = self._server.is_cluster
+            note = self._changes.note(agent_id, "new", moves=not is_cluster)
+            [*_, noted] = self._server.together(*indexed, note)
+            if is_cluster:
+                self._server.together(*self._changes.moves(agent_id, noted))
         self._remember(agent_id)
 
     def _remember(self, agent_id: str) -> None:
