@@ -22,7 +22,8 @@ end
 
 local agent = redis.call('HMGET', KEYS[1], 'changed', 'active', 'last')
 local before = agent[1] or ''
-if ARGV[2] == 'new' and before ~= '' or redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+if before ~= '' and ARGV[2] == 'new' then return {} end
+if before == '' and redis.call('EXISTS', KEYS[1]) == 0 then return {} end
 local last_time = tonumber(string.match(before, '^%d+') or '')
 local time = last_time
 if ARGV[2] ~= 'same' or not last_time then
