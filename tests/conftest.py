@@ -5,14 +5,17 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.servers.valkey import Valkey
 
-# With two cores and many processes, the duration of an example means nothing. CKPT_EXAMPLES=1000
-# searches deeper.
+# With two cores and many processes, the duration of an example, and of its generation, means nothing.
+# CKPT_EXAMPLES=1000 searches deeper.
 settings.register_profile(
-    "suite", deadline=None, max_examples=int(os.environ.get("CKPT_EXAMPLES", "30"))
+    "suite",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("CKPT_EXAMPLES", "30")),
 )
 settings.load_profile("suite")
 

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_ckpt import AfterLlmResponse, AfterToolCall, CheckpointStrategy, EveryN, Never
@@ -82,7 +82,7 @@ def test_a_run_killed_once_at_any_point_ends_the_same(kind: str, strategy: str, 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", AGENTS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(
     places=st.lists(st.integers(0, 80), max_size=12),
     strategy=st.sampled_from(sorted(STRATEGIES)),
@@ -102,7 +102,7 @@ def test_a_run_killed_repeatedly_ends_the_same(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", AGENTS)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(stops=st.lists(st.integers(1, 12), max_size=8), strategy=st.sampled_from(sorted(STRATEGIES)))
 def test_a_run_handed_off_repeatedly_ends_the_same(
     kind: str, shape: str, stops: list[int], strategy: str
