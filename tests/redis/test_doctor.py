@@ -13,7 +13,7 @@ from redis import Redis
 
 from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.clock import system_clock
-from celery_ckpt.records import RunStatus, Schedule
+from celery_ckpt.records import RunRecord, RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.redis.server import Call, Server
 from celery_ckpt.testing import make_checkpoint, make_conversation, make_run, make_step
@@ -177,3 +177,37 @@ def test_doctor_rebuilds_a_lost_index(store: RedisCheckpointStore, redis_url: st
         "running",
     ]
     assert list(store.findings()) == []
+
+
+def test_steps_that_a_settlement_left_behind_are_found_and_dropped(
+    store: RedisCheckpointStore, redis_url: str
+) -> None:
+    """A process dies after each part of the steps of a run that has succeeded."""
+    steps = 1200  # in three parts
+    for at in range(2, 5):
+        start = store.start_run(make_run("agent", f"run {at}"), "me", 30)
+        for number in range(steps):
+            store.record_step(make_step("agent", start.run.run_id, f"step {number}"), start.lease)
+        with dying(redis_url, at) as doomed, pytest.raises(Died):
+            doomed.settle_run(_ended(start.run), start.lease)
+    failed = store.start_run(make_run("agent", "failed"), "me", 30)
+    store.record_step(make_step("agent", "failed"), failed.lease)
+    store.settle_run(_ended(failed.run, RunStatus.FAILED), failed.lease)
+    for name in ("run 2", "run 3", "run 4"):
+        assert store.run("agent", name).is_settled
+    left = [name for name in ("run 2", "run 3", "run 4") if store.steps("agent", name)]
+    assert left
+
+    found = [finding for finding in store.findings(repair=True) if "steps of run" in finding.what]
+
+    assert [finding.what for finding in found] == [
+        f"steps of run {name}, which has succeeded" for name in left
+    ]
+    assert all(finding.repaired for finding in found)
+    assert [store.steps("agent", name) for name in left] == [[]] * len(left)
+    assert len(store.steps("agent", "failed")) == 1, "a failed run can be resumed"
+    assert [finding for finding in store.findings() if "steps of run" in finding.what] == []
+
+
+def _ended(run: RunRecord, status: RunStatus = RunStatus.SUCCEEDED) -> RunRecord:
+    return run.model_copy(update={"status": status, "ended_at": system_clock.now()})

@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 from celery_ckpt.errors import ConfigurationError, StoreError, StoreUnavailable
-from celery_ckpt.records import Finding, Schedule
+from celery_ckpt.records import Finding, RunStatus, Schedule
 from celery_ckpt.retention.report import AgentSnapshot
 from celery_ckpt.store import CheckpointStore, Durability
 from celery_ckpt.stores.findings import (
@@ -33,6 +33,7 @@ from celery_ckpt.stores.redis.errors import translated
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, SHARDS, Keys, agent_named, shown
 from celery_ckpt.stores.redis.server import Call, Server
+from celery_ckpt.stores.redis.steps import Steps, run_of
 
 T = TypeVar("T")
 _PAGE = 500
@@ -49,10 +50,11 @@ class Doctor:
         keys: Keys,
         index: AgentIndex,
         changes: ChangeIndex,
+        steps: Steps,
         repair: bool,
     ) -> None:
         self._store, self._server, self._keys, self._index = store, server, keys, index
-        self._changes, self._repair = changes, repair
+        self._changes, self._steps, self._repair = changes, steps, repair
 
     def findings(self) -> Iterator[Finding]:
         """See ``CheckpointStore.findings``."""
@@ -123,10 +125,35 @@ class Doctor:
         if found and self._repair:
             self._store.remove(agent_id, pins)
         yield from (leftover(agent_id, what, self._repair) for what in found)
+        yield from self._steps_left(agent_id)
         for on in self._missing_schedules(agent_id):
             if self._repair:
                 self._store.schedule(agent_id, 0, on)
             yield not_scheduled(agent_id, on, self._repair)
+
+    def _steps_left(self, agent_id: str) -> Iterator[Finding]:
+        """Yield the runs that have succeeded, and whose steps were not all dropped."""
+        suspects = self._succeeded_with_steps(agent_id)
+        if suspects:
+            time.sleep(PATIENCE)  # the process that settled the run may be about to drop them
+            suspects &= self._succeeded_with_steps(agent_id)
+        for run_id in sorted(suspects):
+            if self._repair:
+                self._steps.drop_rest(agent_id, run_id)
+            what = f"steps of run {run_id}, which has succeeded"
+            yield leftover(agent_id, what, self._repair)
+
+    def _succeeded_with_steps(self, agent_id: str) -> set[str]:
+        [index] = self._keys.of(agent_id, "stepidx")
+        try:
+            run_ids = {run_of(agent_id, name) for name, _ in self._server.scored(index)}
+            runs = [self._store.run(agent_id, run_id) for run_id in run_ids]
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return set()  # the damage is reported for the agent
+        settled = (run for run in runs if run is not None and run.is_settled)
+        return {run.run_id for run in settled if run.status is RunStatus.SUCCEEDED}
 
     def _missing_schedules(self, agent_id: str) -> Iterator[Schedule]:
         """Yield the schedules that need the agent, and do not have it."""

@@ -86,7 +86,7 @@ class Steps:
         return [
             (
                 number_of(value),
-                decoded_step(agent_id, _run_of(agent_id, name), value.partition(b" ")[2]),
+                decoded_step(agent_id, run_of(agent_id, name), value.partition(b" ")[2]),
             )
             for name, value in self._stored(agent_id)
         ]
@@ -122,7 +122,8 @@ class Steps:
         return total
 
 
-def _run_of(agent_id: str, name: bytes) -> str:
+def run_of(agent_id: str, name: bytes) -> str:
+    """Return the run whose step has this name. Raises ``StoreError`` if no step can have it."""
     try:
         length, _, rest = name.decode().partition(":")
         return rest[: int(length)]

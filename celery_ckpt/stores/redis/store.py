@@ -454,8 +454,8 @@ class RedisCheckpointStore(LogStore):
         return self._rewrite.apply(agent_id, change, lease)
 
     def findings(self, repair: bool = False) -> Iterator[Finding]:
-        index, changes = self._index, self._changes
-        return Doctor(self, self._server, self._keys, index, changes, repair).findings()
+        parts = self._index, self._changes, self._steps
+        return Doctor(self, self._server, self._keys, *parts, repair).findings()
 
     def risks(self) -> builtins.list[str]:
         return risks_of(self._server, self._durability)
