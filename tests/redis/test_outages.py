@@ -249,6 +249,19 @@ def test_a_blocked_run_whose_reply_was_lost_is_added_once(far_store, wire: Proxy
     assert [each.run_id for each in far_store.activity("agent").open] == ["run-1", "run-2"]
 
 
+def test_a_start_returns_the_run_that_has_the_turn_although_the_reply_was_lost(
+    far_store, wire: Proxy
+) -> None:
+    for name in ("run-1", "run-2"):
+        far_store.add_run(run("agent", name))
+    wire.lose_reply()
+    start = far_store.start_run(run("agent", "run-2"), "me", 30)
+    assert wire.lost_replies == 1
+    assert (start.lease, start.run.status, start.next.run_id) == (None, RunStatus.BLOCKED, "run-1")
+    again = far_store.start_run(run("agent", "run-2"), "me", 30)
+    assert again.next is None, "another delivery publishes it no second time"
+
+
 def test_settling_returns_the_next_run_although_the_reply_was_lost(far_store, wire: Proxy) -> None:
     start = far_store.start_run(run("agent"), "me", 30)
     far_store.start_run(run("agent", "run-2"), "me", 30)

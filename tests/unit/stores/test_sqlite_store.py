@@ -22,9 +22,11 @@ from celery_ckpt.errors import (
     StoreDamaged,
     StoreUnavailable,
 )
+from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.stores.encoding import decoded_run
 from celery_ckpt.stores.resources import queries, schema
 from celery_ckpt.stores.sqlite import database as database_module
-from celery_ckpt.testing import make_checkpoint, make_conversation, make_message
+from celery_ckpt.testing import make_checkpoint, make_conversation, make_message, make_run
 from tests.support.killed_writers import started
 
 
@@ -313,3 +315,34 @@ def test_a_page_of_a_long_conversation_reads_only_that_page(tmp_path: Path) -> N
         assert page.messages == conversation.messages[50:55]
         with pytest.raises(CheckpointDamaged):
             store.messages(latest.id, 50, 56)
+
+
+def test_a_decision_about_turns_reads_few_of_many_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def decoded(agent_id: str, run_id: str, data: bytes) -> RunRecord:
+        read.append(run_id)
+        return decoded_run(agent_id, run_id, data)
+
+    with SqliteCheckpointStore.open(tmp_path / "db") as store:
+        for number in range(1000):
+            store.add_run(make_run("agent", f"run {number}"))
+        monkeypatch.setattr("celery_ckpt.stores.sqlite.transaction.decoded_run", decoded)
+
+        given = store.start_run(make_run("agent", "run 999"), "me", 30).next
+        assert given is not None
+        start = store.start_run(make_run("agent", given.run_id), "me", 30)
+        assert start.lease is not None
+        ended = start.run.model_copy(update={"status": RunStatus.SUCCEEDED})
+        following = store.settle_run(ended, start.lease)
+
+        assert following is not None
+        assert (given.run_id, following.run_id) == ("run 0", "run 1")
+        assert len(read) <= 6
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        for name, values in (("first_in_line", (1,)), ("join_line", (1, 2))):
+            query = f"EXPLAIN QUERY PLAN {queries()[name]}"
+            [plan] = [row[-1] for row in connection.execute(query, values)]
+            assert "INDEX ckpt_lines (agent=? AND in_line" in plan

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery, states
 
 from celery_ckpt import Agents, MemoryCheckpointStore
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import MANY_RUNS, RunStatus
 from celery_ckpt.runtime.agents import agents as agents_module
 from celery_ckpt.runtime.agents import cancellation
 from celery_ckpt.runtime.process.context import AppContext
@@ -123,3 +123,19 @@ def test_the_old_result_of_a_resumed_run_is_deleted_before_it_can_have_a_new_one
     Agents(app).resume("agent")
 
     assert states_seen == [states.PENDING]
+
+
+def test_more_runs_than_a_store_returns_at_once_are_all_cancelled_the_active_one_last(
+    store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"run {number}" for number in range(2 * MANY_RUNS + 50)]
+    for name in names:
+        store.add_run(make_run("agent", name))
+    store.start_run(make_run("agent", names[0]), "worker", TTL)
+    monkeypatch.setattr(cancellation, "store_cancelled", lambda app, run: None)
+
+    cancelled = cancellation.cancel_runs(context_of(store), "agent")
+
+    assert sorted(cancelled) == sorted(names)
+    assert cancelled[-1] == names[0]
+    assert store.activity("agent").count == 0

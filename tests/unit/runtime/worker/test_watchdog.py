@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from celery_ckpt.runtime.worker import watchdog
 from celery_ckpt.runtime.worker.poll_interval import poll_interval
 from celery_ckpt.runtime.worker.watchdog import Watchdog
 from celery_ckpt.stores.wrapper import WrapperStore
-from celery_ckpt.testing import make_run
+from celery_ckpt.testing import FakeClock, make_run
 from tests.support.tasks.scenarios import MODULE, count
 from tests.support.workers.broker import RedisBroker
 
@@ -226,6 +227,67 @@ def test_the_interval_between_claims_follows_the_number_of_watchdogs(
 
     assert watchdog._interval == poll_interval(40) == 5
     assert found == [AppContext.of(app).owner], "it is counted again after a while"
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that receives the id of each run that is published."""
+    ids: list[str] = []
+
+    def publish(app: Celery, envelope: Any, **_: Any) -> None:
+        ids.append(envelope["headers"]["id"])
+
+    for place in ("worker.watchdog", "attempt.settlement"):
+        monkeypatch.setattr(f"celery_ckpt.runtime.{place}.publish", publish)
+    return ids
+
+
+def send(store: CheckpointStore, *names: str, **fields: Any) -> None:
+    for name in names:
+        envelope = {"headers": {"id": name}, "exchange": "", "routing_key": ""}
+        store.add_run(make_run("agent", name, envelope=envelope, **fields))
+    store.schedule("agent", 0)
+
+
+def test_a_run_that_has_the_turn_and_does_not_begin_is_requeued_and_then_passed_over(
+    app: Celery, published: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ttl = AppContext.of(app).store, AppContext.of(app).settings.lease_ttl
+    clock = FakeClock(system_clock.now())
+    monkeypatch.setattr(store, "_clock", clock)
+    send(store, "first", "second")
+    store.start_run(make_run("agent", "second"), "worker", ttl)
+    clock.advance(ttl + 1)
+
+    look(app)
+    assert published == ["first"], "it is requeued"
+    clock.advance(ttl)
+    look(app)
+
+    assert published == ["first", "second"]
+    assert store.activity("agent").active == "second"
+    first = store.run("agent", "first")
+    assert first is not None
+    assert first.passed_over
+    clock.advance(10 * ttl)
+    look(app)
+    assert published[2:] == ["second"], "the only one that is left is not passed over"
+
+
+def test_a_run_is_not_requeued_before_its_eta(app: Celery, published: list[str]) -> None:
+    store, day = AppContext.of(app).store, timedelta(days=1)
+    send(store, "later", eta=system_clock.now() + day)
+
+    look(app)
+    assert published == []
+    assert store.count_due() == 0
+    assert store.claim_due(1, 0) == [], "it is checked after its ETA"
+    [due_at] = store._schedules[Schedule.WATCHDOG].values()  # type: ignore[attr-defined]
+    assert abs(due_at / 1e6 - (system_clock.now() + day).timestamp() - 30) < 10
+
+    send(store, "now")
+    look(app)
+    assert published == ["now"]
 
 
 def counted(
