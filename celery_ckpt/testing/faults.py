@@ -32,6 +32,7 @@ WRITES = frozenset(
         "update_run",
         "start_run",
         "settle_run",
+        "pass_turn",
         "cancel_run",
         "schedule",
         "unschedule",

@@ -13,6 +13,7 @@ from redis import Redis
 
 from celery_ckpt import Checkpoint, CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.clock import system_clock
+from celery_ckpt.errors import StoreUnavailable
 from celery_ckpt.records import RunRecord, RunStatus, Schedule
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.stores.redis.server import Call, Server
@@ -207,6 +208,25 @@ def test_steps_that_a_settlement_left_behind_are_found_and_dropped(
     assert [store.steps("agent", name) for name in left] == [[]] * len(left)
     assert len(store.steps("agent", "failed")) == 1, "a failed run can be resumed"
     assert [finding for finding in store.findings() if "steps of run" in finding.what] == []
+
+
+def test_a_settlement_returns_the_next_run_although_the_rest_of_the_steps_cannot_be_dropped(
+    store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = store.start_run(make_run("agent", "run"), "me", 30)
+    store.start_run(make_run("agent", "next"), "me", 30)
+    for number in range(600):
+        store.record_step(make_step("agent", "run", f"step {number}"), start.lease)
+
+    def unavailable(*_: Any) -> int:
+        raise StoreUnavailable(where="here", reason="it is away")
+
+    monkeypatch.setattr(store._steps, "drop_rest", unavailable)
+    following = store.settle_run(_ended(start.run), start.lease)
+
+    assert following is not None
+    assert following.run_id == "next"
+    assert len(store.steps("agent", "run")) == 100
 
 
 def _ended(run: RunRecord, status: RunStatus = RunStatus.SUCCEEDED) -> RunRecord:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
-from celery_ckpt.errors import RunNotFound, RunOver
+from celery_ckpt.errors import RunNotFound, RunOver, StoreError
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
 from celery_ckpt.records import (
     MANY_RUNS,
@@ -184,7 +185,9 @@ class Runs:
             self._index.remove(agent_id)  # the agent was deleted: leave no entry behind
         refuse(reply, agent_id, lease, run.run_id)
         if reply[1]:
-            self._steps.drop_rest(agent_id, run.run_id)
+            # The run is settled: the caller must learn which run is next. The doctor finds the rest.
+            with suppress(StoreError):
+                self._steps.drop_rest(agent_id, run.run_id)
         return parsed_run(agent_id, shown(reply[2]), reply[3]) if reply[0] == b"next" else None
 
     def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:

@@ -10,7 +10,7 @@ local FIELDS, BYTES = 1000, 1000000
 local cursor, reply, bytes = ARGV[1], {'0'}, 0
 repeat
   local page
-  cursor, page = unpack(redis.call('HSCAN', KEYS[1], cursor, 'COUNT', 20))
+  cursor, page = unpack(redis.call('HSCAN', KEYS[1], cursor, 'COUNT', 10))
   for i = 1, #page, 2 do
     reply[#reply + 1], reply[#reply + 2] = page[i], page[i + 1]
     bytes = bytes + #page[i + 1]
