@@ -5,7 +5,7 @@
            A field can be in two parts. One that is added or deleted between two parts can be missing.
 ]]
 -- About the most fields, and bytes of values, that one call returns.
-local FIELDS, BYTES = 1000, 1000000
+local FIELDS, BYTES = 500, 1000000
 
 local cursor, reply, bytes = ARGV[1], {'0'}, 0
 repeat
