@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_ckpt.checkpoint import Checkpoint, Entry
     from celery_ckpt.conversation import Conversation
+    from celery_ckpt.event_log import LogEntry
     from celery_ckpt.events import CheckpointEvent
     from celery_ckpt.messages import Message, ToolCall
     from celery_ckpt.retention.policy import RetentionPolicy
@@ -54,6 +55,7 @@ __all__ = [
     "CheckpointEvent",
     "Conversation",
     "Entry",
+    "LogEntry",
     "Message",
     "ToolCall",
     "Usage",
@@ -80,6 +82,7 @@ __all__ = [
 _MODULES = {
     "conversation": ("Conversation",),
     "events": ("CheckpointEvent",),
+    "event_log": ("LogEntry",),
     "messages": ("Message", "ToolCall"),
     "checkpoint": ("Checkpoint", "Entry"),
     "retention": ("RetentionPolicy",),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PlainSerializer, PlainValidator
 
@@ -25,6 +25,7 @@ from celery_ckpt.checkpoint import (
     named,
 )
 from celery_ckpt.errors import StoreError
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
 from celery_ckpt.usage import Usage
@@ -103,6 +104,8 @@ class RunOutline(Value):
     progress: str = ""
     #: The broker's name for the message of the current attempt.
     delivery: str = ""
+    #: The trace context of the current attempt, a W3C ``traceparent``; empty without telemetry.
+    trace: Annotated[str, Field(max_length=512)] = ""
     #: True once Celery has the outcome. Until then, a run that has ended is open.
     delivered: bool = False
     #: When it may have its turn at the earliest, and until when it may begin. Both apply only before
@@ -179,6 +182,20 @@ class StartResult(Value):
     is_deleted: bool = False
     #: When the watchdog checks the agent, unless it is rescheduled (see ``unschedule``).
     due_at: int = 0
+    #: The trace context of the attempt before, if an attempt may start.
+    trace_before: str = ""
+
+
+#: How a call was made: by ``run.llm``, ``run.tool`` or ``run.tools``, or ``run.step``.
+CallKind = Literal["llm", "tool", "step"]
+
+
+class CurrentCall(Value):
+    """The call that an attempt was making when it renewed its lease last."""
+
+    kind: CallKind
+    name: str
+    began_at: Timestamp
 
 
 class AgentActivity(Value):
@@ -195,6 +212,8 @@ class AgentActivity(Value):
     #: The unexpired lease, if there is one, and how long it is valid by the store's clock.
     holder: Lease | None = None
     seconds_left: float = 0.0
+    #: What the holder was calling when it renewed its lease last; ``None``: nothing, or not known.
+    call: CurrentCall | None = None
 
 
 class CheckpointInfo(Value):
@@ -301,6 +320,8 @@ class AgentContents:
     steps: list[Step]
     #: In the order in which they were sent.
     runs: list[RunRecord]
+    #: The event log without its live part, in order. Entries may be left out.
+    log: list[LogEntry] = field(default_factory=list)
 
 
 #: Returns the new contents of an agent, or ``None`` to leave the agent as it is.

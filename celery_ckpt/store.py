@@ -1,8 +1,9 @@
 """The store protocol: what every store promises. It is stated here and nowhere else.
 
 A store keeps, for each agent: its checkpoints in the order in which they were saved, the recorded
-steps of its runs, the records of its runs, its lease, its policy, when it last changed, and when it is
-due for the watchdog and for a sweep. Of a deleted agent it keeps, for a while, markers of runs whose
+steps of its runs, the records of its runs, its lease, its policy, when it last changed, when it is due
+for the watchdog and for a sweep, and perhaps its event log. Of a deleted agent it keeps, for a while,
+markers of runs whose
 messages may arrive.
 
 1.  A save is atomic and complete when it returns. After any crash the latest checkpoint is whole.
@@ -26,6 +27,15 @@ a method of a feature that it does not have raises ``FeatureMissing``:
     "rewrite"     ``rewrite``, which ``celery ckpt rekey`` needs
     "reschedule"  ``reschedule``, by which a renewal moves the watchdog's deadline. Without it, the
                   watchdog reads every agent at work once in the duration of a lease
+    "log"         the event log (``celery_ckpt.event_log``): ``event_log``, ``note``, ``follow``,
+                  ``stream``, and the parameters ``log``, ``worker``, ``call`` and ``calls``. Nothing
+                  passes these parameters to a store without the feature
+
+With the feature "log", a method that takes ``log`` appends these entries in the same atomic step as its
+write, unless the write is refused or was done before. The store itself notes when an attempt starts,
+that it was lost if it left no end, and when a run is settled. An entry of the kind ``ended`` counts
+only for the attempt that has started and has not ended; without ``attempt``, it is about that one. With
+an ``event_log_limit`` of 0, nothing is noted. A log that is damaged keeps nothing else from working.
 
 Agents are on two schedules, apart from their data: ``Schedule.WATCHDOG`` and ``Schedule.SWEEP``. A
 caller that claims an agent moves its due time forward in the same atomic step, so that each due agent
@@ -51,6 +61,7 @@ from celery_ckpt.errors import (
     StoreError,
     StoreUnavailable,
 )
+from celery_ckpt.event_log import DEFAULT_EVENT_LOG, LogEntry
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name
 from celery_ckpt.page_cursor import PageCursor
@@ -61,6 +72,7 @@ from celery_ckpt.records import (
     AgentPage,
     Change,
     CheckpointInfo,
+    CurrentCall,
     Finding,
     Lease,
     MessagePage,
@@ -86,7 +98,7 @@ Durability = Literal["default", "fsync", "replica"]
 
 
 #: The optional features of stores.
-FEATURES = frozenset({"rewrite", "reschedule"})
+FEATURES = frozenset({"rewrite", "reschedule", "log"})
 
 
 def checked_limit(limit: int | None, method: str) -> int | None:
@@ -114,6 +126,9 @@ class CheckpointStore(ABC):
     #: The optional features that the store has, of ``FEATURES``.
     features: frozenset[str] = frozenset()
 
+    #: How many calls, replays and actions the event log of an agent keeps; 0: there is no event log.
+    event_log_limit: int = DEFAULT_EVENT_LOG
+
     #: True for the store inside an ``EncryptedStore``, which sets it: this store returns encrypted
     #: records as they are. Any other store raises ``EncryptionKeyMissing`` instead of returning them.
     reads_encrypted: bool = False
@@ -122,7 +137,12 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def save(
-        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+        self,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        run: RunRecord | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> None:
         """Save a checkpoint as the agent's latest.
 
@@ -312,11 +332,18 @@ class CheckpointStore(ABC):
         """
 
     @abstractmethod
-    def renew(self, lease: Lease, ttl: float) -> Lease:
-        """Extend the lease to ``ttl`` seconds from now. Raises ``LeaseLost`` if it was lost."""
+    def renew(self, lease: Lease, ttl: float, *, call: CurrentCall | None = None) -> Lease:
+        """Extend the lease to ``ttl`` seconds from now. Raises ``LeaseLost`` if it was lost.
 
-    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
+        ``call`` is what the attempt is calling now (see ``AgentActivity``).
+        """
+
+    def renew_many(
+        self, leases: Sequence[Lease], ttl: float, *, calls: Sequence[CurrentCall | None] = ()
+    ) -> builtins.list[Lease | StoreError]:
         """Extend leases of different agents. Return each as it is now, or why it was not extended.
+
+        ``calls`` has what the attempt of each lease is calling now; empty: it is not known.
 
         A lease that was lost (``LeaseLost``) or an agent that cannot be read (another ``StoreError``)
         does not keep the other leases from being extended.
@@ -324,11 +351,12 @@ class CheckpointStore(ABC):
         Raises:
             StoreUnavailable: the store does not answer. Some leases may have been extended.
         """
-        return [self._renewed(lease, ttl) for lease in leases]
+        known = calls or [None] * len(leases)
+        return [self._renewed(lease, ttl, call) for lease, call in zip(leases, known, strict=True)]
 
-    def _renewed(self, lease: Lease, ttl: float) -> Lease | StoreError:
+    def _renewed(self, lease: Lease, ttl: float, call: CurrentCall | None) -> Lease | StoreError:
         try:
-            return self.renew(lease, ttl)
+            return self.renew(lease, ttl, call=call) if call else self.renew(lease, ttl)
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -336,7 +364,12 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
+        self,
+        lease: Lease,
+        *,
+        run: RunRecord | None = None,
+        due_in: float | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> bool:
         """Release the lease. Return False, and change nothing, if it was lost or released before.
 
@@ -354,7 +387,14 @@ class CheckpointStore(ABC):
     # -- steps ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
+    def record_step(
+        self,
+        step: Step,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
+    ) -> None:
         """Record a step's result.
 
         With ``paid``, add it to the ``usage`` of the step's run in the same atomic step, if the step is
@@ -372,6 +412,7 @@ class CheckpointStore(ABC):
         lease: Lease | None = None,
         *,
         paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> CheckpointError | None:
         """Record a step's result, then save a checkpoint of the same agent.
 
@@ -384,7 +425,7 @@ class CheckpointStore(ABC):
         Raises:
             AlreadyExists, LeaseLost, LeaseHeld: see ``record_step``; nothing was saved.
         """
-        self.record_step(step, lease, paid=paid)
+        self.record_step(step, lease, paid=paid, **({"log": log} if log else {}))
         try:
             self.save(checkpoint, lease)
         except CheckpointError as error:
@@ -427,7 +468,9 @@ class CheckpointStore(ABC):
         """
 
     @abstractmethod
-    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+    def update_run(
+        self, run: RunRecord, lease: Lease | None = None, *, log: Sequence[LogEntry] = ()
+    ) -> None:
         """Replace a run's record.
 
         Raises:
@@ -479,14 +522,15 @@ class CheckpointStore(ABC):
         *,
         over: Lease | None = None,
         recorded: bool = False,
+        worker: str = "",
     ) -> StartResult:
         """Begin an attempt of a delivered run, if it is the run's turn.
 
         An unknown run is added as given. With ``recorded``, the caller knows that the run was added
         before. If the run is unknown and ``was_deleted``, nothing is added, and the result says
         ``is_deleted``. An attempt takes the lease as ``acquire`` does, and is counted. In every case
-        ``run.delivery`` is stored. A run that has ended but is not settled gets the lease and is not
-        changed, so that its outcome can be delivered.
+        ``run.delivery`` is stored, and with an attempt ``run.trace``. A run that has ended but is not
+        settled gets the lease and is not changed, so that its outcome can be delivered.
 
         An agent has one active run: the run that has the turn, until it is settled. Any other run
         becomes ``BLOCKED`` and gets no lease. The turn belongs to the run that was sent first among the
@@ -501,6 +545,7 @@ class CheckpointStore(ABC):
         Before anything else the agent is put on the watchdog's schedule, ``ttl`` seconds from now, as
         ``schedule`` does. If an attempt begins, the agent is due when its lease ends, also if it was
         due earlier: the attempt is what the watchdog would look for.
+        ``worker`` is the node name of the worker, for the event log.
 
         Raises:
             LeaseHeld: an unexpired lease exists.
@@ -538,8 +583,12 @@ class CheckpointStore(ABC):
         """
 
     @abstractmethod
-    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+    def cancel_run(
+        self, agent_id: str, run_id: str, owner: str, ttl: float, *, log: Sequence[LogEntry] = ()
+    ) -> Lease | None:
         """Cancel a run that has not ended, and fence off the attempt that works on it.
+
+        Notes that the attempt was cancelled, unless ``log`` says how it ended.
 
         Returns:
             A lease to settle the run with, or ``None`` if the run is not the active one.
@@ -552,6 +601,51 @@ class CheckpointStore(ABC):
     @abstractmethod
     def activity(self, agent_id: str) -> AgentActivity:
         """Return open runs of the agent, their number, its active run and its lease."""
+
+    # -- the event log -------------------------------------------------------------------------------
+
+    def event_log(
+        self, agent_id: str, *, after: int | None = None, limit: int | None = None
+    ) -> builtins.list[LogEntry]:
+        """Return entries of the agent's event log in order, at most ``limit``. Needs no right to write.
+
+        Without ``after``, these are the newest ones. With ``after``, a cursor, they are the first ones
+        after it; where entries are no longer kept, an entry of the kind ``gap`` says how many. An entry
+        that cannot be read is returned as one of the kind ``damaged``.
+
+        Raises:
+            FeatureMissing: the store does not have the feature "log".
+        """
+        raise FeatureMissing(store=type(self).__name__, feature="log")
+
+    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+        """Append entries that belong to no write. Needs no lease. False if there is no such agent.
+
+        Raises:
+            FeatureMissing: the store does not have the feature "log".
+        """
+        raise FeatureMissing(store=type(self).__name__, feature="log")
+
+    def follow(self, agent_id: str, seconds: float) -> int:
+        """Have live entries written for so many seconds from now. Return the cursor of the last entry.
+
+        A follower calls it again before that time is over. Live entries are checkpoints and what
+        ``stream`` appends. They are deleted ``LIVE_SECONDS`` after the last call. An agent that does
+        not exist is not created; its cursor is 0.
+
+        Raises:
+            FeatureMissing: the store does not have the feature "log".
+        """
+        raise FeatureMissing(store=type(self).__name__, feature="log")
+
+    def stream(self, lease: Lease, log: Sequence[LogEntry]) -> bool:
+        """Append live entries. Return False, and append nothing, if nobody follows the agent.
+
+        Raises:
+            LeaseLost: see 5.
+            FeatureMissing: the store does not have the feature "log".
+        """
+        raise FeatureMissing(store=type(self).__name__, feature="log")
 
     # -- schedules: when the watchdog or a sweep looks at an agent -----------------------------------
 

@@ -11,6 +11,7 @@ user-42@06gu8qjh0                            the beginning of its id, with or wi
 
 from __future__ import annotations
 
+import getpass
 import re
 import threading
 from contextlib import suppress
@@ -112,7 +113,15 @@ def agents_of(ctx: click.Context, *, may_make_store: bool = False) -> Agents:
         raise Failure(_NO_APP, Code.CONFIGURATION)
     if not may_make_store and (path := missing_path(url or "")):
         raise Failure(_NO_STORE.format(path=path.absolute()), Code.NOT_FOUND)
-    return Agents(app)
+    return Agents(app, by=_user())
+
+
+def _user() -> str | None:
+    """Return the name of the user of the operating system, which event logs show; if it has one."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return None
 
 
 def screen_of(ctx: click.Context, *, as_json: bool = False) -> Screen:

@@ -24,7 +24,7 @@ from celery_ckpt.errors import CheckpointError, RunMisused, StepResultNotJson
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.json_values import encode
 from celery_ckpt.messages import Message, ToolCall
-from celery_ckpt.records import Step
+from celery_ckpt.records import CallKind, Step
 from celery_ckpt.run.bridge import AsyncInSyncBody, Bridge
 from celery_ckpt.run.control_flow import HandOff
 from celery_ckpt.run.host import RunHost, Saved
@@ -34,6 +34,7 @@ from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_way
 from celery_ckpt.run.step_result import declared, dumped, loaded
 from celery_ckpt.run.steps import MANUAL, StepBook, name_of
+from celery_ckpt.run.timed_call import TimedCall
 from celery_ckpt.run.tool_results import ToolResults, Trial
 from celery_ckpt.run.toolbox import Errors, Failure, Toolbox, calls_of
 from celery_ckpt.usage import Usage
@@ -130,7 +131,7 @@ class Calls:
         """
         if not self._book.has_manual_iterations:
             mark = self._new_step(MANUAL, 0, "", None)
-            await self._bridge.io(self._record, mark, Usage(), None, None)
+            await self._bridge.io(self._record, mark, Usage(), None, None, None)
 
     async def step(
         self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], returns: Any
@@ -141,9 +142,10 @@ class Calls:
         key, step = await self._claim(name, args, kwargs)
         if step is None:
             call = functools.partial(self._bridge.call, fn, *args, **kwargs)
-            step = await self._make(key, name, call, lambda result: self._kept(result, returns, name))
+            kept = lambda result: self._kept(result, returns, name)  # noqa: E731
+            step = await self._make("step", key, name, call, kept)
         else:
-            self._count(step)
+            self._replay("step", name, step)
         return loaded(step.value, returns, name)
 
     async def llm(self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -154,7 +156,7 @@ class Calls:
         name = f"llm:{name_of(fn)}"
         key, step = await self._claim(name, args, kwargs)
         if step is not None:
-            self._count(step)
+            self._replay("llm", name, step)
             addition = _ReplyAddition(self._at)
             self._add(addition, step)
             return addition.reply_of(step).value
@@ -167,7 +169,7 @@ class Calls:
             return value
 
         step = await self._make(
-            key, name, call, value_of, addition, CheckpointEvent.LLM_RESPONSE, usage_of
+            "llm", key, name, call, value_of, addition, CheckpointEvent.LLM_RESPONSE, usage_of
         )
         return addition.reply_of(step).value
 
@@ -190,11 +192,11 @@ class Calls:
         key, asking, step = self._recognition.claim_call(call)
         addition = _ToolAddition(call, asking)
         if step is not None:
-            self._count(step)
+            self._replay("tool", call.name, step)
             self._add(addition, step)
             return step
         event = CheckpointEvent.TOOL_CALL_COMPLETE
-        return await self._make(key, call.name, make, value_of, addition, event)
+        return await self._make("tool", key, call.name, make, value_of, addition, event)
 
     async def tools(self, reply: Any, tools: Any, parallel: bool, retry_on: Errors) -> list[Any]:
         """See ``AgentRun.tools``."""
@@ -272,6 +274,11 @@ class Calls:
                 raise
         return key, step
 
+    def _replay(self, kind: CallKind, name: str, step: Step) -> None:
+        """Count a recorded call, and tell the host that it was replayed."""
+        self._host.replayed(TimedCall(kind, name, step.iteration))
+        self._count(step)
+
     async def report_iteration_changes(self) -> None:
         """At the end of an iteration, report to the host which parallel calls have changed."""
         for name in self._book.changed(self._at.steps):
@@ -286,6 +293,7 @@ class Calls:
 
     async def _make(
         self,
+        kind: CallKind,
         key: str,
         name: str,
         call: Callable[[], Coro],
@@ -298,11 +306,12 @@ class Calls:
         try:
             await self._check()
             with self._bridge.under_way():
-                with under_way(inside):
+                timed = TimedCall(kind, name, iteration)
+                with under_way(inside), self._host.around(timed):
                     result = await call()
                 paid = self._paid(used_by(result), inside.reported)
                 step = self._new_step(key, iteration, name, value_of(result), paid + inside.nested)
-                saved = await self._bridge.io(self._record, step, paid, addition, event)
+                saved = await self._bridge.io(self._record, step, paid, timed, addition, event)
         except BaseException:
             self._give_back(key, inside)
             raise
@@ -355,23 +364,33 @@ class Calls:
         return Step.model_validate(fields, context={"value"})  # which is plain JSON already
 
     def _record(
-        self, step: Step, paid: Usage, addition: Addition | None, event: CheckpointEvent | None
+        self,
+        step: Step,
+        paid: Usage,
+        call: TimedCall | None,
+        addition: Addition | None,
+        event: CheckpointEvent | None,
     ) -> Saved:
         try:
-            return self._record_once(step, paid, addition, event)
+            return self._record_once(step, paid, call, addition, event)
         except CheckpointError:
             raise
         except Exception:
             # It may come from outside, as a soft time limit does, and the body may continue after it.
             # Each part can be repeated.
-            self._record_once(step, paid, addition, event)
+            self._record_once(step, paid, call, addition, event)
             raise
 
     def _record_once(
-        self, step: Step, paid: Usage, addition: Addition | None, event: CheckpointEvent | None
+        self,
+        step: Step,
+        paid: Usage,
+        call: TimedCall | None,
+        addition: Addition | None,
+        event: CheckpointEvent | None,
     ) -> Saved:
-        if addition is None or event is None:
-            self._host.record(step, paid)
+        if addition is None or event is None or call is None:
+            self._host.record(step, paid, call)
             self._keep(step)
             return None
         made: list[Trial] = []
@@ -387,7 +406,7 @@ class Calls:
             self._keep(step)
             self._add(addition, step, *made)
 
-        return self._host.record_event(self._run, event, step, paid, snapshot, keep)
+        return self._host.record_event(self._run, event, step, paid, call, snapshot, keep)
 
     def _keep(self, step: Step) -> None:
         self._book.keep(step)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.records import Step
+from celery_ckpt.run.timed_call import TimedCall
 from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
@@ -28,7 +30,15 @@ class RunHost(Protocol):
     #: Exceptions that the task queue raises in a task: they are never the result of a tool.
     queue_errors: tuple[type[Exception], ...]
 
-    def record(self, step: Step, paid: Usage) -> None:
+    def around(self, call: TimedCall) -> AbstractContextManager[None]:
+        """Return the context in which a call is made. Cheap: no I/O."""
+        ...
+
+    def replayed(self, call: TimedCall) -> None:
+        """Note that a call was replayed. Cheap: no I/O."""
+        ...
+
+    def record(self, step: Step, paid: Usage, call: TimedCall | None) -> None:
         """Record a step, and what its call itself has used. Blocking I/O."""
         ...
 
@@ -38,6 +48,7 @@ class RunHost(Protocol):
         event: CheckpointEvent,
         step: Step,
         paid: Usage,
+        call: TimedCall,
         snapshot: Callable[[], Checkpoint],
         keep: Callable[[], None],
     ) -> Saved:

@@ -16,6 +16,7 @@ from kombu.utils.imports import symbol_by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from celery_ckpt.errors import ConfigurationError
+from celery_ckpt.event_log import DEFAULT_EVENT_LOG
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, Durability
 from celery_ckpt.stores.encrypted.key_ring import parse_keys
 from celery_ckpt.strategies import AfterToolCall, CheckpointStrategy
@@ -77,6 +78,8 @@ class Settings(BaseModel):
     max_stalled_attempts: int = Field(default=5, ge=1)
     #: Larger checkpoints, steps and run records are refused.
     max_checkpoint_bytes: int = Field(default=DEFAULT_MAX_CHECKPOINT_BYTES, ge=1)
+    #: How many calls, replays and actions the event log of an agent keeps; 0: there is no event log.
+    event_log: int = Field(default=DEFAULT_EVENT_LOG, ge=0, le=100_000)
     #: What a save waits for: only the store's reply, the disk, or a replica.
     durability: Durability = "default"
     #: Keys for encryption at rest, as a list or separated by commas. The first one encrypts.

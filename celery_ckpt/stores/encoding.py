@@ -33,6 +33,8 @@ def encoded(record: Step | RunRecord, limit: int) -> bytes:
         fields["usage"] = record.usage.to_json()
     if fields.get("place", 0) is None:
         del fields["place"]
+    if fields.get("trace") == "":
+        del fields["trace"]
     data = encode(fields)
     refuse_too_large(record, len(data), limit)
     return data
@@ -48,6 +50,8 @@ def encoded_parts(run: RunRecord, limit: int) -> tuple[bytes, bytes]:
     payload = encode({name: fields.pop(name) for name in _PAYLOAD})
     if run.usage:
         fields["usage"] = run.usage.to_json()
+    if not run.trace:
+        del fields["trace"]
     outline = encode(fields)
     refuse_too_large(run, len(outline) + len(payload), limit)
     return outline, payload

@@ -16,7 +16,9 @@ from contextlib import suppress
 from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import EncryptionKeyMissing, StoreError
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.messages import Message
 from celery_ckpt.records import (
     TEXT_TAG,
@@ -97,6 +99,14 @@ def key_of_outline(run: RunOutline, envelope: bytes) -> str | None:
     return text.partition(".")[0][:_SHOWN] if is_encrypted else None
 
 
+def text_of_entry(entry: LogEntry) -> str | None:
+    """Return an encrypted text of an entry of an event log, or ``None`` if the entry is plain."""
+    calling = entry.data.get("calling") if entry.kind == "ended" else None
+    name = calling.get("name") if isinstance(calling, dict) else None
+    is_encrypted = isinstance(name, str) and name.startswith(TEXT_TAG)
+    return entry.encrypted or (name.removeprefix(TEXT_TAG) if is_encrypted and name else None)
+
+
 def has_result(run: RunRecord) -> bool:
     """Return True if the run has a result. ``None`` is one too, if the run succeeded."""
     return run.status is RunStatus.SUCCEEDED or run.__dict__["result"] is not None
@@ -162,6 +172,14 @@ def plain_outlines(
     return found
 
 
+def plain_log(store: CheckpointStore, agent_id: str, log: list[LogEntry]) -> list[LogEntry]:
+    """Return entries of an event log, or raise ``EncryptionKeyMissing``."""
+    if not store.reads_encrypted:
+        for entry in log:
+            _refuse(agent_id, f"Entry {entry.cursor} of the event log", text_of_entry(entry))
+    return log
+
+
 def plain_start(store: CheckpointStore, start: StartResult) -> StartResult:
     """Return the result of a start, or undo the start and raise ``EncryptionKeyMissing``."""
     try:
@@ -180,7 +198,16 @@ def undo_start(store: CheckpointStore, start: StartResult) -> None:
     if start.lease is not None:
         queued = start.run.model_copy(update={"status": RunStatus.QUEUED})
         with suppress(StoreError):  # otherwise the lease expires
-            store.release(start.lease, run=None if start.run.status.is_final else queued)
+            if start.run.status.is_final:
+                store.release(start.lease)
+            else:
+                store.release(start.lease, run=queued, **_noted_end(store, start.run))
+
+
+def _noted_end(store: CheckpointStore, run: RunRecord) -> dict[str, Any]:
+    """Return the parameter that notes the end of an attempt, for a store that has an event log."""
+    data = {"run_id": run.run_id, "attempt": run.attempts, "how": "put_back"}
+    return {"log": [LogEntry("ended", system_clock.now(), data)]} if "log" in store.features else {}
 
 
 def _refuse_runs(store: CheckpointStore, runs: Iterable[RunRecord]) -> None:

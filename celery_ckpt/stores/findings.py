@@ -12,6 +12,7 @@ from celery_ckpt.errors import (
     StoreError,
     StoreUnavailable,
 )
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.records import Finding, Schedule
 from celery_ckpt.store import CheckpointStore
 
@@ -47,12 +48,21 @@ def _damage_of(store: CheckpointStore, agent_id: str) -> Iterator[Finding]:
         store.list(agent_id)
         for run in store.runs(agent_id):
             store.steps(agent_id, run.run_id)
+        if "log" in store.features:
+            yield from _damage_of_log(agent_id, store.event_log(agent_id))
     except StoreUnavailable:
         raise
     except (EncryptionKeyMissing, NotEncrypted, SchemaTooNew):
         return  # the right key, or a newer version, can read it
     except StoreError as error:
         yield damaged(agent_id, str(error))
+
+
+def _damage_of_log(agent_id: str, log: list[LogEntry]) -> Iterator[Finding]:
+    count = sum(entry.kind == "damaged" for entry in log)
+    if count:
+        what = f"{count} entries of its event log cannot be read; its runs are not affected"
+        yield Finding("damaged", agent_id, what, "Ignore it: new entries replace old ones.")
 
 
 def damaged(agent_id: str, what: str) -> Finding:

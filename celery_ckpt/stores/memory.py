@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -19,6 +19,7 @@ from weakref import WeakSet
 from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.errors import AlreadyExists, StoreError
+from celery_ckpt.event_log import LogEntry, Part, decoded, encoded, kept
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name, digest_of_run
 from celery_ckpt.records import (
@@ -40,6 +41,7 @@ from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.rules import deletion, turns
 from celery_ckpt.stores.rules.changes import change_time
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.open_attempt import OpenAttempt
 from celery_ckpt.stores.rules.transaction import TurnState
 from celery_ckpt.stores.transactional import TransactionalStore
 
@@ -64,6 +66,11 @@ class MemoryAgent:
         self._open: dict[str, None] = {}
         self._sent = 0
         self.changed_at = 0
+        self.attempt: OpenAttempt | None = None
+        self.followed_until = 0
+        #: The number of the last entry of the event log, and its entries in order.
+        self._last_entry = 0
+        self._log: list[tuple[int, Part, bytes]] = []
         #: True while the agent is certain to be on the schedule of sweeps.
         self.is_listed = False
 
@@ -198,6 +205,22 @@ class MemoryAgent:
         self.policy = self.policy.without(wanted)
         return len(found)
 
+    # -- the event log -------------------------------------------------------------------------------
+
+    def append_log(self, lines: list[tuple[Part, bytes]]) -> None:
+        limit = self._store.event_log_limit
+        for part, text in lines:
+            self._last_entry += 1
+            self._log.append((self._last_entry, part, text))
+            if self._last_entry % limit == 0:
+                self._log = kept(self._log, limit)
+
+    def drop_live(self) -> None:
+        self._log = [line for line in self._log if line[1] is not Part.LIVE]
+
+    def log_lines(self) -> tuple[int, list[tuple[int, Part, bytes]]]:
+        return self._last_entry, list(self._log)
+
     # -- the whole agent -----------------------------------------------------------------------------
 
     def size(self) -> int:
@@ -205,7 +228,12 @@ class MemoryAgent:
 
     def contents(self) -> AgentContents:
         checkpoints = [checkpoint for _, checkpoint in reversed(self.newest_first())]
-        return AgentContents(checkpoints, list(self._steps.values()), self.runs())
+        log = [
+            decoded(self.agent_id, number, text)
+            for number, part, text in self._log
+            if part is not Part.LIVE
+        ]
+        return AgentContents(checkpoints, list(self._steps.values()), self.runs(), log)
 
     def replace(self, contents: AgentContents) -> None:
         for seq, checkpoint in zip(sorted(self.checkpoints), contents.checkpoints, strict=True):
@@ -213,6 +241,7 @@ class MemoryAgent:
         self._steps = {(step.run_id, step.key): step for step in contents.steps}
         for run in contents.runs:
             self._runs[run.run_id] = run
+        self._log = [(one.cursor, one.part, encoded(one, self.agent_id)) for one in contents.log]
 
     def delete(self) -> int:
         del self._store._agents[self.agent_id]
@@ -251,7 +280,7 @@ class MemoryAgent:
 class MemoryCheckpointStore(TransactionalStore):
     """Keeps everything in memory, for tests and experiments."""
 
-    features = frozenset({"rewrite", "reschedule"})
+    features = frozenset({"rewrite", "reschedule", "log"})
 
     def __init__(
         self,
@@ -284,7 +313,12 @@ class MemoryCheckpointStore(TransactionalStore):
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def save(
-        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+        self,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        run: RunRecord | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> None:
         Parts(checkpoint).refuse_too_large(checkpoint, self.max_checkpoint_bytes)
         self._refuse_too_large(run)
@@ -303,6 +337,8 @@ class MemoryCheckpointStore(TransactionalStore):
                 agent.is_listed = True
             agent.seq += 1
             agent.checkpoints[agent.seq] = self._by_id[checkpoint.id] = checkpoint
+            self._note_save(agent, checkpoint.id, checkpoint.iteration)
+            self._note(agent, log)
 
     def load_latest(self, agent_id: str) -> Checkpoint | None:
         return next(iter(self.list(agent_id, limit=1)), None)

@@ -6,23 +6,27 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from celery_ckpt.event_log import ATTEMPT_ENTRIES, LIVE_ENTRIES, LIVE_SECONDS
 from celery_ckpt.format_version import FORMAT_VERSION
 
 #: Found at import, because this imports modules. If a thread did so later, a process that is forked at
 #: the same time would wait forever for the import to end.
 _FILES = files("celery_ckpt.stores")
-
-
 #: The places of open runs in Redis: numbers of runs are below, times in milliseconds are not.
 IN_LINE = 10**11
+#: What every script begins with.
+_CONSTANTS = (
+    f"local FORMAT_VERSION, IN_LINE = '{FORMAT_VERSION}', '{IN_LINE}'\n"
+    f"local ATTEMPT_ENTRIES, LIVE_ENTRIES, LIVE_SECONDS = "
+    f"{ATTEMPT_ENTRIES}, {LIVE_ENTRIES}, {LIVE_SECONDS}\n"
+)
 
 
 @cache
 def lua(name: str) -> str:
     """Return a whole script: the shared functions that it needs, then its own file."""
-    constants = f"local FORMAT_VERSION, IN_LINE = '{FORMAT_VERSION}', '{IN_LINE}'\n"
     own = _read(f"redis/lua/{name}.lua")
-    return constants + _used_by(own) + own
+    return _CONSTANTS + _used_by(own) + own
 
 
 @cache

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import AlreadyExists, CheckpointError, StoreError, StoreUnavailable
+from celery_ckpt.event_log import LogEntry, Part, milliseconds, page_of
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import checked_name
 from celery_ckpt.page_cursor import PageCursor
@@ -24,6 +25,7 @@ from celery_ckpt.records import (
     AgentOutline,
     AgentPage,
     Change,
+    CurrentCall,
     Lease,
     RunOutline,
     RunRecord,
@@ -36,18 +38,20 @@ from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, 
 from celery_ckpt.store import (
     DEFAULT_REMEMBER,
     CheckpointStore,
+    checked_limit,
     checked_page_limit,
     checked_status,
 )
 from celery_ckpt.stores.encoding import encoded, is_same
 from celery_ckpt.stores.encryption_tag import (
     plain_history,
+    plain_log,
     plain_run,
     plain_runs,
     plain_start,
     plain_steps,
 )
-from celery_ckpt.stores.rules import changes, deletion, pruning, turns
+from celery_ckpt.stores.rules import changes, deletion, event_log, pruning, turns
 from celery_ckpt.stores.rules.transaction import AgentTransaction
 from celery_ckpt.usage import Usage
 
@@ -149,13 +153,27 @@ class TransactionalStore(CheckpointStore):
             agent.lease = agent.lease.granted(agent_id, owner, ttl, self._clock.now(), over)
             return agent.lease.lease(agent_id)
 
-    def renew(self, lease: Lease, ttl: float) -> Lease:
+    def renew(self, lease: Lease, ttl: float, *, call: CurrentCall | None = None) -> Lease:
         with self._transaction(lease.agent_id) as agent:
-            agent.lease = agent.lease.renewed(lease, ttl, self._clock.now())
-            return agent.lease.lease(lease.agent_id)
+            return self._renew(agent, lease, ttl, call)
+
+    def _renew(
+        self, agent: AgentTransaction, lease: Lease, ttl: float, call: CurrentCall | None
+    ) -> Lease:
+        """Renew a lease in a transaction."""
+        now = self._clock.now()
+        agent.lease = agent.lease.renewed(lease, ttl, now)
+        if self.event_log_limit:
+            event_log.renewed(agent, call, now)
+        return agent.lease.lease(lease.agent_id)
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
+        self,
+        lease: Lease,
+        *,
+        run: RunRecord | None = None,
+        due_in: float | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> bool:
         self._refuse_too_large(run)
         with self._transaction(lease.agent_id) as agent:
@@ -167,6 +185,7 @@ class TransactionalStore(CheckpointStore):
                 agent.put(turns.replacement(agent, run))
                 agent.note_change()
             agent.lease = agent.lease.released()
+            self._note(agent, log)
             return True
 
     def holder(self, agent_id: str) -> Lease | None:
@@ -175,10 +194,17 @@ class TransactionalStore(CheckpointStore):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
+    def record_step(
+        self,
+        step: Step,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
+    ) -> None:
         value = encoded(step, self.max_checkpoint_bytes)
         with self._transaction(step.agent_id, make=True) as agent:
-            self._record(agent, step, value, lease, paid)
+            self._record(agent, step, value, lease, paid, log)
 
     def _record(
         self,
@@ -187,6 +213,7 @@ class TransactionalStore(CheckpointStore):
         value: bytes,
         lease: Lease | None,
         paid: Usage | None,
+        log: Sequence[LogEntry],
     ) -> None:
         """Record a step in a transaction. ``value`` is the encoded step."""
         stored = agent.step(step.run_id, step.key)
@@ -195,6 +222,7 @@ class TransactionalStore(CheckpointStore):
             if paid:
                 turns.pay(agent, step.run_id, paid)
             agent.add_step(step, value)
+            self._note(agent, log)
         elif not is_same(stored, step):
             raise AlreadyExists(what=f"Step {step.key!r}", agent_id=step.agent_id)
 
@@ -230,13 +258,16 @@ class TransactionalStore(CheckpointStore):
                 agent.note_change()
             return stored is None or is_same(stored, run)
 
-    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
+    def update_run(
+        self, run: RunRecord, lease: Lease | None = None, *, log: Sequence[LogEntry] = ()
+    ) -> None:
         self._refuse_too_large(run)
         with self._transaction(run.agent_id) as agent:
             record = turns.replacement(agent, run)
             agent.lease.refuse(run.agent_id, lease, self._clock.now())
             agent.put(record)
             agent.note_change()
+            self._note(agent, log)
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         checked_name(run_id, "A run_id")
@@ -261,6 +292,7 @@ class TransactionalStore(CheckpointStore):
         *,
         over: Lease | None = None,
         recorded: bool = False,
+        worker: str = "",
     ) -> StartResult:
         self._refuse_too_large(run)
         try:
@@ -270,14 +302,26 @@ class TransactionalStore(CheckpointStore):
                 start = turns.start(agent, run, owner, ttl, self._clock.now(), over)
                 if not start.run.is_settled:
                     agent.note_change()
+                self._note_start(agent, start, worker)
         except deletion.RunWasDeleted:
             return deletion.deleted_start(run)
         return plain_start(self, start)
 
+    def _note_start(self, agent: AgentTransaction, start: StartResult, worker: str) -> None:
+        if start.lease is None or start.run.status.is_final:
+            return
+        if self.event_log_limit:
+            event_log.start(agent, start.run, worker, self._clock.now())
+        elif agent.attempt is not None:
+            agent.attempt = None  # of an attempt that began before the log was switched off
+
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         self._refuse_too_large(run)
         with self._transaction(run.agent_id) as agent:
-            following = turns.settle(agent, run, lease, self._clock.now())
+            was_settled, now = turns.known_run(agent, run.run_id).is_settled, self._clock.now()
+            following = turns.settle(agent, run, lease, now)
+            if self.event_log_limit and not was_settled:
+                event_log.settled(agent, run, now)
             agent.note_change()
         return plain_run(self, following)
 
@@ -289,17 +333,71 @@ class TransactionalStore(CheckpointStore):
                 agent.note_change()
         return plain_run(self, following)
 
-    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+    def cancel_run(
+        self, agent_id: str, run_id: str, owner: str, ttl: float, *, log: Sequence[LogEntry] = ()
+    ) -> Lease | None:
         with self._transaction(agent_id) as agent:
-            lease = turns.cancel(agent, run_id, owner, ttl, self._clock.now())
+            now = self._clock.now()
+            lease = turns.cancel(agent, run_id, owner, ttl, now)
+            self._note(agent, event_log.ends_as_cancelled(log, run_id, now))
             agent.note_change()
             return lease
 
     def activity(self, agent_id: str) -> AgentActivity:
         with self._transaction(agent_id, write=False) as agent:
             activity = turns.activity(agent, self._clock.now())
+            calling = agent.attempt and activity.holder and agent.attempt.calling
         plain_runs(self, activity.open)
-        return activity
+        call = event_log.current_call(calling) if calling else None
+        return activity.model_copy(update={"call": call}) if call else activity
+
+    # -- the event log -------------------------------------------------------------------------------
+
+    def _note(self, agent: AgentTransaction, log: Sequence[LogEntry]) -> None:
+        """Append entries in a transaction."""
+        if log and self.event_log_limit:
+            event_log.note(agent, log)
+
+    def _note_save(self, agent: AgentTransaction, checkpoint_id: str, iteration: int) -> None:
+        """Note a checkpoint in a transaction, if somebody follows the agent."""
+        if self.event_log_limit:
+            event_log.saved(agent, checkpoint_id, iteration, self._clock.now())
+
+    def event_log(
+        self, agent_id: str, *, after: int | None = None, limit: int | None = None
+    ) -> builtins.list[LogEntry]:
+        checked_limit(limit, "event_log")
+        with self._transaction(agent_id, write=False) as agent:
+            last, lines = agent.log_lines()
+            if event_log.has_no_live(agent, self._clock.now()):
+                lines = [line for line in lines if line[1] is not Part.LIVE]
+        texts = ((number, text) for number, _, text in lines)
+        return plain_log(self, agent_id, page_of(agent_id, last, texts, after, limit))
+
+    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+        with self._transaction(agent_id) as agent:
+            if agent.exists:
+                self._note(agent, log)
+            return agent.exists
+
+    def follow(self, agent_id: str, seconds: float) -> int:
+        with self._transaction(agent_id) as agent:
+            last, _ = agent.log_lines()
+            if agent.exists and self.event_log_limit:
+                now = self._clock.now()
+                event_log.drop_old_live(agent, now)
+                until = milliseconds(now) + round(seconds * 1000)
+                agent.followed_until = max(agent.followed_until, until)
+            return last
+
+    def stream(self, lease: Lease, log: Sequence[LogEntry]) -> bool:
+        with self._transaction(lease.agent_id) as agent:
+            now = self._clock.now()
+            agent.lease.refuse(lease.agent_id, lease, now)
+            if not (self.event_log_limit and event_log.is_followed(agent, now)):
+                return False
+            self._note(agent, log)
+            return True
 
     # -- policies and pruning ------------------------------------------------------------------------
 
@@ -332,6 +430,8 @@ class TransactionalStore(CheckpointStore):
 
     def _apply(self, plan: PrunePlan) -> PruneResult:
         with self._transaction(plan.snapshot.agent_id) as agent:
+            if agent.exists:
+                event_log.drop_old_live(agent, self._clock.now())
             return pruning.apply(agent, plan, self._clock.now())
 
     # -- maintenance ---------------------------------------------------------------------------------

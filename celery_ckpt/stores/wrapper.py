@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.errors import CheckpointError, StoreError
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.records import (
     AgentActivity,
     AgentOutline,
     AgentPage,
     Change,
     CheckpointInfo,
+    CurrentCall,
     Finding,
     Lease,
     MessagePage,
@@ -27,6 +30,11 @@ from celery_ckpt.records import (
 from celery_ckpt.retention.report import AgentPolicy, AgentSnapshot, PrunePlan, PruneResult
 from celery_ckpt.store import DEFAULT_MAX_CHECKPOINT_BYTES, DEFAULT_REMEMBER, CheckpointStore
 from celery_ckpt.usage import Usage
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that have a value. A store without an event log does not take those of it."""
+    return {name: value for name, value in options.items() if value}
 
 
 class WrapperStore(CheckpointStore):
@@ -52,6 +60,16 @@ class WrapperStore(CheckpointStore):
         self.inner.max_checkpoint_bytes = limit  # type: ignore[attr-defined]
 
     @property
+    def event_log_limit(self) -> int:
+        """The limit of the wrapped store."""
+        return self.inner.event_log_limit
+
+    @event_log_limit.setter
+    def event_log_limit(self, limit: int) -> None:
+        """Set it on the wrapped store."""
+        self.inner.event_log_limit = limit
+
+    @property
     def reads_encrypted(self) -> bool:
         """Whether the wrapped store returns encrypted records as they are."""
         return self.inner.reads_encrypted
@@ -64,9 +82,14 @@ class WrapperStore(CheckpointStore):
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def save(
-        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+        self,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        run: RunRecord | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> None:
-        self.inner.save(checkpoint, lease, run=run)
+        self.inner.save(checkpoint, lease, run=run, **given(log=log))
 
     def load_latest(self, agent_id: str) -> Checkpoint | None:
         return self.inner.load_latest(agent_id)
@@ -120,24 +143,38 @@ class WrapperStore(CheckpointStore):
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
         return self.inner.acquire(agent_id, owner, ttl, over=over)
 
-    def renew(self, lease: Lease, ttl: float) -> Lease:
-        return self.inner.renew(lease, ttl)
+    def renew(self, lease: Lease, ttl: float, *, call: CurrentCall | None = None) -> Lease:
+        return self.inner.renew(lease, ttl, **given(call=call))
 
-    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
-        return self.inner.renew_many(leases, ttl)
+    def renew_many(
+        self, leases: Sequence[Lease], ttl: float, *, calls: Sequence[CurrentCall | None] = ()
+    ) -> builtins.list[Lease | StoreError]:
+        return self.inner.renew_many(leases, ttl, **given(calls=calls))
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
+        self,
+        lease: Lease,
+        *,
+        run: RunRecord | None = None,
+        due_in: float | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> bool:
-        return self.inner.release(lease, run=run, due_in=due_in)
+        return self.inner.release(lease, run=run, due_in=due_in, **given(log=log))
 
     def holder(self, agent_id: str) -> Lease | None:
         return self.inner.holder(agent_id)
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
-        self.inner.record_step(step, lease, paid=paid)
+    def record_step(
+        self,
+        step: Step,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
+    ) -> None:
+        self.inner.record_step(step, lease, paid=paid, **given(log=log))
 
     def record_and_save(
         self,
@@ -146,9 +183,10 @@ class WrapperStore(CheckpointStore):
         lease: Lease | None = None,
         *,
         paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> CheckpointError | None:
         # By two calls of this store: a subclass may change either.
-        return super().record_and_save(step, checkpoint, lease, paid=paid)
+        return super().record_and_save(step, checkpoint, lease, paid=paid, log=log)
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         return self.inner.steps(agent_id, run_id)
@@ -169,8 +207,10 @@ class WrapperStore(CheckpointStore):
     def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         return self.inner.add_run(run, due_in=due_in)
 
-    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
-        self.inner.update_run(run, lease)
+    def update_run(
+        self, run: RunRecord, lease: Lease | None = None, *, log: Sequence[LogEntry] = ()
+    ) -> None:
+        self.inner.update_run(run, lease, **given(log=log))
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         return self.inner.run(agent_id, run_id)
@@ -194,8 +234,10 @@ class WrapperStore(CheckpointStore):
         *,
         over: Lease | None = None,
         recorded: bool = False,
+        worker: str = "",
     ) -> StartResult:
-        return self.inner.start_run(run, owner, ttl, over=over, recorded=recorded)
+        named = given(worker=worker)
+        return self.inner.start_run(run, owner, ttl, over=over, recorded=recorded, **named)
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
         return self.inner.settle_run(run, lease)
@@ -203,11 +245,29 @@ class WrapperStore(CheckpointStore):
     def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
         return self.inner.pass_turn(agent_id, run_id, waited)
 
-    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
-        return self.inner.cancel_run(agent_id, run_id, owner, ttl)
+    def cancel_run(
+        self, agent_id: str, run_id: str, owner: str, ttl: float, *, log: Sequence[LogEntry] = ()
+    ) -> Lease | None:
+        return self.inner.cancel_run(agent_id, run_id, owner, ttl, **given(log=log))
 
     def activity(self, agent_id: str) -> AgentActivity:
         return self.inner.activity(agent_id)
+
+    # -- the event log -------------------------------------------------------------------------------
+
+    def event_log(
+        self, agent_id: str, *, after: int | None = None, limit: int | None = None
+    ) -> builtins.list[LogEntry]:
+        return self.inner.event_log(agent_id, after=after, limit=limit)
+
+    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+        return self.inner.note(agent_id, log)
+
+    def follow(self, agent_id: str, seconds: float) -> int:
+        return self.inner.follow(agent_id, seconds)
+
+    def stream(self, lease: Lease, log: Sequence[LogEntry]) -> bool:
+        return self.inner.stream(lease, log)
 
     # -- upkeep --------------------------------------------------------------------------------------
 

@@ -67,4 +67,5 @@ def changed_contents(contents: AgentContents) -> AgentContents:
         checkpoints,
         [step.model_copy(update={"value": [step.value]}) for step in contents.steps],
         [run.model_copy(update={"envelope": {"was": run.envelope}}) for run in contents.runs],
+        contents.log,
     )

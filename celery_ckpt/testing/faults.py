@@ -41,6 +41,9 @@ WRITES = frozenset(
         "set_policy",
         "pin",
         "apply",
+        "note",
+        "follow",
+        "stream",
     }
 )
 

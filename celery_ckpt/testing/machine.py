@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from celery_ckpt.checkpoint import Checkpoint, Entry
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import StoreError
+from celery_ckpt.event_log import LogEntry, Part, limit_of
 from celery_ckpt.records import AgentContents, AgentOutline, Lease, RunRecord, RunStatus
 from celery_ckpt.retention.policy import Rules
 from celery_ckpt.store import CheckpointStore
@@ -44,6 +45,8 @@ ENDINGS = ("release", "update", "save", "settle")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: Long ago, and in the far future: the stores have different clocks.
 TIMES = st.none() | st.sampled_from([BEGINNING, datetime(2100, 1, 1, tzinfo=UTC)])
+#: How many calls the event logs keep: few, so that they are cut.
+LOG_LIMIT = 5
 #: Few texts, so that equal messages are frequent.
 TEXTS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=4)
 
@@ -68,6 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Open both stores, empty."""
         self.store = self.open()
         self.model = MemoryCheckpointStore()
+        self.model.event_log_limit = self.store.event_log_limit = LOG_LIMIT
         self.live: dict[str, Conversation] = {}
         self.saved: list[Checkpoint] = []
         #: All leases so far, each as the model and as the store returned it.
@@ -176,6 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
     def crash_and_reopen(self) -> None:
         """Discard everything that the process had in memory, as after a crash."""
         self.store = self.reopen(self.store)
+        self.store.event_log_limit = LOG_LIMIT
         # New objects, as another process would read them.
         self.live = {
             name: Conversation(conversation.max_tokens, [m.to_dict() for m in conversation])
@@ -225,10 +230,40 @@ class StoreMachine(RuleBasedStateMachine):
         """Record a step."""
         step = make_step(agent_id, "run", key, iteration=iteration)
         model_lease, store_lease = self._lease(hold)
+        noted = self._noted(LogEntry("call", BEGINNING, {"run_id": "run", "name": key}))
         self._both(
-            lambda: self.model.record_step(step, model_lease),
-            lambda: self.store.record_step(step, store_lease),
+            lambda: self.model.record_step(step, model_lease, **noted),
+            lambda: self.store.record_step(step, store_lease, **noted),
         )
+
+    def _noted(self, *entries: LogEntry) -> dict[str, Any]:
+        return {"log": entries} if "log" in self.store.features else {}
+
+    @precondition(lambda self: "log" in self.store.features)
+    @rule(agent_id=AGENTS, run_id=RUNS, how=st.sampled_from(["call", "attempt", "ended"]))
+    def note(self, agent_id: str, run_id: str, how: str) -> None:
+        """Append an entry to the event log that belongs to no write."""
+        data = {"run_id": run_id, **({"how": "fenced"} if how == "ended" else {})}
+        self._same(lambda store: store.note(agent_id, [LogEntry(how, BEGINNING, data)]))
+
+    @precondition(lambda self: "log" in self.store.features)
+    @rule(agent_id=AGENTS)
+    def follow(self, agent_id: str) -> None:
+        """Follow an agent from now on."""
+        self._same(lambda store: store.follow(agent_id, LONG_TTL))
+
+    @precondition(lambda self: "log" in self.store.features)
+    @rule(pick=st.integers(0, 3), count=st.integers(0, 3))
+    def stream(self, pick: int, count: int) -> None:
+        """Append live entries, with one of the leases so far."""
+        model_lease, store_lease = self._lease(pick)
+        if model_lease and store_lease:
+            entries = [LogEntry("token", BEGINNING, number) for number in range(count)]
+            told = self._both(
+                lambda: self.model.stream(model_lease, entries),
+                lambda: self.store.stream(store_lease, entries),
+            )
+            assert told is None or told[0] == told[1]
 
     @rule(agent_id=AGENTS, key=st.sampled_from("pq"), pick=st.integers(-4, 50), hold=st.integers(-1, 2))
     def record_and_save(self, agent_id: str, key: str, pick: int, hold: int) -> None:
@@ -320,9 +355,10 @@ class StoreMachine(RuleBasedStateMachine):
         run = run.model_copy(update={"status": status, "progress": ""})
         model_lease, store_lease = self._lease(hold)
         checkpoint = make_checkpoint(agent_id, self.live.get(agent_id))
+        noted = self._noted(LogEntry("ended", BEGINNING, {"run_id": run_id, "how": verb}))
         self._both(
-            lambda: _end(self.model, verb, run, checkpoint, model_lease),
-            lambda: _end(self.store, verb, run, checkpoint, store_lease),
+            lambda: _end(self.model, verb, run, checkpoint, model_lease, noted),
+            lambda: _end(self.store, verb, run, checkpoint, store_lease, noted),
         )
 
     @rule(agent_id=AGENTS, run_id=RUNS)
@@ -369,6 +405,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert _pins(self.store, agent_id, 3) == _pins(self.store, agent_id)[:3]
             assert self.store.steps(agent_id, "run") == self.model.steps(agent_id, "run")
             assert _runs(self.store, agent_id) == _runs(self.model, agent_id)
+            if "log" in self.store.features:
+                assert _log(self.store, agent_id) == _log(self.model, agent_id)
         for run_id in RUN_IDS:
             assert self.store.was_deleted(run_id) == self.model.was_deleted(run_id)
         for checkpoint in self.saved:
@@ -389,14 +427,20 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _end(
-    store: CheckpointStore, verb: str, run: RunRecord, checkpoint: Checkpoint, lease: Lease | None
+    store: CheckpointStore,
+    verb: str,
+    run: RunRecord,
+    checkpoint: Checkpoint,
+    lease: Lease | None,
+    noted: dict[str, Any],
 ) -> Any:
     if verb == "release":
-        return lease is not None and lease.agent_id == run.agent_id and store.release(lease, run=run)
+        is_own = lease is not None and lease.agent_id == run.agent_id
+        return is_own and lease and store.release(lease, run=run, **noted)
     if verb == "update":
-        return store.update_run(run, lease)
+        return store.update_run(run, lease, **noted)
     if verb == "save":
-        return store.save(checkpoint, lease, run=run)
+        return store.save(checkpoint, lease, run=run, **noted)
     following = store.settle_run(run, lease)
     return following and following.run_id
 
@@ -429,6 +473,18 @@ def _rows(
 
 def _pins(store: CheckpointStore, agent_id: str, limit: int | None = None) -> Any:
     return [(info.id, info.pin) for info in store.history(agent_id, limit=limit)]
+
+
+def _log(store: CheckpointStore, agent_id: str) -> Any:
+    """Return what every store has kept of an event log: without times, and without older entries."""
+    found = store.event_log(agent_id)
+    parts = [[entry for entry in found if entry.part is part] for part in Part]
+    kept = [own[-limit_of(own[0].part, LOG_LIMIT) :] for own in parts if own]
+    return [
+        (one.kind, one.cursor, {**one.data, "renewed_at": 0} if one.kind == "ended" else one.data)
+        for own in kept
+        for one in own
+    ]
 
 
 def _runs(store: CheckpointStore, agent_id: str) -> Any:

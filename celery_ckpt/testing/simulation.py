@@ -24,7 +24,6 @@ from celery_ckpt.runtime.settings import Settings
 from celery_ckpt.stores.memory import MemoryCheckpointStore
 from celery_ckpt.strategies import Never
 from celery_ckpt.testing.faults import Fault, FaultyStore
-from celery_ckpt.usage import Usage
 
 _AGENT = _RUN = "crash_everywhere"
 _TTL = 3600.0
@@ -51,8 +50,8 @@ class _CallBook(MemoryCheckpointStore):
         super().__init__()
         self._recorded: list[tuple[int, str]] = []
 
-    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
-        super().record_step(step, lease, paid=paid)
+    def record_step(self, step: Step, lease: Lease | None = None, **options: Any) -> None:
+        super().record_step(step, lease, **options)
         self._recorded.append((step.iteration, step.name))
 
     @property
@@ -130,10 +129,10 @@ class _Attempt(Attempt):
             self._simulated.where = "after every iteration"
             raise self._stopped("crash_everywhere")
 
-    def release(self, record: RunRecord, due_in: float, *, retry_seconds: float | None = None) -> None:
+    def release(self, record: RunRecord, due_in: float, *how: Any, **options: Any) -> None:
         """Release the lease. No message is published: the simulated run makes the next attempt."""
         if not self._store.is_dead:
-            super().release(record, due_in, retry_seconds=retry_seconds)
+            super().release(record, due_in, *how, **options)
             raise _HandedOff
 
 

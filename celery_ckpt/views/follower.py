@@ -8,16 +8,22 @@ from typing import Any
 
 from celery_ckpt.clock import Clock, system_clock
 from celery_ckpt.conversation import Conversation
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.messages import Message
 from celery_ckpt.records import RunOutline, RunStatus
 from celery_ckpt.store import CheckpointStore
+from celery_ckpt.views.timeline import sentence_of
+
+#: The kinds of entries that a follower reports. Ends of runs and checkpoints it reads elsewhere.
+_SHOWN = frozenset({"attempt", "ended", "call", "replay", "action", "waiting", "woken", "gap"})
 
 
 @dataclass(frozen=True)
 class Happening:
     """Something that happened to an agent."""
 
-    #: ``messages``, ``replaced``, ``checkpoint``, ``step`` or ``run``.
+    #: ``messages``, ``replaced``, ``checkpoint``, ``step`` or ``run``; or the kind of an entry of the
+    #: event log, such as ``call``. With an event log, a follower reports no steps: it has the calls.
     kind: str
     #: When it happened, by the store's records. The store has no time of a step or of the start of an
     #: attempt: then this is when the follower saw it, or ``None`` if it was there at the first look.
@@ -43,6 +49,9 @@ class Follower:
         self._checkpoint = ""
         self._runs: dict[str, tuple[RunStatus, int]] = {}
         self._steps: dict[str, set[str]] = {}
+        #: The cursor of the last entry of the event log; ``None``: before the first look.
+        self._cursor: int | None = None
+        self._has_log = False
         self.is_open = False
         self.has_succeeded = False
 
@@ -52,7 +61,9 @@ class Follower:
         # Runs first: a checkpoint that is saved during the look is reported now or by the next look.
         runs = self._store.run_outlines(self._agent_id)[::-1]
         of_checkpoint = self._look_at_checkpoint()
+        of_log = self._look_at_log()
         of_steps = [each for run in runs if not run.is_settled for each in self._look_at_steps(run)]
+        of_steps = of_log if self._has_log else of_steps
         of_runs = [each for run in runs for each in self._look_at_run(run)]
         self.is_open = any(not run.is_settled for run in runs)
         self.has_succeeded = not runs or runs[-1].status is RunStatus.SUCCEEDED
@@ -91,6 +102,21 @@ class Follower:
             for step in new
         ]
 
+    def _look_at_log(self) -> list[Happening]:
+        """Return what is new in the event log; at the first look, since the last attempt started."""
+        if "log" not in self._store.features:
+            return []
+        found = self._store.event_log(self._agent_id, after=self._cursor)
+        if self._cursor is None:
+            starts = [at for at, entry in enumerate(found) if entry.kind == "attempt"]
+            self._cursor = found[-1].cursor if found else 0
+            found = found[starts[-1] :] if starts else []
+        elif found:
+            self._cursor = found[-1].cursor
+        self._has_log = self._has_log or bool(found)
+        shown = (entry for entry in found if entry.kind in _SHOWN)
+        return [_of_entry(entry) for entry in shown]
+
     def _look_at_checkpoint(self) -> list[Happening]:
         history = self._store.history(self._agent_id, limit=1)
         if not history or history[0].id == self._checkpoint:
@@ -123,6 +149,11 @@ class Follower:
         if start == len(messages):
             return []
         return [Happening("messages", saved_at, messages=messages[start:], first=start + 1)]
+
+
+def _of_entry(entry: LogEntry) -> Happening:
+    facts = {**entry.data, "cursor": entry.cursor}
+    return Happening(entry.kind, entry.at, sentence_of(entry), facts=facts)
 
 
 def _is_before(run: Happening, checkpoint: list[Happening]) -> bool:

@@ -32,6 +32,10 @@ DEFAULTS = (
     "count_watchdogs",
     "pin",
     "rewrite",
+    "event_log",
+    "note",
+    "follow",
+    "stream",
 )
 for name in DEFAULTS:
     setattr(CoreStore, name, vars(CheckpointStore)[name])

@@ -164,8 +164,8 @@ class RawRedis:
 
 
 def _run(line: bytes) -> Run:
-    _, usage, status, delivered, attempts, stalled, *texts, passed, expires, rest = line.split(b" ", 10)
-    progress, delivery = ("" if text == b"-" else _unquoted(text) for text in texts)
+    _, usage, status, delivered, attempts, stalled, *texts, passed, expires, rest = line.split(b" ", 11)
+    progress, delivery, trace = ("" if text == b"-" else _unquoted(text) for text in texts)
     return {
         **({} if usage == b"-" else {"usage": _usage(usage)}),
         "status": status.decode(),
@@ -176,6 +176,7 @@ def _run(line: bytes) -> Run:
         "delivery": delivery,
         "passed_over": passed == b"1",
         "expires_at": None if expires == b"-" else _iso(int(expires)),
+        **({"trace": trace} if trace else {}),
         **json.loads(rest),
     }
 

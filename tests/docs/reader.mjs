@@ -389,8 +389,8 @@ function usageIn (word) {
 }
 
 function run (line) {
-  const words = fields(line, 10)
-  const [number, usage, status, delivered, attempts, stalled, progress, delivery, passed, expires, rest] = words
+  const words = fields(line, 11)
+  const [number, usage, status, delivered, attempts, stalled, progress, delivery, trace, passed, expires, rest] = words
   const text = word => word === '-' ? '' : decodeURIComponent(word)
   const front = {
     ...(usage === '-' ? {} : { usage: usageIn(usage) }),
@@ -401,7 +401,8 @@ function run (line) {
     progress: text(progress),
     delivery: text(delivery),
     passed_over: passed === '1',
-    expires_at: expires === '-' ? null : isoOf(Number(expires))
+    expires_at: expires === '-' ? null : isoOf(Number(expires)),
+    ...(trace === '-' ? {} : { trace: text(trace) })
   }
   return { number: Number(number), facts: { ...front, ...object(rest, 'a run') } }
 }

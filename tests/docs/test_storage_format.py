@@ -460,7 +460,7 @@ def turns(request: pytest.FixtureRequest, place: Place) -> Callable[[str], Turns
 
 
 def _fields(record: Step | RunRecord) -> dict[str, Any]:
-    left_out = {name for name in ("place", "usage") if not getattr(record, name, None)}
+    left_out = {name for name in ("place", "usage", "trace") if not getattr(record, name, None)}
     return record.model_dump(mode="json", exclude={"agent_id", "run_id"} | left_out)
 
 
@@ -490,7 +490,7 @@ def test_runs_turns_and_due_times_follow_the_rules_of_the_page(
     times = {"eta": datetime(2100, 1, 1, tzinfo=UTC), "expires_at": datetime(2101, 1, 1, 1, tzinfo=UTC)}
     third = third.model_copy(update=times)
     store.add_run(third)
-    start = store.start_run(first.model_copy(update={"delivery": "-"}), "w", 60)
+    start = store.start_run(first.model_copy(update={"delivery": "-", "trace": "00-1 2"}), "w", 60)
     store.start_run(second, "w", 60)
     due_times = {name: store.schedule(name, 60) for name in (agent_id, "some body|else", "c")}
     agree(active=first.run_id, open=[run.run_id for run in (third, first, second)])
@@ -615,7 +615,9 @@ def test_the_page_names_every_script_that_writes() -> None:
     shared = re.split(r"^local function (\w+)", scripts.pop("shared"), flags=re.MULTILINE)
     parts = dict(zip(shared[1::2], shared[2::2], strict=True))
     writing = [name for name, body in parts.items() if re.search(f"'({commands})'", body)]
-    assert writing == ["take_lease", "first_in_line", "note_blocked", "give_turn", "drop_steps"]
+    shared_writers = ["push", "note", "note_start", "tell", "take_lease", "first_in_line"]
+    assert writing == [*shared_writers, "note_blocked", "give_turn", "drop_steps"]
+    writing.append("append")
     calls = rf"redis\.call\('({commands})'|\b({'|'.join(writing)})\("
     assert [name for name, text in scripts.items() if re.search(calls, text)] != []
     missing = [n for n, text in scripts.items() if re.search(calls, text) and n not in writers]

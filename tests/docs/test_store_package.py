@@ -69,7 +69,7 @@ def run(site: Path, *arguments: object, cwd: Path) -> subprocess.CompletedProces
 
 def test_the_installed_store_is_opened_by_its_url_and_by_an_app(site: Path, tmp_path: Path) -> None:
     used = run(site, "-c", USE, tmp_path, cwd=tmp_path)
-    assert used.stdout == "audit_store AuditStore ['reschedule', 'rewrite']\n", used.stderr
+    assert used.stdout == "audit_store AuditStore ['log', 'reschedule', 'rewrite']\n", used.stderr
     assert "Deleted agent agent with 1 checkpoints" in used.stderr
 
 

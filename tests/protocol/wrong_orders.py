@@ -25,7 +25,7 @@ from tests.protocol.schedules import CRASH, JUMP, REDELIVER
 def _publish_before_release(attempt: Any, run: Any, reason: str) -> BaseException:
     released = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
     publish(attempt.context.app, released.envelope, has_begun=True, instead_of=attempt.held.tag)
-    attempt.release(released, 5.0)
+    attempt.release(released, 5.0, "handed_off")
     return Ignore("handed off")
 
 
@@ -47,7 +47,7 @@ def _publish_before_recording(
 
 def _count_only_in_message(attempt: Any, envelope: Any, retries: int, eta: Any) -> None:
     changes = {"status": RunStatus.QUEUED, "eta": eta, "envelope": envelope}
-    attempt.release(attempt.run_record.model_copy(update=changes), 30)
+    attempt.release(attempt.run_record.model_copy(update=changes), 30, "retried")
 
 
 def _schedule_later(store: Any, agent_id: str, after: float, on: Schedule = Schedule.WATCHDOG) -> int:
@@ -63,7 +63,7 @@ def _settle_and_unschedule(attempt: Any) -> None:
     publish_next(context, following)
 
 
-def _report_before_recording(context: AppContext, run: RunRecord) -> bool:
+def _report_before_recording(context: AppContext, run: RunRecord, log: Any) -> bool:
     store_cancelled(context.app, run)
     try:
         lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, 10.0)

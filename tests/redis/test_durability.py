@@ -24,8 +24,8 @@ from tests.support.servers.valkey import APPEND_ONLY, LOOPBACK, Valkey, cluster,
 READING = {
     "agent_activity", "agent_contents", "agent_outline", "agent_snapshot", "change_page",
     "checkpoint_list", "checkpoint_load", "checkpoint_messages", "checkpoint_page", "checkpoint_scan",
-    "hash_page", "joined", "lease_holder", "message_page", "run_page", "run_scan", "schedule_count",
-    "shared", "wait_write",
+    "event_log_page", "hash_page", "joined", "lease_holder", "message_page", "run_page", "run_scan",
+    "schedule_count", "shared", "wait_write",
 }  # fmt: skip
 #: Most of this time is spent waiting for a confirmation that never arrives.
 SOON = "?socket_timeout=0.25"

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from celery_ckpt import (
@@ -20,6 +21,7 @@ from celery_ckpt import (
 from celery_ckpt.records import Step
 from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.run.control_flow import HandOff, found
+from celery_ckpt.run.timed_call import TimedCall
 from celery_ckpt.usage import Usage
 
 
@@ -43,6 +45,7 @@ class Host:
         self.events: list[tuple[int, CheckpointEvent]] = []
         self.changes: list[str] = []
         self.costs_failed: list[Exception] = []
+        self.replays: list[tuple[str, str]] = []
         self.checks = 0
         self.stop_at_check: int | None = None
         self.stop_after_iteration: int | None = None
@@ -63,7 +66,13 @@ class Host:
         self.writes += 1
         self._gate()
 
-    def record(self, step: Step, paid: Usage) -> None:
+    def around(self, call: TimedCall) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def replayed(self, call: TimedCall) -> None:
+        self.replays.append((call.kind, call.name))
+
+    def record(self, step: Step, paid: Usage, call: TimedCall | None) -> None:
         self._write(lambda: self.store.record_step(step, paid=paid or None))
 
     def record_event(
@@ -72,17 +81,18 @@ class Host:
         event: CheckpointEvent,
         step: Step,
         paid: Usage,
+        call: TimedCall,
         snapshot: Callable[[], Checkpoint],
         keep: Callable[[], None],
     ) -> Checkpoint | None:
         with self._lock:
             if not self.strategy.should_checkpoint(run.iteration, event):
-                self.record(step, paid)
+                self.record(step, paid, call)
                 keep()
                 return None
             checkpoint = snapshot()
             # Killed between the two halves, too.
-            self.record(step, paid)
+            self.record(step, paid, call)
             self._write(lambda: self.store.save(checkpoint))
             keep()
             return checkpoint

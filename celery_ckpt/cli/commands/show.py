@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from celery_ckpt.checkpoint import Checkpoint
+from celery_ckpt.cli.commands.timeline import show_timeline
 from celery_ckpt.cli.errors import Code, Failure
 from celery_ckpt.cli.options import agent_argument, agents_of, checkpoint_id_of, json_option, screen_of
 from celery_ckpt.cli.output.screen import EXCERPT, Screen
@@ -119,6 +120,7 @@ class Found:
 @click.option(
     "--pager/--no-pager", default=True, help="Use a pager if the output is longer than the terminal."
 )
+@click.option("--timeline", is_flag=True, help="Show attempts and calls, from the event log.")
 @json_option
 @click.pass_context
 def show_(
@@ -130,13 +132,19 @@ def show_(
     everything: bool,
     full: bool,
     pager: bool,
+    timeline: bool,
     as_json: bool,
 ) -> None:
     """Show an agent.
 
-    Prints its conversation, checkpoints, runs with their attempts, and recorded steps.
+    Prints its conversation, checkpoints, runs with their attempts, and recorded steps. With --timeline,
+    prints its attempts, and when and how long each made which call.
     """
     screen = screen_of(ctx, as_json=as_json)
+    if timeline:
+        with screen.paged(pager):
+            show_timeline(screen, agents_of(ctx), agent_id)
+        return
     wanted, shown = parts or PARTS, None if everything else last
     found = Found.of(agents_of(ctx), agent_id, checkpoint_id, None if as_json else shown)
     if as_json:

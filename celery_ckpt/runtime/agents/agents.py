@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.result import AsyncResult
@@ -27,6 +27,7 @@ from celery_ckpt.errors import (
     StoreError,
     StoreUnavailable,
 )
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import (
     AgentActivity,
@@ -43,6 +44,7 @@ from celery_ckpt.retention.policy import RetentionPolicy
 from celery_ckpt.retention.report import AgentPolicy, PrunePlan, PruneReport, PruneResult, without_pin
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.agents.cancellation import cancel_runs
+from celery_ckpt.runtime.attempt.attempt_log import keeps_log
 from celery_ckpt.runtime.attempt.backend import store_outcome_if_missing
 from celery_ckpt.runtime.attempt.start import UNREADABLE_HERE
 from celery_ckpt.runtime.broker.envelope import without_retries
@@ -54,6 +56,7 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encrypted import EncryptedStore
 from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.stores.registry import without_password
+from celery_ckpt.stores.wrapper import given
 
 logger = logging.getLogger(__name__)
 
@@ -111,10 +114,13 @@ class RekeyedAgent(NamedTuple):
 
 
 class Agents:
-    """The agents of an app, with the store that its settings name."""
+    """The agents of an app, with the store that its settings name.
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
+    ``by`` names who acts. The event logs of the agents show it with every action.
+    """
+
+    def __init__(self, app: Celery, *, by: str | None = None) -> None:
+        self._app, self._by = app, by
 
     @property
     def _context(self) -> AppContext:
@@ -234,6 +240,37 @@ class Agents:
             raise self._no_checkpoint(checkpoint_id)
         return found
 
+    def log(
+        self, agent_id: str, *, after: int | str | None = None, limit: int | None = None
+    ) -> builtins.list[LogEntry]:
+        """Return entries of its event log in order, at most ``limit``: the newest ones.
+
+        With ``after``, the cursor of an entry, they are the first ones after it; where entries are no
+        longer kept, an entry of the kind ``gap`` says how many. Entries that cannot be read are left
+        out.
+
+        Raises:
+            FeatureMissing: the store keeps no event logs.
+        """
+        cursor = None if after is None else int(after)
+        found = self.store.event_log(agent_id, after=cursor, limit=limit)
+        return [entry for entry in found if entry.kind != "damaged"]
+
+    def _action(self, action: str, **about: Any) -> builtins.list[LogEntry]:
+        """Return the entry of an action, if the store keeps event logs."""
+        if not keeps_log(self.store):
+            return []
+        known = {"action": action, "by": self._by, **about}
+        data = {name: value for name, value in known.items() if value is not None}
+        return [LogEntry("action", system_clock.now(), data)]
+
+    def _note(self, agent_id: str, action: str, **about: Any) -> None:
+        """Note an action whose write takes no entry. That it is not noted does not undo the action."""
+        entries = self._action(action, **about)
+        with suppress(StoreError):
+            if entries:
+                self.store.note(agent_id, entries)
+
     # -- control -------------------------------------------------------------------------------------
 
     def resume(self, agent_id: str) -> AsyncResult:
@@ -259,8 +296,10 @@ class Agents:
             # First: as soon as the run may begin, its next result may be stored.
             with suppress(NotImplementedError):  # some backends cannot delete results
                 result.forget()
-            run = _reset(run)
-            self.store.update_run(run)
+            run, noted = _reset(run), given(log=self._action("resume", run_id=run.run_id))
+            self.store.update_run(run, **noted)
+        else:
+            self._note(agent_id, "resume", run_id=run.run_id)
         publish(self._app, run.envelope, has_begun=True)
         return result
 
@@ -294,7 +333,7 @@ class Agents:
         fork = Checkpoint.new(
             name, original.conversation, original.iteration, state=original.state, metadata=metadata
         )
-        self.store.save(fork)
+        self.store.save(fork, **given(log=self._action("fork", checkpoint_id=checkpoint_id)))
         return name
 
     def cancel(self, agent_id: str) -> bool:
@@ -303,7 +342,7 @@ class Agents:
         A body that is being executed stops at its next event. The conversation is left in a form that
         providers accept.
         """
-        return bool(cancel_runs(self._context, agent_id))
+        return bool(cancel_runs(self._context, agent_id, self._action("cancel")))
 
     def delete(self, agent_id: str) -> int:
         """Cancel its runs and delete everything it has. Return the number of deleted checkpoints.
@@ -335,6 +374,9 @@ class Agents:
         """
         if not self.store.pin(checkpoint_id, label):
             raise self._no_checkpoint(checkpoint_id)
+        page = self.store.messages(checkpoint_id, 0, 0) if keeps_log(self.store) else None
+        if page is not None:
+            self._note(page.agent_id, "pin", checkpoint_id=checkpoint_id, label=label)
 
     def unpin(self, checkpoint_id: str) -> bool:
         """Let sweeps treat a checkpoint like any other. False if it was not pinned.
@@ -348,7 +390,10 @@ class Agents:
             raise self._no_checkpoint(checkpoint_id)
         [snapshot] = store.snapshots([checkpoint.agent_id])
         is_pinned = any(one.pin for one in snapshot.checkpoints if one.id == checkpoint_id)
-        return store.pin(checkpoint_id, None) and is_pinned
+        is_unpinned = store.pin(checkpoint_id, None) and is_pinned
+        if is_unpinned:
+            self._note(checkpoint.agent_id, "unpin", checkpoint_id=checkpoint_id)
+        return is_unpinned
 
     def retain(
         self,
@@ -372,7 +417,7 @@ class Agents:
         while store.snapshots([checked_name(agent_id)])[0].seen:
             before = store.policy(agent_id)
             if store.set_policy(agent_id, before, before.model_copy(update=limits)):
-                return
+                return self._note(agent_id, "retain", **limits)
         raise self._no_agent(agent_id)
 
     def prune(self, agent_id: str, keep: int) -> int:
@@ -391,6 +436,7 @@ class Agents:
             # than the store removes at once. If it did not change either, it is damaged.
             is_stuck = not pruned.checkpoints and snapshot.seen == seen
             if pruned.checkpoints >= len(gone) or is_stuck:
+                self._note(agent_id, "prune", keep=keep, removed=total)
                 return total
             seen = snapshot.seen
 

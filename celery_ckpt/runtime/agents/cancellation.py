@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import LeaseError, RunOver
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.records import Lease, RunRecord
 from celery_ckpt.run.position import metadata_of_run
 from celery_ckpt.run.tool_results import repaired
@@ -18,8 +20,11 @@ from celery_ckpt.runtime.process.context import AppContext
 logger = logging.getLogger(__name__)
 
 
-def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
-    """Cancel all runs of an agent that have not ended. Return their ids."""
+def cancel_runs(context: AppContext, agent_id: str, log: Sequence[LogEntry] = ()) -> list[str]:
+    """Cancel all runs of an agent that have not ended. Return their ids.
+
+    The entries are appended to the event log with the first run that is cancelled.
+    """
     cancelled: list[str] = []
     tried: set[str] = set()
     while True:
@@ -33,17 +38,19 @@ def cancel_runs(context: AppContext, agent_id: str) -> list[str]:
         if runs:
             # If this process dies here, the watchdog does the rest.
             context.store.schedule(agent_id, context.settings.lease_ttl)
-        cancelled += [run.run_id for run in runs if _cancel(context, run)]
+        for run in runs:
+            if _cancel(context, run, () if cancelled else log):
+                cancelled.append(run.run_id)
         tried.update(run.run_id for run in runs)
         if not runs or not has_more:
             return cancelled
 
 
-def _cancel(context: AppContext, run: RunRecord) -> bool:
+def _cancel(context: AppContext, run: RunRecord, log: Sequence[LogEntry]) -> bool:
     """Cancel a run. False if it has ended."""
-    ttl = context.settings.lease_ttl
+    store, ttl, noted = context.store, context.settings.lease_ttl, {"log": log} if log else {}
     try:
-        lease = context.store.cancel_run(run.agent_id, run.run_id, context.owner, ttl)
+        lease = store.cancel_run(run.agent_id, run.run_id, context.owner, ttl, **noted)
     except RunOver:
         return False
     try:

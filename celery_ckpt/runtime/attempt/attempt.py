@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
@@ -28,7 +29,9 @@ from celery_ckpt.records import RunRecord, RunStatus, Step
 from celery_ckpt.run.agent_run import AgentRun
 from celery_ckpt.run.control_flow import Fenced, HandOff
 from celery_ckpt.run.host import Saved
+from celery_ckpt.run.timed_call import TimedCall
 from celery_ckpt.runtime import log_lines, signals
+from celery_ckpt.runtime.attempt.attempt_log import AttemptLog
 from celery_ckpt.runtime.attempt.celery_events import send_event
 from celery_ckpt.runtime.current import attempting, working_for
 from celery_ckpt.runtime.process.context import AppContext
@@ -77,6 +80,11 @@ class Attempt:
         self._has_recorded = False
         self._iterations = 0
         self._dropped_to = 0
+        #: What it tells the event log.
+        self.log = AttemptLog(context.store, run_record, context.redaction)
+        #: Why the run is being retried.
+        self.retried_for: BaseException | None = None
+        held.calling = self.log.current_call if self.log.is_on else None
 
     def is_of(self, agent_id: str, run_id: str) -> bool:
         """True if it is an attempt at that run."""
@@ -94,10 +102,19 @@ class Attempt:
 
     # -- what a run asks of its host -----------------------------------------------------------------
 
-    def record(self, step: Step, paid: Usage) -> None:
+    def around(self, call: TimedCall) -> AbstractContextManager[None]:
+        """Have the event log know that a call is being made."""
+        return self.log.around(call)
+
+    def replayed(self, call: TimedCall) -> None:
+        """Have the event log know that a call was replayed."""
+        self.log.replayed(call)
+
+    def record(self, step: Step, paid: Usage, call: TimedCall | None) -> None:
         """Record a step, and add to the usage of the run."""
         store, lease = self.context.store, self.held.lease
-        self.write(lambda: store.record_step(step, lease, paid=paid or None))
+        with self.log.with_next(self.log.made(call, paid)) as noted:
+            self.write(lambda: store.record_step(step, lease, paid=paid or None, **noted))
         self._has_recorded = True
 
     def record_event(
@@ -106,19 +123,25 @@ class Attempt:
         event: CheckpointEvent,
         step: Step,
         paid: Usage,
+        call: TimedCall,
         snapshot: Callable[[], Checkpoint],
         keep: Callable[[], None],
     ) -> Saved:
         """Record a step whose result is an event, and save a checkpoint if the strategy says so."""
         with self._lock:
             if self.strategy.should_checkpoint(run.iteration, event):
-                return self._record_and_save(step, paid, snapshot, keep)
-        self.record(step, paid)
+                return self._record_and_save(step, paid, call, snapshot, keep)
+        self.record(step, paid, call)
         keep()
         return None
 
     def _record_and_save(
-        self, step: Step, paid: Usage, snapshot: Callable[[], Checkpoint], keep: Callable[[], None]
+        self,
+        step: Step,
+        paid: Usage,
+        call: TimedCall,
+        snapshot: Callable[[], Checkpoint],
+        keep: Callable[[], None],
     ) -> Saved:
         store, lease = self.context.store, self.held.lease
         try:
@@ -127,10 +150,13 @@ class Attempt:
             raise
         except Exception as error:
             # Its state is not JSON, for example. The result is paid for all the same.
-            self.record(step, paid)
+            self.record(step, paid, call)
             keep()
             return error
-        refusal = self.write(lambda: store.record_and_save(step, checkpoint, lease, paid=paid or None))
+        with self.log.with_next(self.log.made(call, paid)) as noted:
+            refusal = self.write(
+                lambda: store.record_and_save(step, checkpoint, lease, paid=paid or None, **noted)
+            )
         self._has_recorded = True
         keep()
         if refusal is not None:
@@ -279,8 +305,18 @@ class Attempt:
         """Do a write, and wait for an unavailable store. Raises ``Fenced`` if the lease is lost."""
         return self.fenced(lambda: retry_while_unavailable(action, 2 * self.context.settings.lease_ttl))
 
-    def release(self, record: RunRecord, due_in: float, *, retry_seconds: float | None = None) -> None:
+    def release(
+        self,
+        record: RunRecord,
+        due_in: float,
+        how: str,
+        why: str | BaseException | None = None,
+        *,
+        retry_seconds: float | None = None,
+    ) -> None:
         """Release the lease and store the run. The watchdog requeues it if it does not start.
+
+        The event log notes how the attempt ended, and why.
 
         Raises:
             Fenced: the lease was already lost.
@@ -288,10 +324,11 @@ class Attempt:
         self.context.lease_renewer.discard(self.held)
         store, lease = self.context.store, self.held.lease
         seconds = 2 * self.context.settings.lease_ttl if retry_seconds is None else retry_seconds
-        if not retry_while_unavailable(
-            lambda: store.release(lease, run=record, due_in=due_in), seconds
-        ):
-            raise Fenced
+        with self.log.with_next(self.log.ended(how, why)) as noted:
+            if not retry_while_unavailable(
+                lambda: store.release(lease, run=record, due_in=due_in, **noted), seconds
+            ):
+                raise Fenced
         self.run_record = record
 
     def fenced(self, action: Callable[[], R]) -> R:

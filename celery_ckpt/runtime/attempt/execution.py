@@ -225,11 +225,12 @@ def _end(attempt: Attempt, run: AgentRun | None, status: RunStatus, **outcome: A
     is_kept = status is RunStatus.SUCCEEDED and not isinstance(attempt.strategy, Never)
     try:
         last = run.snapshot() if run is not None and is_kept else None
-        if run is None or last is None or attempt.has_saved(last):
-            attempt.write(lambda: store.update_run(record, lease))
-        else:
-            attempt.write(lambda: store.save(last, lease, run=record))
-            attempt.emit_signal(signals.checkpoint_saved, run, checkpoint=last)
+        with attempt.log.with_next(attempt.log.ended(status.value, outcome.get("error"))) as noted:
+            if run is None or last is None or attempt.has_saved(last):
+                attempt.write(lambda: store.update_run(record, lease, **noted))
+            else:
+                attempt.write(lambda: store.save(last, lease, run=record, **noted))
+                attempt.emit_signal(signals.checkpoint_saved, run, checkpoint=last)
     except StoreUnavailable as unavailable:
         raise Unrecorded(str(unavailable)) from unavailable
     attempt.run_record = record
@@ -267,7 +268,7 @@ def _handed_off(
         ):
             attempt.save_as_it_is(run)
         released = attempt.run_record.model_copy(update={"status": status})
-        attempt.release(released, _REQUEUE_AFTER)
+        attempt.release(released, _REQUEUE_AFTER, "handed_off", reason)
     except Fenced:
         return _fenced(attempt, run)
     except (CheckpointTooLarge, RedactionFailed, ValueError) as error:
@@ -288,6 +289,7 @@ def _fenced(attempt: Attempt, run: AgentRun | None) -> BaseException:
     run_record = attempt.run_record
     logger.warning(log_lines.LEASE_LOST, *log_lines.identity(run_record), run_record.attempts)
     attempt.emit_signal(signals.lease_lost, run)
+    attempt.log.fenced()
     loss = _lost(attempt, run)
     if loss is not None:
         return loss
@@ -350,7 +352,7 @@ def _put_back(attempt: Attempt, error: CheckpointError) -> BaseException:
     logger.error(log_lines.CANNOT_CONTINUE, *log_lines.identity(attempt.run_record), error)
     try:
         queued = attempt.run_record.model_copy(update={"status": RunStatus.QUEUED})
-        attempt.release(queued, _REQUEUE_AFTER)
+        attempt.release(queued, _REQUEUE_AFTER, "put_back", error)
     except Fenced:
         return _fenced(attempt, None)
     return Ignore("the run cannot be read here")
@@ -367,7 +369,7 @@ def _interrupted(attempt: Attempt, error: BaseException) -> BaseException:
     status = RunStatus.QUEUED if is_wanted else RunStatus.RUNNING
     released = attempt.run_record.model_copy(update={"status": status})
     try:
-        attempt.release(released, _REQUEUE_INTERRUPTED_AFTER, retry_seconds=0)
+        attempt.release(released, _REQUEUE_INTERRUPTED_AFTER, "interrupted", error, retry_seconds=0)
     except BaseException as failure:
         logger.warning(log_lines.LEASE_NOT_RELEASED, *log_lines.identity(released), failure)
     return error

@@ -35,6 +35,7 @@ from celery_ckpt.run.control_flow import Fenced
 from celery_ckpt.run.tool_results import repaired
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import Attempt
+from celery_ckpt.runtime.attempt.attempt_log import keeps_log
 from celery_ckpt.runtime.attempt.backend import (
     keeps_result,
     store_deleted_if_missing,
@@ -136,7 +137,7 @@ def _started(context: AppContext, task: Any) -> Attempt:
         **task.retention_limits,
         **(_lost_fields(agent_id, run_id) if is_begun else {}),
     )
-    begun = _begun(context, run, is_recorded)
+    begun = _begun(context, run, is_recorded, getattr(request, "hostname", None) or "")
     if begun.is_deleted:
         raise _deleted(task, begun.run)
     if begun.lease is None:
@@ -187,10 +188,10 @@ def _nothing_to_do(task: Any, run: RunRecord) -> Ignore | Reject:
     return Ignore("the run is blocked")
 
 
-def _begun(context: AppContext, run: RunRecord, is_recorded: bool) -> StartResult:
+def _begun(context: AppContext, run: RunRecord, is_recorded: bool, worker: str = "") -> StartResult:
     """Start the run in the store; take over a lease whose process is known to be dead."""
     try:
-        return _leased(context, run, is_recorded, None)
+        return _leased(context, run, is_recorded, None, worker)
     except LeaseHeld as held:
         if not is_known_dead(held.owner):
             raise _busy(held) from held
@@ -202,7 +203,7 @@ def _begun(context: AppContext, run: RunRecord, is_recorded: bool) -> StartResul
             expires_at=system_clock.now(),
         )
     try:
-        return _leased(context, run, is_recorded, dead)
+        return _leased(context, run, is_recorded, dead, worker)
     except LeaseHeld as held:
         raise _busy(held) from held
 
@@ -211,14 +212,17 @@ def _busy(held: LeaseHeld) -> _Busy:
     return _Busy(held.owner) if is_process(held.owner) else _InRepair(held.owner)
 
 
-def _leased(context: AppContext, run: RunRecord, is_recorded: bool, over: Lease | None) -> StartResult:
+def _leased(
+    context: AppContext, run: RunRecord, is_recorded: bool, over: Lease | None, worker: str
+) -> StartResult:
     """Start the run with a lease that lasts until the renewer's next round.
 
     The time of a lease begins in the store. After a late reply, caused by a failover for instance, the
     lease could expire before the first renewal.
     """
     store, ttl, began = context.store, context.settings.lease_ttl, time.monotonic()
-    start = store.start_run(run, context.owner, ttl, over=over, recorded=is_recorded)
+    named = {"worker": worker} if keeps_log(store) else {}
+    start = store.start_run(run, context.owner, ttl, over=over, recorded=is_recorded, **named)
     if start.lease is not None and time.monotonic() - began > ttl / RENEWALS:
         try:
             store.renew(start.lease, ttl)

@@ -32,6 +32,7 @@ class AppContext:
         self.app = app
         self.settings = settings or Settings.of(app)
         self.store = store or _connect_store(app, self.settings)
+        self.store.event_log_limit = self.settings.event_log
         self.redaction = Redaction(self.settings.redact)
         self.owner = this_process()
         self.lease_renewer = LeaseRenewer(app, self.store, self.settings.lease_ttl)

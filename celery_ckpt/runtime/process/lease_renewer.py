@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from celery import Celery
 
 from celery_ckpt.errors import CheckpointError, LeaseLost
-from celery_ckpt.records import Lease
+from celery_ckpt.records import CurrentCall, Lease
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.broker.unacked import Unacked
 from celery_ckpt.store import CheckpointStore
@@ -48,6 +48,8 @@ class HeldLease:
     is_lost: bool = False
     #: When the watchdog checks the agent, as this process has set it; ``None``: another process has.
     due_at: int | None = None
+    #: Returns what its attempt is calling now; ``None``: there is no event log.
+    calling: Callable[[], CurrentCall | None] | None = None
 
     def lose(self) -> None:
         """Mark the lease as lost."""
@@ -135,7 +137,10 @@ class LeaseRenewer:
 
     def _renew(self, batch: list[HeldLease]) -> None:
         try:
-            results = self._store.renew_many([held.lease for held in batch], self._ttl)
+            leases, known = [held.lease for held in batch], {}
+            if any(held.calling for held in batch):
+                known["calls"] = [held.calling() if held.calling else None for held in batch]
+            results = self._store.renew_many(leases, self._ttl, **known)
         except CheckpointError as error:  # of any kind, also missing rights
             # Expiry alone does not fence: unless another process took the lease, the next one succeeds.
             for held in batch:

@@ -59,7 +59,8 @@ def _release(attempt: Attempt, envelope: dict[str, Any], retries: int, eta: date
     changes = {"status": RunStatus.QUEUED, "retries": retries, "eta": eta, "envelope": envelope}
     try:
         # The watchdog looks when the lease would have ended. It sees the ETA, and waits for it.
-        attempt.release(attempt.run_record.model_copy(update=changes), REQUEUE_AFTER)
+        released = attempt.run_record.model_copy(update=changes)
+        attempt.release(released, REQUEUE_AFTER, "retried", attempt.retried_for)
     except StoreUnavailable as unavailable:
         # Not an Exception: Celery would take that for a message that could not be sent.
         raise Unrecorded(str(unavailable)) from unavailable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from celery._state import _task_stack
@@ -20,6 +21,7 @@ from celery_ckpt.run.bridge import AsyncBridge, SyncBridge
 from celery_ckpt.run.current import run_if_any
 from celery_ckpt.run.host import Saved
 from celery_ckpt.run.redaction import Redaction
+from celery_ckpt.run.timed_call import TimedCall
 from celery_ckpt.runtime import log_lines, signals
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.broker.envelope import agent_id_of
@@ -39,7 +41,14 @@ class LocalHost:
         self._task = task
         self._lock = threading.RLock()
 
-    def record(self, step: Step, paid: Usage) -> None:
+    def around(self, call: TimedCall) -> AbstractContextManager[None]:
+        """Do nothing: nobody sees the call."""
+        return nullcontext()
+
+    def replayed(self, call: TimedCall) -> None:
+        """Do nothing: no call is replayed."""
+
+    def record(self, step: Step, paid: Usage, call: TimedCall | None) -> None:
         """Do nothing: the step is never replayed."""
 
     def record_event(
@@ -48,6 +57,7 @@ class LocalHost:
         event: CheckpointEvent,
         step: Step,
         paid: Usage,
+        call: TimedCall,
         snapshot: Callable[[], Checkpoint],
         keep: Callable[[], None],
     ) -> Saved:

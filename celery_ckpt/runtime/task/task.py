@@ -169,6 +169,8 @@ class AgentTask(Task, Generic[P, R]):
             raise error  # it is handed off, which does not count as a retry
         if isinstance(error, PERMANENT):
             raise error  # never retried, also with a dont_autoretry_for of the user's own
+        if attempt is not None:
+            attempt.retried_for = error
         try:
             with soft_time_limit.disabled():
                 return super().retry(*args, **options)

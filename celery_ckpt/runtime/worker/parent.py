@@ -17,9 +17,11 @@ from celery.worker import state as worker_state
 
 from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
+from celery_ckpt.event_log import LONGEST_TEXT, LogEntry
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime import log_lines
 from celery_ckpt.runtime.attempt.attempt import attempt_of
+from celery_ckpt.runtime.attempt.attempt_log import keeps_log
 from celery_ckpt.runtime.attempt.settlement import publish_next
 from celery_ckpt.runtime.broker.envelope import agent_id_of
 from celery_ckpt.runtime.process.context import AppContext
@@ -76,7 +78,11 @@ def _on_internal_error(sender: Any, task_id: str, **_: Any) -> None:
 def _end(task: Any, agent_id: str, run_id: str, status: RunStatus, reason: str) -> None:
     context = AppContext.of(task.app)
     try:
-        lease = context.store.cancel_run(agent_id, run_id, context.owner, context.settings.lease_ttl)
+        data = {"run_id": run_id, "how": status.value, "why": reason[:LONGEST_TEXT]}
+        end = [LogEntry("ended", system_clock.now(), data)]
+        noted = {"log": end} if keeps_log(context.store) else {}
+        ttl = context.settings.lease_ttl
+        lease = context.store.cancel_run(agent_id, run_id, context.owner, ttl, **noted)
         run = context.store.run(agent_id, run_id)
         assert run is not None
         ended = run.model_copy(

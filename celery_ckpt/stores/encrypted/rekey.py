@@ -11,15 +11,18 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from celery_ckpt.checkpoint import Checkpoint, Entry
-from celery_ckpt.errors import StoreError
+from celery_ckpt.errors import EncryptionKeyMissing, StoreError
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.records import AgentContents
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints
 from celery_ckpt.stores.encrypted.cipher import Cipher
+from celery_ckpt.stores.encrypted.event_log import EncryptedEventLog, has_texts
 from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
 from celery_ckpt.stores.encryption_tag import (
     encrypted_text,
     text_of_checkpoint,
+    text_of_entry,
     text_of_run,
     text_of_step,
     texts_of_run,
@@ -49,6 +52,7 @@ class Rekeying:
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher, self._records = cipher, EncryptedRecords(cipher)
+        self._log = EncryptedEventLog(cipher)
 
     def rekey(
         self, store: CheckpointStore, agent_id: str, from_plaintext: bool, dry_run: bool
@@ -59,8 +63,9 @@ class Rekeying:
         def change(stored: AgentContents) -> AgentContents | None:
             nonlocal found
             found = self._not_of_first_key(stored)
-            plain = self.decrypt(stored, from_plaintext)  # in a dry run too, to report errors
-            return self.encrypt(plain) if found.is_any and not dry_run else None
+            plain = self.decrypt(agent_id, stored, from_plaintext)  # in a dry run too, for its errors
+            is_any = found.is_any or any(map(self._is_foreign, stored.log))
+            return self.encrypt(agent_id, plain) if is_any and not dry_run else None
 
         lease = None if dry_run else store.acquire(agent_id, _OWNER, _LEASE_SECONDS)
         try:
@@ -86,8 +91,18 @@ class Rekeying:
             sum(is_foreign(texts_of_run(run).values()) for run in stored.runs),
         )
 
-    def decrypt(self, stored: AgentContents, from_plaintext: bool = False) -> AgentContents:
-        """Decrypt everything. With ``from_plaintext``, plain records are kept as they are."""
+    def _is_foreign(self, entry: LogEntry) -> bool:
+        text = text_of_entry(entry)
+        is_plain = text is None and has_texts(entry)
+        return is_plain or (text is not None and not text.startswith(f"{self._cipher.key_id}."))
+
+    def decrypt(
+        self, agent_id: str, stored: AgentContents, from_plaintext: bool = False
+    ) -> AgentContents:
+        """Decrypt everything. With ``from_plaintext``, plain records are kept as they are.
+
+        Entries of the event log that cannot be decrypted are left out.
+        """
         checkpoints, records = EncryptedCheckpoints(self._cipher), self._records
         shared = {
             each.agent_id: checkpoints.conversations(each.agent_id) for each in stored.checkpoints
@@ -107,9 +122,17 @@ class Rekeying:
                 run if from_plaintext and text_of_run(run) is None else records.decrypt_run(run)
                 for run in stored.runs
             ],
+            self._decrypted_log(agent_id, stored.log),
         )
 
-    def encrypt(self, plain: AgentContents) -> AgentContents:
+    def _decrypted_log(self, agent_id: str, log: list[LogEntry]) -> list[LogEntry]:
+        found = []
+        for entry in log:
+            with suppress(EncryptionKeyMissing):
+                found += self._log.decrypt(agent_id, [entry], from_plaintext=True)
+        return [entry for entry in found if entry.kind != "damaged"]
+
+    def encrypt(self, agent_id: str, plain: AgentContents) -> AgentContents:
         """Encrypt everything with the first key."""
         # Not the object that has decrypted them: it caches how each message was encrypted.
         checkpoints = EncryptedCheckpoints(self._cipher)
@@ -117,6 +140,7 @@ class Rekeying:
             [checkpoints.encrypt(each) for each in plain.checkpoints],
             [self._records.encrypt_step(step) for step in plain.steps],
             [self._records.encrypt_run(run) for run in plain.runs],
+            self._log.encrypt(agent_id, plain.log),
         )
 
 

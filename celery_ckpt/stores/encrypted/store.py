@@ -8,7 +8,8 @@ iterations, events, counts, times, status, pins and their labels. See ``docs/how
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.errors import (
@@ -19,6 +20,7 @@ from celery_ckpt.errors import (
     CheckpointTooLarge,
     StoreError,
 )
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.records import (
     AgentActivity,
     AgentContents,
@@ -26,6 +28,7 @@ from celery_ckpt.records import (
     AgentPage,
     Change,
     CheckpointInfo,
+    CurrentCall,
     Lease,
     MessagePage,
     RunOutline,
@@ -39,13 +42,14 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores import encoding
 from celery_ckpt.stores.encrypted.checkpoints import EncryptedCheckpoints
 from celery_ckpt.stores.encrypted.cipher import Cipher
+from celery_ckpt.stores.encrypted.event_log import EncryptedEventLog
 from celery_ckpt.stores.encrypted.key_ring import parse_keys
 from celery_ckpt.stores.encrypted.records import EncryptedRecords, distinct
 from celery_ckpt.stores.encrypted.rekey import Rekeyed, Rekeying
 from celery_ckpt.stores.encryption_tag import undo_start
 from celery_ckpt.stores.log.draft import Parts
 from celery_ckpt.stores.log.reader import all_readable
-from celery_ckpt.stores.wrapper import WrapperStore
+from celery_ckpt.stores.wrapper import WrapperStore, given
 from celery_ckpt.usage import Usage
 
 
@@ -57,16 +61,25 @@ class EncryptedStore(WrapperStore):
         inner.reads_encrypted = True
         cipher = Cipher(parse_keys(keys))
         self._checkpoints, self._records = EncryptedCheckpoints(cipher), EncryptedRecords(cipher)
+        self._log = EncryptedEventLog(cipher)
         self._rekeying = Rekeying(cipher)
+
+    def _noted(self, agent_id: str, log: Sequence[LogEntry]) -> dict[str, Any]:
+        return given(log=self._log.encrypt(agent_id, log))
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def save(
-        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+        self,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        run: RunRecord | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> None:
-        encrypted = self._checkpoints.encrypt(checkpoint)
+        encrypted, noted = self._checkpoints.encrypt(checkpoint), self._noted(checkpoint.agent_id, log)
         try:
-            self.inner.save(encrypted, lease, run=run and self._records.encrypt_run(run))
+            self.inner.save(encrypted, lease, run=run and self._records.encrypt_run(run), **noted)
         except AlreadyExists:
             # Equal values can be written differently, and after a rotation encrypted differently.
             stored = self.load(checkpoint.id)
@@ -134,9 +147,17 @@ class EncryptedStore(WrapperStore):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
+    def record_step(
+        self,
+        step: Step,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
+    ) -> None:
+        encrypted, noted = self._records.encrypt_step(step), self._noted(step.agent_id, log)
         try:
-            self.inner.record_step(self._records.encrypt_step(step), lease, paid=paid)
+            self.inner.record_step(encrypted, lease, paid=paid, **noted)
         except AlreadyExists:
             stored = self.steps(step.agent_id, step.run_id)
             if not any(encoding.is_same(one, step) for one in stored):
@@ -152,16 +173,18 @@ class EncryptedStore(WrapperStore):
         lease: Lease | None = None,
         *,
         paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> CheckpointError | None:
         both = self._records.encrypt_step(step), self._checkpoints.encrypt(checkpoint)
+        noted = self._noted(step.agent_id, log)
         refusal: CheckpointError | None
         try:
-            refusal = self.inner.record_and_save(*both, lease, paid=paid)
+            refusal = self.inner.record_and_save(*both, lease, paid=paid, **noted)
         except (AlreadyExists, CheckpointTooLarge) as error:
             refusal = error
         if isinstance(refusal, AlreadyExists | CheckpointTooLarge):
             # By two calls of this store, which compare and explain what the wrapped one cannot read.
-            return super().record_and_save(step, checkpoint, lease, paid=paid)
+            return super().record_and_save(step, checkpoint, lease, paid=paid, log=log)
         return refusal
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
@@ -170,9 +193,26 @@ class EncryptedStore(WrapperStore):
     # -- runs ----------------------------------------------------------------------------------------
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
+        self,
+        lease: Lease,
+        *,
+        run: RunRecord | None = None,
+        due_in: float | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> bool:
-        return self.inner.release(lease, run=run and self._records.encrypt_run(run), due_in=due_in)
+        encrypted, noted = run and self._records.encrypt_run(run), self._noted(lease.agent_id, log)
+        return self.inner.release(lease, run=encrypted, due_in=due_in, **noted)
+
+    def renew(self, lease: Lease, ttl: float, *, call: CurrentCall | None = None) -> Lease:
+        encrypted = self._log.encrypt_call(lease.agent_id, call)
+        return self.inner.renew(lease, ttl, **given(call=encrypted))
+
+    def renew_many(
+        self, leases: Sequence[Lease], ttl: float, *, calls: Sequence[CurrentCall | None] = ()
+    ) -> builtins.list[Lease | StoreError]:
+        pairs = zip(leases, calls, strict=False)
+        encrypted = [self._log.encrypt_call(lease.agent_id, call) for lease, call in pairs]
+        return self.inner.renew_many(leases, ttl, **given(calls=encrypted))
 
     def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         if self.inner.add_run(self._records.encrypt_run(run), due_in=due_in):
@@ -180,8 +220,11 @@ class EncryptedStore(WrapperStore):
         stored = self.run(run.agent_id, run.run_id)
         return stored is not None and encoding.is_same(stored, run)
 
-    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
-        self.inner.update_run(self._records.encrypt_run(run), lease)
+    def update_run(
+        self, run: RunRecord, lease: Lease | None = None, *, log: Sequence[LogEntry] = ()
+    ) -> None:
+        noted = self._noted(run.agent_id, log)
+        self.inner.update_run(self._records.encrypt_run(run), lease, **noted)
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         found = self.inner.run(agent_id, run_id)
@@ -213,9 +256,10 @@ class EncryptedStore(WrapperStore):
         *,
         over: Lease | None = None,
         recorded: bool = False,
+        worker: str = "",
     ) -> StartResult:
-        encrypted = self._records.encrypt_run(run)
-        start = self.inner.start_run(encrypted, owner, ttl, over=over, recorded=recorded)
+        encrypted, named = self._records.encrypt_run(run), given(worker=worker)
+        start = self.inner.start_run(encrypted, owner, ttl, over=over, recorded=recorded, **named)
         try:
             decrypted = {
                 "run": self._records.decrypt_run(start.run),
@@ -236,15 +280,36 @@ class EncryptedStore(WrapperStore):
 
     def activity(self, agent_id: str) -> AgentActivity:
         found = self.inner.activity(agent_id)
-        return found.model_copy(update={"open": [self._records.decrypt_run(run) for run in found.open]})
+        runs = [self._records.decrypt_run(run) for run in found.open]
+        call = self._log.decrypt_call(agent_id, found.call)
+        return found.model_copy(update={"open": runs, "call": call})
+
+    def cancel_run(
+        self, agent_id: str, run_id: str, owner: str, ttl: float, *, log: Sequence[LogEntry] = ()
+    ) -> Lease | None:
+        noted = self._noted(agent_id, log)
+        return self.inner.cancel_run(agent_id, run_id, owner, ttl, **noted)
+
+    # -- the event log -------------------------------------------------------------------------------
+
+    def event_log(
+        self, agent_id: str, *, after: int | None = None, limit: int | None = None
+    ) -> builtins.list[LogEntry]:
+        return self._log.decrypt(agent_id, self.inner.event_log(agent_id, after=after, limit=limit))
+
+    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+        return self.inner.note(agent_id, self._log.encrypt(agent_id, log))
+
+    def stream(self, lease: Lease, log: Sequence[LogEntry]) -> bool:
+        return self.inner.stream(lease, self._log.encrypt(lease.agent_id, log))
 
     # -- upkeep --------------------------------------------------------------------------------------
 
     def rewrite(self, agent_id: str, change: Change, lease: Lease | None = None) -> bool:
 
         def change_encrypted(stored: AgentContents) -> AgentContents | None:
-            after = change(self._rekeying.decrypt(stored))
-            return after and self._rekeying.encrypt(after)
+            after = change(self._rekeying.decrypt(agent_id, stored))
+            return after and self._rekeying.encrypt(agent_id, after)
 
         return self.inner.rewrite(agent_id, change_encrypted, lease)
 

@@ -4,7 +4,8 @@ agents/k3/k3f9...   an agent, named by the digest of its name, so that every nam
     name            {"format": 1, "agent_id": ..., "generation": ...}
     lock            held shared to read, exclusively to write
     journal-*, tip  checkpoints and messages (see journal.py)
-    lease, runs, steps, policy, listed, changed, pending-run (see transaction.py)
+    lease, runs, steps, policy, listed, changed, pending-run, events, attempt, followed (see
+                    transaction.py)
 watchdog/, sweep/   when the watchdog, or a sweep, looks at which agent (see schedule.py)
 deleted/            markers of runs whose agents were deleted (see markers.py)
 ids/                the agents of checkpoint ids that do not name their agent

@@ -112,6 +112,20 @@ def append(path: Path, data: bytes, size: int) -> None:
         sync_directory(path.parent)
 
 
+def overwrite(path: Path, data: bytes, size: int) -> None:
+    """Write after the first ``size`` bytes of a file, without waiting for the disk.
+
+    Only for what no promise depends on: a crash can leave any part of it.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
+    try:
+        os.ftruncate(descriptor, size)
+        os.lseek(descriptor, size, os.SEEK_SET)
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """Write all of the data."""
     rest = memoryview(data)

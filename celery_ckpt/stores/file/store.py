@@ -8,7 +8,7 @@ agent is written in the order that ``transaction.py`` states.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from celery_ckpt.errors import (
     StoreDamaged,
     StoreError,
 )
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.names import checked_name, digest_of_run, locator_in
 from celery_ckpt.records import Finding, Lease, RunRecord, Schedule
 from celery_ckpt.retention.report import PrunePlan, PruneResult
@@ -52,7 +53,7 @@ class FileCheckpointStore(TransactionalStore, LogStore):
         ConfigurationError: the path exists and is not a directory.
     """
 
-    features = frozenset({"rewrite", "reschedule"})
+    features = frozenset({"rewrite", "reschedule", "log"})
 
     def __init__(
         self,
@@ -90,8 +91,13 @@ class FileCheckpointStore(TransactionalStore, LogStore):
             directory.empty_trash()
 
     def _transaction_on(self, agent: AgentDirectory) -> FileTransaction:
-        limit = self.max_checkpoint_bytes
-        return FileTransaction(self._directory, agent, clock=self._clock, limit=limit)
+        return FileTransaction(
+            self._directory,
+            agent,
+            clock=self._clock,
+            limit=self.max_checkpoint_bytes,
+            event_log_limit=self.event_log_limit,
+        )
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -102,6 +108,7 @@ class FileCheckpointStore(TransactionalStore, LogStore):
         draft: Draft,
         lease: Lease | None,
         run: RunRecord | None,
+        log: Sequence[LogEntry],
     ) -> int:
         with self._transaction(agent_id, make=True) as agent:
             journal = agent.journal
@@ -117,13 +124,16 @@ class FileCheckpointStore(TransactionalStore, LogStore):
                 # An earlier save of this checkpoint, with a run, may have failed.
                 agent.resolve_pending_run()
                 agent.mark_listed()
-                return journal.save(checkpoint_id, draft.rest, draft.messages)
-            record = turns.replacement(agent, run)
-            agent.mark_listed()
-            agent.write_pending_run(checkpoint_id, record)
-            agent.note_change()
-            base = journal.save(checkpoint_id, draft.rest, draft.messages)
-            agent.resolve_pending_run()
+                base = journal.save(checkpoint_id, draft.rest, draft.messages)
+            else:
+                record = turns.replacement(agent, run)
+                agent.mark_listed()
+                agent.write_pending_run(checkpoint_id, record)
+                agent.note_change()
+                base = journal.save(checkpoint_id, draft.rest, draft.messages)
+                agent.resolve_pending_run()
+            self._note_save(agent, checkpoint_id, draft.iteration)
+            self._note(agent, log)
             return base
 
     def _read(self, agent_id: str, checkpoint_id: str | None) -> Stored | None:

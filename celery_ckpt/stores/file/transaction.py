@@ -6,6 +6,9 @@
     steps        a table of steps
     policy       the agent's policy
     changed      when the agent last changed, in microseconds: where it is listed
+    events       the event log (see event_file.py)
+    attempt      the attempt that has started and has not ended, for the event log
+    followed     until when somebody follows the agent, in milliseconds since 1970
     listed       exists while the agent is certain to be on the schedule of sweeps
     pending-run  {"checkpoint": id, "run": run_id, "record": {...}}: written before a checkpoint that is
                  saved together with a run record. The record is valid if that checkpoint is in the
@@ -13,8 +16,8 @@
 
 A crash can happen between two files. So ``write`` keeps an order: first a run that is new, or the
 outcome of a run that has none yet; then the lease; then the steps to drop; then the other runs; then
-new steps. The worst that a crash leaves is a run that looks as if its attempt had died, a run that is
-delivered once more, or a call that is paid for and not recorded.
+new steps; then entries of the event log. The worst that a crash leaves is a run that looks as if its
+attempt had died, a run that is delivered once more, or a call that is paid for and not recorded.
 """
 # ruff: noqa: D102  (AgentTransaction documents these methods)
 
@@ -28,6 +31,8 @@ from typing import Any
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import StoreDamaged, StoreError
+from celery_ckpt.event_log import Part, decoded
+from celery_ckpt.event_log import encoded as encoded_entry
 from celery_ckpt.json_values import decode, encode, microseconds
 from celery_ckpt.records import (
     MANY_RUNS,
@@ -41,7 +46,8 @@ from celery_ckpt.retention.policy import old_runs
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.encoding import decoded_run, encoded, says_settled
 from celery_ckpt.stores.file.directory import AgentDirectory, StoreDirectory
-from celery_ckpt.stores.file.filesystem import read, replace, sync_directory
+from celery_ckpt.stores.file.event_file import EventFile
+from celery_ckpt.stores.file.filesystem import overwrite, read, replace, sync_directory
 from celery_ckpt.stores.file.journal import Journal
 from celery_ckpt.stores.file.record_table import StepTable, Table
 from celery_ckpt.stores.log.record import Record
@@ -51,6 +57,7 @@ from celery_ckpt.stores.log.summaries import summaries
 from celery_ckpt.stores.rules.changes import change_time
 from celery_ckpt.stores.rules.deletion import needs_marker
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.open_attempt import OpenAttempt
 from celery_ckpt.stores.rules.transaction import TurnState
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -64,7 +71,13 @@ class FileTransaction:
     """
 
     def __init__(
-        self, root: StoreDirectory, agent: AgentDirectory, *, clock: Clock, limit: int
+        self,
+        root: StoreDirectory,
+        agent: AgentDirectory,
+        *,
+        clock: Clock,
+        limit: int,
+        event_log_limit: int,
     ) -> None:
         self.agent_id = agent.agent_id
         #: The ids of checkpoints whose entries in ``ids/`` must be deleted after the transaction.
@@ -73,6 +86,7 @@ class FileTransaction:
         self.is_deleted = False
         self.directory = agent
         self._root, self._clock, self._limit = root, clock, limit
+        self._event_log_limit = event_log_limit
         self._lease_before: tuple[LeaseState, TurnState] | None = None
         self._lease_after: tuple[LeaseState, TurnState] | None = None
         self._run_table: Table | None = None
@@ -82,6 +96,9 @@ class FileTransaction:
         self._added_steps: list[tuple[Step, bytes]] = []
         self._dropped_steps: list[str] = []
         self._has_changed = False
+        self._added_entries: list[tuple[Part, bytes]] = []
+        self._attempt: OpenAttempt | None = None
+        self._has_read_attempt = self._has_new_attempt = False
 
     @property
     def exists(self) -> bool:
@@ -269,6 +286,47 @@ class FileTransaction:
         self.unregistered += checkpoint_ids
         return removed
 
+    # -- the event log -------------------------------------------------------------------------------
+
+    @property
+    def events(self) -> EventFile:
+        """The file of the event log."""
+        return EventFile(self.directory.path)
+
+    @property
+    def attempt(self) -> OpenAttempt | None:
+        if not self._has_read_attempt:
+            self._attempt = OpenAttempt.from_bytes(read(self.directory.path / "attempt") or b"")
+            self._has_read_attempt = True
+        return self._attempt
+
+    @attempt.setter
+    def attempt(self, attempt: OpenAttempt | None) -> None:
+        self._attempt, self._has_read_attempt, self._has_new_attempt = attempt, True, True
+
+    @property
+    def followed_until(self) -> int:
+        stored = read(self.directory.path / "followed") or b""
+        return int(stored) if stored.isdigit() else 0
+
+    @followed_until.setter
+    def followed_until(self, milliseconds: int) -> None:
+        path = self.directory.path / "followed"
+        if milliseconds:
+            replace(path, b"%d" % milliseconds)
+        else:
+            path.unlink(missing_ok=True)
+
+    def append_log(self, lines: list[tuple[Part, bytes]]) -> None:
+        self._added_entries += lines
+
+    def drop_live(self) -> None:
+        last, lines = self.events.lines()
+        self.events.write(last, [line for line in lines if line[1] is not Part.LIVE])
+
+    def log_lines(self) -> tuple[int, list[tuple[int, Part, bytes]]]:
+        return self.events.lines()
+
     # -- the whole agent -----------------------------------------------------------------------------
 
     def size(self) -> int:
@@ -278,7 +336,13 @@ class FileTransaction:
         lines = newest_first(self.journal.lines())
         messages = self.journal.messages(ranges_of_all(self.agent_id, lines))
         checkpoints = listed(self.agent_id, lines, messages)[::-1]
-        return AgentContents(checkpoints, self._steps.all(), self.runs())
+        _, stored = self.events.lines()
+        log = [
+            decoded(self.agent_id, number, text)
+            for number, part, text in stored
+            if part is not Part.LIVE
+        ]
+        return AgentContents(checkpoints, self._steps.all(), self.runs(), log)
 
     def replace(self, contents: AgentContents) -> None:
         # Each file is replaced as a whole. A crash between two of them leaves some as they were.
@@ -293,6 +357,8 @@ class FileTransaction:
         self.resolve_pending_run()
         if contents.runs:
             self._runs.replace({run.run_id: encoded(run, self._limit) for run in contents.runs})
+        log = [(one.cursor, one.part, encoded_entry(one, self.agent_id)) for one in contents.log]
+        self.events.write(self.events.lines()[0], log)
 
     def delete(self) -> int:
         names = list(self.journal.live)
@@ -369,6 +435,17 @@ class FileTransaction:
                     if stored is not None:
                         self._runs.put(run_id, stored)
             raise
+        if not self.is_deleted:
+            with suppress(OSError):  # everything else is written
+                self._write_log()
+
+    def _write_log(self) -> None:
+        """Write what only the event log needs, without waiting for the disk."""
+        if self._has_new_attempt:
+            stored = self._attempt.to_bytes() if self._attempt else b""
+            overwrite(self.directory.path / "attempt", stored, 0)
+        if self._added_entries:
+            self.events.append(self._added_entries, self._event_log_limit)
 
     def _has_outcome(self, run: RunRecord, stored: bytes | None) -> bool:
         """Return True unless the run is new, or is settled without an outcome on disk."""

@@ -14,6 +14,7 @@ not write again the messages that it finds there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 from itertools import count
@@ -37,6 +38,10 @@ class Basis(Enum):
     ANY = "*"
 
 
+#: The iteration in a header. What comes before it are numbers.
+_ITERATION = re.compile(rb'"iteration":(\d+)')
+
+
 class Draft(NamedTuple):
     """A save, ready to be written. Only its place in the log is still missing."""
 
@@ -53,6 +58,12 @@ class Draft(NamedTuple):
     place: str
     #: The record without its stamp: the place and the header.
     rest: bytes
+
+    @property
+    def iteration(self) -> int:
+        """The iteration of the checkpoint, from its header."""
+        found = _ITERATION.search(self.rest)
+        return int(found[1]) if found else 0
 
 
 class Place(NamedTuple):

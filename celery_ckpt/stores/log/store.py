@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from celery_ckpt.checkpoint import Checkpoint, is_same
 from celery_ckpt.errors import AlreadyExists, CheckpointDamaged, CheckpointError
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.names import checked_name, locator
 from celery_ckpt.records import CheckpointInfo, Lease, MessagePage, RunRecord, Step
 from celery_ckpt.retention.report import AgentPolicy
@@ -72,8 +73,11 @@ class LogStore(CheckpointStore):
         draft: Draft,
         lease: Lease | None,
         run: RunRecord | None,
+        log: Sequence[LogEntry],
     ) -> int:
         """Write a draft, and the record of a run if given, in one atomic step. Return the draft's base.
+
+        In the same step, append the entries to the event log.
 
         Raises:
             SavedBefore, LeaseLost, LeaseHeld, BasisGone, RunNotFound: checked in this order.
@@ -110,7 +114,12 @@ class LogStore(CheckpointStore):
     # -- what follows from them ----------------------------------------------------------------------
 
     def save(
-        self, checkpoint: Checkpoint, lease: Lease | None = None, *, run: RunRecord | None = None
+        self,
+        checkpoint: Checkpoint,
+        lease: Lease | None = None,
+        *,
+        run: RunRecord | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> None:
         parts = Parts(checkpoint)
         if parts.size > self.max_checkpoint_bytes:
@@ -122,7 +131,7 @@ class LogStore(CheckpointStore):
         draft = draft or parts.draft_of_all(Basis.EMPTY)
         for race in range(_MAX_RACES + 1):
             try:
-                base = self._append(agent_id, checkpoint.id, draft, lease, run)
+                base = self._append(agent_id, checkpoint.id, draft, lease, run, log)
             except SavedBefore as before:
                 return self._refuse_different(checkpoint, parts.digest, before.digest)
             except BasisGone:
@@ -140,14 +149,15 @@ class LogStore(CheckpointStore):
         lease: Lease | None = None,
         *,
         paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> CheckpointError | None:
         agent_id = checkpoint.agent_id
         parts = Parts(checkpoint)
         is_usual = parts.size <= self.max_checkpoint_bytes and step.agent_id == agent_id
         if not (is_usual and checkpoint.id.startswith(f"{locator(agent_id)}-")):
-            return super().record_and_save(step, checkpoint, lease, paid=paid)
+            return super().record_and_save(step, checkpoint, lease, paid=paid, log=log)
         draft = parts.draft_by_memory(self._memory, agent_id) or parts.draft_of_all(Basis.EMPTY)
-        base = self._record_and_append(step, paid, checkpoint.id, draft, lease)
+        base = self._record_and_append(step, paid, log, checkpoint.id, draft, lease)
         if base is not None:
             end = base + len(draft.messages)
             self._memory.remember(checkpoint, f"{base} {draft.place}", end, draft.ranges.at(base))
@@ -159,13 +169,21 @@ class LogStore(CheckpointStore):
         return None
 
     def _record_and_append(
-        self, step: Step, paid: Usage | None, checkpoint_id: str, draft: Draft, lease: Lease | None
+        self,
+        step: Step,
+        paid: Usage | None,
+        log: Sequence[LogEntry],
+        checkpoint_id: str,
+        draft: Draft,
+        lease: Lease | None,
     ) -> int | None:
-        """Record a step, and write a draft unless something prevents that. Return the draft's base.
+        """Record a step with its entries, and write a draft unless something prevents that.
 
-        ``None`` means that the step is recorded, and that the checkpoint must be saved by ``save``.
+        Returns:
+            The draft's base. ``None`` means that the step is recorded, and that the checkpoint must be
+            saved by ``save``.
         """
-        self.record_step(step, lease, paid=paid)
+        self.record_step(step, lease, paid=paid, log=log)
         return None
 
     def _make_findable(self, checkpoint_id: str, agent_id: str) -> None:

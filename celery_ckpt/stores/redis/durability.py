@@ -56,6 +56,9 @@ MAY_BE_LOST = frozenset(
         "agent_list",
         "agent_note",
         "watchdog_count",
+        "event_log_note",
+        "event_log_follow",
+        "event_log_stream",
     }
 )
 

@@ -54,7 +54,8 @@ class Keys:
 
     def all_of(self, agent_id: str) -> tuple[bytes, ...]:
         """Return every key that an agent can have."""
-        return self._of(agent_id, "agent", "log", "steps", "stepidx", "runs", "open")
+        log = "attempts", "entries", "live"
+        return self._of(agent_id, "agent", "log", "steps", "stepidx", "runs", *log, "open")
 
     def any_agent(self) -> str:
         """Return a pattern for ``SCAN`` that matches the hash of every agent."""

@@ -22,6 +22,8 @@ from celery_ckpt.stores.rules.leases import checked_ttl, new_nonce
 
 #: How many leases one script renews.
 _PAGE = 100
+#: A lease, and what its attempt is calling now, as ``lease_renew.lua`` takes it.
+Renewal = tuple[Lease, bytes]
 
 
 def refuse(reply: list[Any], agent_id: str, lease: Lease | None, run_id: str = "") -> None:
@@ -94,14 +96,14 @@ class Leases:
             self._index.add(agent_id)  # the agent was deleted since
         return granted(agent_id, owner, nonce, *reply[1:])
 
-    def renew(self, lease: Lease, ttl: float) -> Lease:
-        """See ``CheckpointStore.renew``."""
+    def renew(self, lease: Lease, ttl: float, call: bytes) -> Lease:
+        """See ``CheckpointStore.renew``; ``call`` as ``event_log.packed_call`` returns it."""
         keys = self._keys.of(lease.agent_id, "agent")
         own = fence(lease.agent_id, lease)
-        reply = self._server.run("lease_renew", keys, own, milliseconds(ttl))
+        reply = self._server.run("lease_renew", keys, own, milliseconds(ttl), call)
         return _renewed(lease, reply)
 
-    def renew_many(self, leases: Sequence[Lease], ttl: float) -> list[Lease | StoreError]:
+    def renew_many(self, leases: Sequence[Renewal], ttl: float) -> list[Lease | StoreError]:
         """See ``CheckpointStore.renew_many``."""
         ttl_ms = milliseconds(ttl)
         if self._server.is_cluster:
@@ -115,12 +117,12 @@ class Leases:
             results += self._each_renewed(page, ttl_ms) if is_refused else self._read(page, replies)
         return results
 
-    def _renewal_of_all(self, leases: Sequence[Lease], ttl_ms: int) -> Call:
-        keys = [self._keys.of(lease.agent_id, "agent")[0] for lease in leases]
-        fences = (fence(lease.agent_id, lease) for lease in leases)
-        return Call.script("lease_renew_many", keys, ttl_ms, *fences)
+    def _renewal_of_all(self, leases: Sequence[Renewal], ttl_ms: int) -> Call:
+        keys = [self._keys.of(lease.agent_id, "agent")[0] for lease, _ in leases]
+        each = (arg for lease, call in leases for arg in (fence(lease.agent_id, lease), call))
+        return Call.script("lease_renew_many", keys, ttl_ms, *each)
 
-    def _each_renewed(self, leases: Sequence[Lease], ttl_ms: int) -> list[Lease | StoreError]:
+    def _each_renewed(self, leases: Sequence[Renewal], ttl_ms: int) -> list[Lease | StoreError]:
         """Renew leases with one script each, in one round trip to each node."""
         calls = [
             Call.script(
@@ -128,13 +130,15 @@ class Leases:
                 self._keys.of(lease.agent_id, "agent"),
                 fence(lease.agent_id, lease),
                 ttl_ms,
+                call,
             )
-            for lease in leases
+            for lease, call in leases
         ]
         return self._read(leases, self._server.each(*calls))
 
-    def _read(self, leases: Sequence[Lease], replies: Sequence[Any]) -> list[Lease | StoreError]:
-        return [self._renewed_or_error(*one) for one in zip(leases, replies, strict=True)]
+    def _read(self, leases: Sequence[Renewal], replies: Sequence[Any]) -> list[Lease | StoreError]:
+        pairs = zip(leases, replies, strict=True)
+        return [self._renewed_or_error(lease, reply) for (lease, _), reply in pairs]
 
     def _renewed_or_error(self, lease: Lease, reply: Any) -> Lease | StoreError:
         if isinstance(reply, StoreError):
@@ -147,12 +151,13 @@ class Leases:
         except StoreError as error:
             return error
 
-    def release(self, lease: Lease, run: RunRecord | None, due_in: float | None) -> bool:
+    def release(self, lease: Lease, run: RunRecord | None, due_in: float | None, log: bytes) -> bool:
         """See ``CheckpointStore.release``."""
         agent_id = lease.agent_id
-        keys = self._keys.of(agent_id, "agent", *(("runs",) if run else ()))
+        keys = self._keys.of(agent_id, "agent", "attempts", "entries", *(("runs",) if run else ()))
         record = () if run is None else (run.run_id, run_line(run, self._limit()))
-        release = Call.script("lease_release", keys, fence(agent_id, lease), new_nonce(), *record)
+        own = fence(agent_id, lease)
+        release = Call.script("lease_release", keys, own, new_nonce(), log, *record)
         scheduled = self._due_times.addition(agent_id, due_in)
         if run is None:
             *_, reply = self._server.together(*scheduled, release)
@@ -170,7 +175,7 @@ class Leases:
         """Return the lease that is held. Raises ``StoreDamaged``."""
         if not facts:
             return None
-        owner, token, nonce, expires_ms = facts
+        owner, token, nonce, expires_ms = facts[:4]
         try:
             return Lease(
                 agent_id=agent_id,

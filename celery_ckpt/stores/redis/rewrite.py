@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from celery_ckpt.event_log import Part, decoded
+from celery_ckpt.event_log import encoded as encoded_entry
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import AgentContents, Change, Lease, RunRecord, Step
 from celery_ckpt.stores.encoding import encoded
 from celery_ckpt.stores.log.rewrite import rewritten
 from celery_ckpt.stores.log.store import LogStore
+from celery_ckpt.stores.redis.event_log import EventLog
 from celery_ckpt.stores.redis.keys import FIELD, Keys
 from celery_ckpt.stores.redis.leases import refuse
 from celery_ckpt.stores.redis.run_line import run_line, usage_word
@@ -31,19 +34,25 @@ class Rewrite:
         keys: Keys,
         steps: Steps,
         runs: Runs,
+        event_log: EventLog,
         limit: Callable[[], int],
     ) -> None:
+        self._event_log = event_log
         self._store, self._server, self._keys = store, server, keys
         self._steps, self._runs, self._limit = steps, runs, limit
 
     def apply(self, agent_id: str, change: Change, lease: Lease | None) -> bool:
         """See ``CheckpointStore.rewrite``."""
-        agent, log, steps_key, index, runs_key, _ = self._keys.all_of(checked_name(agent_id))
+        *keys, _ = self._keys.all_of(checked_name(agent_id))
+        agent, _, steps_key, _, runs_key, *_ = keys
         digest = self._server.run("agent_contents", (agent, steps_key, runs_key))
         sequence = {info.id: info.seq for info in self._store.history(agent_id)}
         checkpoints = self._store.list(agent_id)[::-1]
         steps, runs = self._steps.numbered(agent_id), self._runs.numbered(agent_id)
-        before = AgentContents(checkpoints, [step for _, step in steps], [run for _, run in runs])
+        last, parts = self._event_log.stored(agent_id)
+        lines = sorted(parts[Part.ATTEMPTS] + parts[Part.ENTRIES])
+        log = [decoded(agent_id, number, text) for number, text in lines]
+        before = AgentContents(checkpoints, [step for _, step in steps], [run for _, run in runs], log)
         after = change(before)
         if after is None:
             return True
@@ -52,12 +61,15 @@ class Rewrite:
         history = rewritten(agent_id, [(sequence[one.id], one) for one in after.checkpoints])
         reply = self._server.run(
             "agent_rewrite",
-            (agent, log, steps_key, index, runs_key),
+            keys,
             fence(agent_id, lease),
             digest,
             len(history),
             len(after.steps),
             len(runs),
+            last,
+            sum(one.part is Part.ATTEMPTS for one in after.log),
+            sum(one.part is Part.ENTRIES for one in after.log),
             *(part for one in history for part in (FIELD + one.checkpoint_id, one.line)),
             *(
                 part
@@ -65,6 +77,12 @@ class Rewrite:
                 for part in self._step(n, step)
             ),
             *(part for (n, _), run in zip(runs, after.runs, strict=True) for part in self._run(n, run)),
+            *(
+                b"%d %b" % (one.cursor, encoded_entry(one, agent_id))
+                for part in (Part.ATTEMPTS, Part.ENTRIES)
+                for one in after.log
+                if one.part is part
+            ),
             *(line for one in history for line in one.messages),
         )
         refuse(reply, agent_id, lease)

@@ -1,6 +1,6 @@
 """The line that Redis keeps for a run: what scripts change comes first, the rest follows as JSON.
 
-    number usage status delivered attempts stalled progress delivery passed_over expires_at
+    number usage status delivered attempts stalled progress delivery trace passed_over expires_at
     {"task": ..., "created_at": ..., ..., "error": ..., "envelope": ..., "result": ...}
 
 The JSON ends with the envelope and the result, so that a script can cut them off.
@@ -32,6 +32,7 @@ IN_FRONT = (
     "stalled",
     "progress",
     "delivery",
+    "trace",
     "passed_over",
     "expires_at",
 )
@@ -57,6 +58,11 @@ def word(value: object) -> str:
         return str(microseconds(value))
     text = str(int(value) if isinstance(value, bool) else value)
     return text if _NEEDS_NO_QUOTE(text) else quote(text, safe="")
+
+
+def text_of(word: bytes) -> str:
+    """Return the text that ``word`` was given."""
+    return "" if word == b"-" else unquote(word.decode())
 
 
 def usage_word(usage: Usage) -> str:
@@ -114,8 +120,7 @@ def _parsed(kind: type[R], agent_id: str, run_id: str, line: bytes) -> R:
     try:
         _, used, *words = line.split(b" ", len(IN_FRONT) + 2)
         front: dict[str, Any] = {
-            name: "" if word == b"-" else unquote(word.decode())
-            for name, word in zip(IN_FRONT, words[:-1], strict=True)
+            name: text_of(word) for name, word in zip(IN_FRONT, words[:-1], strict=True)
         }
         front["usage"] = _parsed_usage(used.decode())
         expires_at = front["expires_at"]

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
+from celery_ckpt.json_values import decode
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
 from celery_ckpt.records import (
     MANY_RUNS,
     AgentActivity,
+    CurrentCall,
     Lease,
     RunOutline,
     RunRecord,
@@ -30,6 +32,7 @@ from celery_ckpt.stores.redis.run_line import (
     place_of,
     refuse_damaged,
     run_line,
+    text_of,
     usage_word,
     word,
 )
@@ -37,6 +40,7 @@ from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import Steps, run_prefix
 from celery_ckpt.stores.rules.deletion import deleted_start
+from celery_ckpt.stores.rules.event_log import current_call
 from celery_ckpt.stores.rules.leases import new_nonce
 
 
@@ -72,11 +76,11 @@ class Runs:
             return is_same(parsed_run(run.agent_id, run.run_id, reply[1]), run)
         return True
 
-    def update(self, run: RunRecord, lease: Lease | None) -> None:
+    def update(self, run: RunRecord, lease: Lease | None, log: bytes) -> None:
         """See ``CheckpointStore.update_run``."""
-        keys = self._keys.of(run.agent_id, "agent", "runs", "open")
+        keys = self._keys.of(run.agent_id, "agent", "runs", "open", "attempts", "entries")
         own, line = fence(run.agent_id, lease), run_line(run, self._limit())
-        update = Call.script("run_update", keys, own, run.run_id, line)
+        update = Call.script("run_update", keys, own, run.run_id, line, log)
         [reply] = self._index.change(run.agent_id, update)
         refuse(reply, run.agent_id, lease, run.run_id)
 
@@ -124,13 +128,19 @@ class Runs:
         return [(run, key_of_outline(run, envelope)) for run, envelope in runs]
 
     def start(
-        self, run: RunRecord, owner: str, ttl: float, over: Lease | None, recorded: bool
+        self,
+        run: RunRecord,
+        owner: str,
+        ttl: float,
+        over: Lease | None,
+        recorded: bool,
+        noted: tuple[bytes, bytes],
     ) -> StartResult:
         """See ``CheckpointStore.start_run``."""
         agent_id, nonce = run.agent_id, new_nonce()
         start = Call.script(
             "run_start",
-            self._keys.of(agent_id, "agent", "runs", "open"),
+            self._keys.of(agent_id, "agent", "runs", "open", "attempts"),
             run.run_id,
             word(run.delivery),
             nonce,
@@ -138,43 +148,50 @@ class Runs:
             milliseconds(ttl),
             fence(agent_id, over),
             "recorded" if recorded else "final" if run.status.is_final else "",
+            word(run.trace),
+            *noted,
         )
         scheduled = self._due_times.addition(agent_id, ttl)
         due_at, reply = self._index.change(agent_id, start, before=scheduled)
         if reply[0] == b"none":
             if recorded:
                 is_deleted = self._markers.has(run.run_id)
-                return deleted_start(run) if is_deleted else self.start(run, owner, ttl, over, False)
+                if is_deleted:
+                    return deleted_start(run)
+                return self.start(run, owner, ttl, over, False, noted)
             if run.is_settled:
                 return StartResult(run=run, due_at=due_at)
-            self.add(run, None)
-            return self.start(run, owner, ttl, over, False)
+            # Without its trace: no attempt came before.
+            self.add(run.model_copy(update={"trace": ""}), None)
+            return self.start(run, owner, ttl, over, False, noted)
         refuse(reply, agent_id, None)
         if reply[0] == b"damaged":
             refuse_damaged(agent_id, run.run_id, reply[1])
         record = parsed_run(agent_id, run.run_id, reply[1])
         if reply[0] == b"ok":
-            lease = granted(agent_id, owner, nonce, *reply[2:])
+            lease = granted(agent_id, owner, nonce, *reply[2:4])
+            trace = text_of(reply[4]) if reply[4:] else ""
             # Usually it is due when the lease ends, or soon before: when the run should have begun.
             # If it is due earlier, the watchdog would look before the first renewal.
             if int(reply[3]) * 1000 - due_at > milliseconds(ttl) * 1000 // 2:
                 moved = self._due_times.move([(agent_id, due_at, ttl)], Schedule.WATCHDOG)
                 due_at = moved.get(agent_id, due_at)
-            return StartResult(run=record, lease=lease, due_at=due_at)
+            return StartResult(run=record, lease=lease, due_at=due_at, trace_before=trace)
         following = parsed_run(agent_id, shown(reply[2]), reply[3]) if reply[2:] else None
         return StartResult(run=record, next=following, due_at=due_at)
 
-    def settle(self, run: RunRecord, lease: Lease | None) -> RunRecord | None:
+    def settle(self, run: RunRecord, lease: Lease | None, log: bytes) -> RunRecord | None:
         """See ``CheckpointStore.settle_run``."""
         agent_id, settled = run.agent_id, run.model_copy(update={"delivered": True})
         settle = Call.script(
             "run_settle",
-            self._keys.of(agent_id, "agent", "steps", "stepidx", "runs", "open"),
+            self._keys.of(agent_id, "agent", "steps", "stepidx", "runs", "open", "attempts", "entries"),
             fence(agent_id, lease),
             new_nonce(),
             run.run_id,
             run_line(settled, self._limit()),
             run_prefix(run.run_id),
+            log,
         )
         # The agent is listed after the run is settled: listed before, a sweep could finish with it in
         # between. A process that dies in between leaves the agent to the watchdog, which lists it
@@ -198,12 +215,13 @@ class Runs:
         [reply] = self._index.change(agent_id, turn)
         return parsed_run(agent_id, shown(reply[1]), reply[2]) if reply[0] == b"next" else None
 
-    def cancel(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
+    def cancel(self, agent_id: str, run_id: str, owner: str, ttl: float, log: bytes) -> Lease | None:
         """See ``CheckpointStore.cancel_run``."""
         nonce = new_nonce()
         checked_name(owner, "A lease's owner")
-        keys = self._keys.of(checked_name(agent_id), "agent", "runs", "open")
-        cancel = Call.script("run_cancel", keys, run_id, nonce, owner, milliseconds(ttl))
+        names = ("agent", "runs", "open", "attempts", "entries")
+        keys = self._keys.of(checked_name(agent_id), *names)
+        cancel = Call.script("run_cancel", keys, run_id, nonce, owner, milliseconds(ttl), log)
         [reply] = self._index.change(agent_id, cancel)
         refuse(reply, agent_id, None, run_id)
         if reply[0] == b"damaged":
@@ -224,4 +242,14 @@ class Runs:
             count=count,
             holder=self._leases.parsed(agent_id, holder),
             seconds_left=left_ms / 1000,
+            call=_call_in(holder[4]) if holder else None,
         )
+
+
+def _call_in(renewed: bytes) -> CurrentCall | None:
+    """Return the current call in the field ``renewed`` of an agent, if there is one."""
+    text = renewed.partition(b" ")[2]
+    try:
+        return current_call(decode(text)) if text else None
+    except ValueError:
+        return None

@@ -32,19 +32,20 @@ class Steps:
     def __init__(self, server: Server, keys: Keys, index: AgentIndex, limit: Callable[[], int]) -> None:
         self._server, self._keys, self._index, self._limit = server, keys, index, limit
 
-    def record(self, step: Step, lease: Lease | None, paid: Usage | None) -> None:
+    def record(self, step: Step, lease: Lease | None, paid: Usage | None, log: bytes) -> None:
         """See ``CheckpointStore.record_step``."""
-        agent_id, call = step.agent_id, self.recording(step, lease, paid)
+        agent_id, call = step.agent_id, self.recording(step, lease, paid, log)
         is_known = agent_id in self._index.known
         [reply] = self._server.together(call) if is_known else self._index.write(agent_id, call)
         if self.is_first(reply, step, lease) and is_known:
             self._index.add(agent_id)  # the agent was deleted since
 
-    def recording(self, step: Step, lease: Lease | None, paid: Usage | None) -> Call:
+    def recording(self, step: Step, lease: Lease | None, paid: Usage | None, log: bytes) -> Call:
         """Return the call that records a step. Raises ``CheckpointTooLarge``."""
         value = encoded(step, self._limit())
         agent_id = step.agent_id
-        keys = self._keys.of(agent_id, "agent", "steps", "stepidx", *(("runs",) if paid else ()))
+        names = ("agent", "steps", "stepidx", "attempts", "entries", *(("runs",) if paid else ()))
+        keys = self._keys.of(agent_id, *names)
         return Call.script(
             "step_record",
             keys,
@@ -52,6 +53,7 @@ class Steps:
             run_prefix(step.run_id) + step.key,
             step.iteration,
             value,
+            log,
             *((step.run_id, usage_word(paid)) if paid else ()),
         )
 

@@ -14,7 +14,9 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from celery_ckpt.clock import system_clock
 from celery_ckpt.errors import CheckpointDamaged, StoreError
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name
 from celery_ckpt.page_cursor import PageCursor
@@ -23,6 +25,7 @@ from celery_ckpt.records import (
     AgentOutline,
     AgentPage,
     Change,
+    CurrentCall,
     Finding,
     Lease,
     RunOutline,
@@ -42,6 +45,7 @@ from celery_ckpt.store import (
     checked_status,
 )
 from celery_ckpt.stores.encryption_tag import (
+    plain_log,
     plain_outlines,
     plain_run,
     plain_runs,
@@ -64,6 +68,7 @@ from celery_ckpt.stores.redis.change_index import ChangeIndex
 from celery_ckpt.stores.redis.checkpoints import Checkpoints, parsed_policy
 from celery_ckpt.stores.redis.doctor import Doctor, risks_of
 from celery_ckpt.stores.redis.durability import server_for
+from celery_ckpt.stores.redis.event_log import EventLog, packed, packed_call, packed_start
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys, id_of
 from celery_ckpt.stores.redis.leases import Leases, refuse
@@ -76,6 +81,7 @@ from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import Steps
 from celery_ckpt.stores.rules.deletion import checked_remember
+from celery_ckpt.stores.rules.event_log import ends_as_cancelled, settlement
 from celery_ckpt.usage import Usage
 
 DEFAULT_KEY_PREFIX = "ckpt:"
@@ -91,7 +97,7 @@ class RedisCheckpointStore(LogStore):
     With ``durability`` a write returns when it is on the server's disk, or on a replica.
     """
 
-    features = frozenset({"rewrite", "reschedule"})
+    features = frozenset({"rewrite", "reschedule", "log"})
 
     def __init__(
         self,
@@ -114,6 +120,9 @@ class RedisCheckpointStore(LogStore):
         def limit() -> int:
             return self.max_checkpoint_bytes  # which may be changed later
 
+        def log_limit() -> int:
+            return self.event_log_limit  # which may be changed later
+
         self._server = server
         self._changes = changes = ChangeIndex(self, server, keys)
         self._index = index = AgentIndex(server, keys, changes)
@@ -124,7 +133,11 @@ class RedisCheckpointStore(LogStore):
         self._steps = Steps(server, keys, index, limit)
         self._runs = Runs(server, keys, index, due_times, self._leases, markers, self._steps, limit)
         self._pruning = Pruning(server, keys, index, due_times)
-        self._rewrite = Rewrite(self, server, keys, self._steps, self._runs, limit)
+        self._event_log = EventLog(server, keys, log_limit)
+        self._rewrite = Rewrite(self, server, keys, self._steps, self._runs, self._event_log, limit)
+
+    def _packed(self, agent_id: str, log: Sequence[LogEntry]) -> bytes:
+        return packed(agent_id, log, self.event_log_limit) if log else b""
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -147,9 +160,11 @@ class RedisCheckpointStore(LogStore):
         draft: Draft,
         lease: Lease | None,
         run: RunRecord | None,
+        log: Sequence[LogEntry],
     ) -> int:
-        keys = self._keys.of(agent_id, "agent", "log", *(("runs",) if run else ()))
-        ending = () if run is None else (run.run_id, run_line(run, self.max_checkpoint_bytes))
+        of_run = ("runs", "attempts", "entries") if run else ()
+        keys = self._keys.of(agent_id, "agent", "log", "live", *of_run)
+        ending = () if run is None else self._ending(run, log)
         basis, more = draft.basis, (*ending, *draft.messages)
         args = (
             FIELD + checkpoint_id,
@@ -159,7 +174,7 @@ class RedisCheckpointStore(LogStore):
             draft.rest,
         )
         reply: Any = _UNLISTED
-        if agent_id in self._index.known:
+        if agent_id in self._index.known and (run or not log):
             if run is None:
                 reply = self._server.run("checkpoint_save", keys, *args, "", *more)
             else:
@@ -170,7 +185,8 @@ class RedisCheckpointStore(LogStore):
         if reply[0] == _UNLISTED[0]:
             # This process has not listed the agent, or a sweep has finished with it since.
             save = Call.script("checkpoint_save", keys, *args, "1", *more)
-            [reply] = self._index.write(agent_id, save, has_changed=run is not None)
+            noted = [self._event_log.noting(agent_id, log)] if log and not run else []
+            reply, *_ = self._index.write(agent_id, save, *noted, has_changed=run is not None)
             if isinstance(reply, int):
                 return reply
         if reply[0] == b"exists":
@@ -186,15 +202,25 @@ class RedisCheckpointStore(LogStore):
         refuse(reply, agent_id, lease, run.run_id if run else "")
         raise AssertionError(f"checkpoint_save.lua does not reply {reply!r}")
 
+    def _ending(self, run: RunRecord, log: Sequence[LogEntry]) -> tuple[str, bytes, bytes]:
+        line = run_line(run, self.max_checkpoint_bytes)
+        return run.run_id, line, self._packed(run.agent_id, log)
+
     def _record_and_append(
-        self, step: Step, paid: Usage | None, checkpoint_id: str, draft: Draft, lease: Lease | None
+        self,
+        step: Step,
+        paid: Usage | None,
+        log: Sequence[LogEntry],
+        checkpoint_id: str,
+        draft: Draft,
+        lease: Lease | None,
     ) -> int | None:
         agent_id, basis = step.agent_id, draft.basis
         is_known = agent_id in self._index.known
-        record = self._steps.recording(step, lease, paid)
+        record = self._steps.recording(step, lease, paid, self._packed(agent_id, log))
         save = Call.script(
             "checkpoint_save",
-            self._keys.of(agent_id, "agent", "log"),
+            self._keys.of(agent_id, "agent", "log", "live"),
             FIELD + checkpoint_id,
             basis.value if isinstance(basis, Basis) else FIELD + basis,
             draft.mark,
@@ -332,22 +358,38 @@ class RedisCheckpointStore(LogStore):
     def acquire(self, agent_id: str, owner: str, ttl: float, *, over: Lease | None = None) -> Lease:
         return self._leases.acquire(agent_id, owner, ttl, over)
 
-    def renew(self, lease: Lease, ttl: float) -> Lease:
-        return self._leases.renew(lease, ttl)
+    def renew(self, lease: Lease, ttl: float, *, call: CurrentCall | None = None) -> Lease:
+        return self._leases.renew(lease, ttl, packed_call(call, self.event_log_limit))
 
-    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
-        return self._leases.renew_many(leases, ttl)
+    def renew_many(
+        self, leases: Sequence[Lease], ttl: float, *, calls: Sequence[CurrentCall | None] = ()
+    ) -> builtins.list[Lease | StoreError]:
+        known = calls or [None] * len(leases)
+        named = [packed_call(call, self.event_log_limit) for call in known]
+        return self._leases.renew_many(builtins.list(zip(leases, named, strict=True)), ttl)
 
     def release(
-        self, lease: Lease, *, run: RunRecord | None = None, due_in: float | None = None
+        self,
+        lease: Lease,
+        *,
+        run: RunRecord | None = None,
+        due_in: float | None = None,
+        log: Sequence[LogEntry] = (),
     ) -> bool:
-        return self._leases.release(lease, run, due_in)
+        return self._leases.release(lease, run, due_in, self._packed(lease.agent_id, log))
 
     def holder(self, agent_id: str) -> Lease | None:
         return self._leases.holder(agent_id)
 
-    def record_step(self, step: Step, lease: Lease | None = None, *, paid: Usage | None = None) -> None:
-        self._steps.record(step, lease, paid)
+    def record_step(
+        self,
+        step: Step,
+        lease: Lease | None = None,
+        *,
+        paid: Usage | None = None,
+        log: Sequence[LogEntry] = (),
+    ) -> None:
+        self._steps.record(step, lease, paid, self._packed(step.agent_id, log))
 
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         return plain_steps(self, self._steps.of_run(agent_id, run_id))
@@ -368,8 +410,10 @@ class RedisCheckpointStore(LogStore):
     def add_run(self, run: RunRecord, *, due_in: float | None = None) -> bool:
         return self._runs.add(run, due_in)
 
-    def update_run(self, run: RunRecord, lease: Lease | None = None) -> None:
-        self._runs.update(run, lease)
+    def update_run(
+        self, run: RunRecord, lease: Lease | None = None, *, log: Sequence[LogEntry] = ()
+    ) -> None:
+        self._runs.update(run, lease, self._packed(run.agent_id, log))
 
     def run(self, agent_id: str, run_id: str) -> RunRecord | None:
         return plain_run(self, self._runs.get(agent_id, run_id))
@@ -394,22 +438,47 @@ class RedisCheckpointStore(LogStore):
         *,
         over: Lease | None = None,
         recorded: bool = False,
+        worker: str = "",
     ) -> StartResult:
-        return plain_start(self, self._runs.start(run, owner, ttl, over, recorded))
+        data = {"run_id": run.run_id, **({"worker": worker} if worker else {})}
+        entry = LogEntry("attempt", system_clock.now(), data)
+        noted = packed_start(run.agent_id, entry, self.event_log_limit)
+        return plain_start(self, self._runs.start(run, owner, ttl, over, recorded, noted))
 
     def settle_run(self, run: RunRecord, lease: Lease | None = None) -> RunRecord | None:
-        return plain_run(self, self._runs.settle(run, lease))
+        log = self._packed(run.agent_id, settlement(run, system_clock.now()))
+        return plain_run(self, self._runs.settle(run, lease, log))
 
     def pass_turn(self, agent_id: str, run_id: str, waited: float) -> RunRecord | None:
         return plain_run(self, self._runs.pass_turn(agent_id, run_id, waited))
 
-    def cancel_run(self, agent_id: str, run_id: str, owner: str, ttl: float) -> Lease | None:
-        return self._runs.cancel(agent_id, run_id, owner, ttl)
+    def cancel_run(
+        self, agent_id: str, run_id: str, owner: str, ttl: float, *, log: Sequence[LogEntry] = ()
+    ) -> Lease | None:
+        entries = ends_as_cancelled(log, run_id, system_clock.now())
+        return self._runs.cancel(agent_id, run_id, owner, ttl, self._packed(agent_id, entries))
 
     def activity(self, agent_id: str) -> AgentActivity:
         activity = self._runs.activity(agent_id)
         plain_runs(self, activity.open)
         return activity
+
+    # -- the event log -------------------------------------------------------------------------------
+
+    def event_log(
+        self, agent_id: str, *, after: int | None = None, limit: int | None = None
+    ) -> builtins.list[LogEntry]:
+        checked_limit(limit, "event_log")
+        return plain_log(self, agent_id, self._event_log.page(agent_id, after, limit))
+
+    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+        return self._event_log.note(agent_id, log)
+
+    def follow(self, agent_id: str, seconds: float) -> int:
+        return self._event_log.follow(agent_id, seconds)
+
+    def stream(self, lease: Lease, log: Sequence[LogEntry]) -> bool:
+        return self._event_log.stream(lease, log)
 
     # -- schedules and pruning -----------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from celery_ckpt.event_log import Part
 from celery_ckpt.records import AgentContents, CheckpointInfo, RunRecord, Schedule, Step
 from celery_ckpt.retention.report import AgentPolicy, CheckpointSummary
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.open_attempt import OpenAttempt
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class AgentTransaction(Protocol):
     lease: LeaseState
     turn: TurnState
     policy: AgentPolicy
+    #: The attempt that has started and has not ended, as far as the event log knows.
+    attempt: OpenAttempt | None
+    #: Until when somebody follows the agent, in milliseconds since 1970; 0: nobody does.
+    followed_until: int
 
     @property
     def agent_id(self) -> str:
@@ -156,6 +162,23 @@ class AgentTransaction(Protocol):
 
         Also finishes a removal that a crash interrupted, even if ``checkpoint_ids`` is empty.
         """
+        ...
+
+    # -- the event log -------------------------------------------------------------------------------
+
+    def append_log(self, lines: list[tuple[Part, bytes]]) -> None:
+        """Append entries to the event log, and cut its parts to their sizes now and then.
+
+        A log that cannot be written is left as it is.
+        """
+        ...
+
+    def drop_live(self) -> None:
+        """Delete the live entries."""
+        ...
+
+    def log_lines(self) -> tuple[int, list[tuple[int, Part, bytes]]]:
+        """Return the number of the last entry that was written, and the stored entries in order."""
         ...
 
     # -- the whole agent -----------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def start(
     """Begin an attempt of a delivered run, as ``CheckpointStore.start_run`` promises."""
     due_at = agent.schedule(ttl)
     known = agent.run(run.run_id)
+    trace_before = known.trace if known else ""
     record = known or run
     if record.is_settled:
         return StartResult(run=record, due_at=due_at)
@@ -77,10 +78,12 @@ def start(
         stalled=record.stalled + 1 if is_stalled else 0,
         progress=progress,
         delivery=run.delivery,
+        trace=run.trace,
         passed_over=False,
     )
     due_at = agent.reschedule(due_at, ttl, Schedule.WATCHDOG) or due_at
-    return StartResult(run=record, lease=agent.lease.lease(agent.agent_id), due_at=due_at)
+    lease = agent.lease.lease(agent.agent_id)
+    return StartResult(run=record, lease=lease, due_at=due_at, trace_before=trace_before)
 
 
 def _goes_first(agent: AgentTransaction, other: RunRecord, run: RunRecord) -> bool:

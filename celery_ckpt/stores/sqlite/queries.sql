@@ -2,7 +2,7 @@
 -- key is the key of an agent; first and last are the first and the last number that its saves can have.
 
 -- agent (agent_id)
-SELECT key, token, nonce, owner, expires_at, active, given_at, youngest_blocked, policy, changed_at
+SELECT key, token, nonce, owner, expires_at, active, given_at, youngest_blocked, policy, changed_at, attempt, followed
 FROM ckpt_agents WHERE agent_id = ?1
 
 -- add_agent (agent_id, locator, changed_at)
@@ -43,7 +43,7 @@ WHERE key = ?1
 -- id of the basis and begin with the same 16 characters and "-": see ckpt_saves in schema.sql.
 INSERT INTO ckpt_saves (number, indexed, base, format, count, id, record, messages)
 VALUES (ifnull((
-    SELECT CASE WHEN a.listed AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
+    SELECT CASE WHEN a.listed AND NOT a.followed AND a.nonce = ?3 AND (?2 IS NULL OR a.token = ?2)
         AND last.id = ?4 AND last.base = ?5 AND last.base + last.count = ?7
         AND substr(last.record, 1, length(?6)) = ?6
         AND NOT last.indexed AND ?10 > ?4 AND substr(?10, 1, 17) = substr(?4, 1, 17)
@@ -209,6 +209,42 @@ ON CONFLICT (digest) DO UPDATE SET expires_at = ?2
 
 -- marker (digest, now)
 SELECT 1 FROM ckpt_deleted WHERE digest = ?1 AND expires_at > ?2
+
+-- set_attempt (key, attempt)
+UPDATE ckpt_agents SET attempt = ?2 WHERE key = ?1
+
+-- set_followed (key, milliseconds)
+UPDATE ckpt_agents SET followed = ?2 WHERE key = ?1
+
+-- append_event (first, last, part, entry)
+INSERT INTO ckpt_events (number, part, entry)
+VALUES (ifnull((SELECT max(number) FROM ckpt_events WHERE number BETWEEN ?1 AND ?2), ?1) + 1, ?3, ?4)
+
+-- put_event (number, part, entry)
+INSERT INTO ckpt_events (number, part, entry) VALUES (?1, ?2, ?3)
+
+-- events (first, last)
+SELECT number & 4294967295, part, entry FROM ckpt_events WHERE number BETWEEN ?1 AND ?2 ORDER BY number
+
+-- events_after (first, last, after)
+SELECT number & 4294967295, part, entry FROM ckpt_events WHERE number BETWEEN ?1 + ?3 + 1 AND ?2 ORDER BY number
+
+-- last_event (first, last)
+SELECT ifnull(max(number), 0) & 4294967295 FROM ckpt_events WHERE number BETWEEN ?1 AND ?2
+
+-- trim_events (first, last, part, keep)
+DELETE FROM ckpt_events WHERE part = ?3 AND number BETWEEN ?1
+    AND (SELECT number FROM ckpt_events WHERE part = ?3 AND number BETWEEN ?1 AND ?2 ORDER BY number DESC LIMIT 1 OFFSET ?4)
+
+-- drop_events (first, last, part)
+DELETE FROM ckpt_events WHERE part = ?3 AND number BETWEEN ?1 AND ?2
+    AND number < (SELECT max(number) FROM ckpt_events WHERE number BETWEEN ?1 AND ?2)
+
+-- empty_events (first, last, part)
+UPDATE ckpt_events SET part = '', entry = x'' WHERE part = ?3 AND number BETWEEN ?1 AND ?2
+
+-- delete_events (first, last)
+DELETE FROM ckpt_events WHERE number BETWEEN ?1 AND ?2
 
 -- drop_markers (now)
 DELETE FROM ckpt_deleted WHERE expires_at <= ?1

@@ -8,6 +8,8 @@ CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 -- agent is certain to be on the schedule of sweeps. Times are microseconds since 1970. An empty nonce means that the
 -- lease is free; an empty active, that no run is active. changed_at and status are what agents are listed by: when a
 -- run last changed, and the status of the active or last run.
+-- attempt is the attempt that has started and has not ended, for the event log, and empty without one. followed is until
+-- when somebody follows the agent, in milliseconds since 1970; 0: nobody does.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL UNIQUE,
@@ -22,7 +24,9 @@ CREATE TABLE ckpt_agents (
     policy     BLOB NOT NULL DEFAULT x'',
     listed     INTEGER NOT NULL DEFAULT 0,
     changed_at INTEGER NOT NULL DEFAULT 0,
-    status     TEXT NOT NULL DEFAULT 'idle'
+    status     TEXT NOT NULL DEFAULT 'idle',
+    attempt    BLOB NOT NULL DEFAULT x'',
+    followed   INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE INDEX ckpt_locators ON ckpt_agents (locator);
@@ -79,6 +83,14 @@ CREATE INDEX ckpt_runs_in_order ON ckpt_runs (agent);
 
 CREATE INDEX ckpt_open_runs ON ckpt_runs (agent) WHERE open;
 CREATE INDEX ckpt_lines ON ckpt_runs (agent, in_line, number) WHERE open;
+
+-- The event log: one row per entry. number is the agent's key * 2^32 + the cursor. The row with the last number of an agent
+-- is never deleted before its agent, so that no number is used twice; its part is empty if its entry is gone.
+CREATE TABLE ckpt_events (
+    number INTEGER PRIMARY KEY,
+    part   TEXT NOT NULL,
+    entry  BLOB NOT NULL
+) STRICT;
 
 -- One row per run that was open or cancelled when its agent was deleted: the first 128 bits of the SHA-256 of the run's
 -- id, in hex, and until when a late message of the run is recognised by it.

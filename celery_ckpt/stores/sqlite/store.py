@@ -25,6 +25,7 @@ from celery_ckpt.errors import (
     StoreError,
     StoreUnavailable,
 )
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.names import checked_name, digest_of_run, locator_in, names_its_agent
 from celery_ckpt.page_cursor import PageCursor
@@ -33,6 +34,7 @@ from celery_ckpt.records import (
     AgentOutline,
     AgentPage,
     Change,
+    CurrentCall,
     Finding,
     Lease,
     RunOutline,
@@ -57,7 +59,7 @@ from celery_ckpt.stores.log.draft import Basis, Draft
 from celery_ckpt.stores.log.record import Record
 from celery_ckpt.stores.log.store import BasisGone, LogStore, SavedBefore, Stored, ranges_of_all
 from celery_ckpt.stores.permissions import open_to_others
-from celery_ckpt.stores.rules import changes, turns
+from celery_ckpt.stores.rules import changes, event_log, turns
 from celery_ckpt.stores.sqlite.database import Database
 from celery_ckpt.stores.sqlite.transaction import (
     SEQ_BITS,
@@ -79,7 +81,7 @@ _RENEWED_AT_ONCE = 100
 class SqliteCheckpointStore(TransactionalStore, LogStore):
     """Keeps everything in an SQLite database."""
 
-    features = frozenset({"rewrite", "reschedule"})
+    features = frozenset({"rewrite", "reschedule", "log"})
 
     def __init__(
         self,
@@ -136,7 +138,8 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
 
     def _agent(self, agent_id: str, make: bool) -> SqliteTransaction:
         limit = self.max_checkpoint_bytes
-        return SqliteTransaction(self._database, agent_id, self._clock, limit, make)
+        log_limit = self.event_log_limit
+        return SqliteTransaction(self._database, agent_id, self._clock, limit, make, log_limit)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -147,20 +150,29 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
         draft: Draft,
         lease: Lease | None,
         run: RunRecord | None,
+        log: Sequence[LogEntry],
     ) -> int:
-        usual = None if run else _usual_row(agent_id, checkpoint_id, draft, lease)
+        usual = None if run or log else _usual_row(agent_id, checkpoint_id, draft, lease)
         if usual is not None and self._database.insert("append", usual):
             return draft.end
         with self._database.transaction():
             agent = self._agent(agent_id, True)
-            return self._append_in_detail(agent, checkpoint_id, draft, lease, run)
+            base = self._append_in_detail(agent, checkpoint_id, draft, lease, run)
+            self._note(agent, log)
+            return base
 
     def _record_and_append(
-        self, step: Step, paid: Usage | None, checkpoint_id: str, draft: Draft, lease: Lease | None
+        self,
+        step: Step,
+        paid: Usage | None,
+        log: Sequence[LogEntry],
+        checkpoint_id: str,
+        draft: Draft,
+        lease: Lease | None,
     ) -> int | None:
         value = encoded(step, self.max_checkpoint_bytes)
         with self._transaction(step.agent_id, make=True) as agent:
-            self._record(agent, step, value, lease, paid)
+            self._record(agent, step, value, lease, paid, log)
             usual = _usual_row(step.agent_id, checkpoint_id, draft, lease)
             if usual is not None and self._database.try_run("append", *usual):
                 return draft.end
@@ -195,6 +207,9 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
             agent.put(turns.replacement(agent, run))
             agent.note_change()
         agent.mark_listed()
+        if agent.followed_until:
+            event_log.drop_old_live(agent, self._clock.now())
+            self._note_save(agent, checkpoint_id, draft.iteration)
         number = (agent.key << SEQ_BITS) + last + 1
         self._database.run("add_save", number, is_indexed, base, *_row(checkpoint_id, draft))
         return int(base)
@@ -332,20 +347,22 @@ class SqliteCheckpointStore(TransactionalStore, LogStore):
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def renew_many(self, leases: Sequence[Lease], ttl: float) -> builtins.list[Lease | StoreError]:
+    def renew_many(
+        self, leases: Sequence[Lease], ttl: float, *, calls: Sequence[CurrentCall | None] = ()
+    ) -> builtins.list[Lease | StoreError]:
+        known = list(zip(leases, calls or [None] * len(leases), strict=True))
         results: builtins.list[Lease | StoreError] = []
         for at in range(0, len(leases), _RENEWED_AT_ONCE):
             with self._database.transaction():
-                page = leases[at : at + _RENEWED_AT_ONCE]
-                results += [self._renewed(lease, ttl) for lease in page]
+                page = known[at : at + _RENEWED_AT_ONCE]
+                results += [self._renewed(lease, ttl, call) for lease, call in page]
         return results
 
-    def _renewed(self, lease: Lease, ttl: float) -> Lease | StoreError:
+    def _renewed(self, lease: Lease, ttl: float, call: CurrentCall | None) -> Lease | StoreError:
         """Renew a lease inside a transaction, which an error must not end."""
         agent = self._agent(lease.agent_id, make=False)
         try:
-            agent.lease = agent.lease.renewed(lease, ttl, self._clock.now())
-            return agent.lease.lease(lease.agent_id)
+            return self._renew(agent, lease, ttl, call)
         except StoreError as error:
             return error
         except OverflowError as error:  # its stored time is not a time

@@ -8,6 +8,8 @@ from typing import Any
 
 from celery_ckpt.clock import Clock
 from celery_ckpt.errors import StoreDamaged, StoreError
+from celery_ckpt.event_log import LogEntry, Part, decoded, limit_of
+from celery_ckpt.event_log import encoded as encoded_entry
 from celery_ckpt.format_version import FORMAT_VERSION
 from celery_ckpt.json_values import microseconds
 from celery_ckpt.names import locator, names_its_agent
@@ -37,6 +39,7 @@ from celery_ckpt.stores.log.store import listed, ranges_of_all
 from celery_ckpt.stores.log.summaries import summaries
 from celery_ckpt.stores.rules.changes import change_time, status_of
 from celery_ckpt.stores.rules.leases import LeaseState
+from celery_ckpt.stores.rules.open_attempt import OpenAttempt
 from celery_ckpt.stores.rules.transaction import TurnState
 from celery_ckpt.stores.sqlite.database import Database
 
@@ -48,7 +51,7 @@ _LAST_ITERATION = 2**62
 #: An offset that no log reaches.
 _EVERYTHING = 2**62
 #: The row of an agent that does not exist. No agent has the key 0.
-_BLANK = (0, 0, "", "", 0, "", 0, "", b"", 0)
+_BLANK = (0, 0, "", "", 0, "", 0, "", b"", 0, b"", 0)
 #: A number that no run reaches.
 _LAST_RUN = 2**62
 
@@ -69,17 +72,28 @@ def schedule(
 class SqliteTransaction:
     """An ``AgentTransaction``: every change is a statement of the transaction that is open."""
 
-    def __init__(self, database: Database, agent_id: str, clock: Clock, limit: int, make: bool) -> None:
+    def __init__(
+        self,
+        database: Database,
+        agent_id: str,
+        clock: Clock,
+        limit: int,
+        make: bool,
+        event_log_limit: int,
+    ) -> None:
         self.agent_id = agent_id
         self._database, self._clock, self._limit = database, clock, limit
         row = database.one("agent", agent_id) or _BLANK
         if make and row is _BLANK:
             created_at = microseconds(clock.now())
             key = database.add("add_agent", agent_id, locator(agent_id), created_at)
-            row = (key, *_BLANK[1:-1], created_at)
+            row = (key, *_BLANK[1:9], created_at, *_BLANK[10:])
         self.key: int = row[0]
         self._held, self._turn, self._stored_policy = row[1:5], row[5:8], row[8]
         self.changed_at: int = row[9]
+        self._attempt: bytes = row[10]
+        self._followed: int = row[11]
+        self._event_log_limit = event_log_limit
 
     @property
     def exists(self) -> bool:
@@ -130,6 +144,24 @@ class SqliteTransaction:
         except StoreError:  # the active run, which is another one, is damaged: its status stays listed
             status = None
         self._database.run("set_changed", self.key, self.changed_at, status)
+
+    @property
+    def attempt(self) -> OpenAttempt | None:
+        return OpenAttempt.from_bytes(self._attempt)
+
+    @attempt.setter
+    def attempt(self, attempt: OpenAttempt | None) -> None:
+        self._attempt = attempt.to_bytes() if attempt else b""
+        self._database.run("set_attempt", self.key, self._attempt)
+
+    @property
+    def followed_until(self) -> int:
+        return self._followed
+
+    @followed_until.setter
+    def followed_until(self, milliseconds: int) -> None:
+        self._followed = milliseconds
+        self._database.run("set_followed", self.key, milliseconds)
 
     # -- runs ----------------------------------------------------------------------------------------
 
@@ -294,6 +326,28 @@ class SqliteTransaction:
             self.policy = policy
         return len(found)
 
+    # -- the event log -------------------------------------------------------------------------------
+
+    def append_log(self, lines: list[tuple[Part, bytes]]) -> None:
+        numbers = save_numbers(self.key)
+        for part, text in lines:
+            number = self._database.add("append_event", *numbers, part.value, text)
+            # Now and then: to cut it each time would cost as much as the entry itself.
+            if (number - numbers[0]) % self._event_log_limit == 0:
+                for each in Part:
+                    keep = limit_of(each, self._event_log_limit)
+                    self._database.run("trim_events", *numbers, each.value, keep)
+
+    def drop_live(self) -> None:
+        numbers = save_numbers(self.key)
+        self._database.run("drop_events", *numbers, Part.LIVE.value)
+        self._database.run("empty_events", *numbers, Part.LIVE.value)
+
+    def log_lines(self) -> tuple[int, list[tuple[int, Part, bytes]]]:
+        rows = self._database.all("events", *save_numbers(self.key))
+        last = rows[-1][0] if rows else 0
+        return last, [(number, Part(part), text) for number, part, text in rows if part]
+
     # -- the whole agent -----------------------------------------------------------------------------
 
     def size(self) -> int:
@@ -305,7 +359,13 @@ class SqliteTransaction:
         checkpoints = listed(self.agent_id, lines, messages)[::-1]
         rows = self._database.all("all_steps", self.key)
         steps = [decoded_step(self.agent_id, run_id, value) for _, run_id, value in rows]
-        return AgentContents(checkpoints, steps, self.runs())
+        _, stored = self.log_lines()
+        log = [
+            decoded(self.agent_id, number, text)
+            for number, part, text in stored
+            if part is not Part.LIVE
+        ]
+        return AgentContents(checkpoints, steps, self.runs(), log)
 
     def replace(self, contents: AgentContents) -> None:
         if not self.exists:
@@ -318,6 +378,16 @@ class SqliteTransaction:
             self._database.run("put_step", number, self.key, *added)
         for run in contents.runs:
             self.put(run)
+        self._replace_log(contents.log)
+
+    def _replace_log(self, log: list[LogEntry]) -> None:
+        (first, last), (last_cursor, _) = save_numbers(self.key), self.log_lines()
+        self._database.run("delete_events", first, last)
+        for one in log:
+            text = encoded_entry(one, self.agent_id)
+            self._database.run("put_event", first + one.cursor, one.part.value, text)
+        if last_cursor > (log[-1].cursor if log else 0):
+            self._database.run("put_event", first + last_cursor, "", b"")
 
     def _replace_saves(self, contents: AgentContents) -> None:
         first, last = save_numbers(self.key)
@@ -338,6 +408,7 @@ class SqliteTransaction:
     def delete(self) -> int:
         count = self.count_checkpoints()
         self._database.run("delete_saves", *save_numbers(self.key))
+        self._database.run("delete_events", *save_numbers(self.key))
         for table in ("delete_steps", "delete_runs", "delete_agent"):
             self._database.run(table, self.key)
         self._database.run("delete_sweep", self.agent_id)

@@ -7,16 +7,19 @@ as an ``EncryptedStore`` sets it for the store inside it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
 from celery_ckpt.checkpoint import Checkpoint
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.errors import EncryptionKeyMissing
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.messages import Message
 from celery_ckpt.records import TEXT_TAG, RunRecord, RunStatus, Step
 from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.encryption_tag import TAG
+from celery_ckpt.testing.contract.features import needs
 from celery_ckpt.testing.contract.fixtures import LONG_TTL, ContractFixtures
 from celery_ckpt.testing.factories import make_checkpoint, make_run, make_step
 
@@ -80,6 +83,20 @@ class EncryptionContract(ContractFixtures):
         store.reads_encrypted = False
         with pytest.raises(EncryptionKeyMissing) as refused:
             READS[method](store)
+        assert refused.value.agent_id == "agent"
+
+    def test_an_encrypted_entry_of_the_event_log_is_refused_without_keys(
+        self, store: CheckpointStore
+    ) -> None:
+        needs("log", store)
+        data = {"run_id": "run", "name": "tool"}
+        entry = LogEntry("call", datetime(2026, 1, 1, tzinfo=UTC), data, encrypted=_TEXT)
+        store.reads_encrypted = True
+        store.record_step(make_step("agent", "run", "key", name="", value=_ENCRYPTED), log=[entry])
+        assert [one.data for one in store.event_log("agent")] == [data]
+        store.reads_encrypted = False
+        with pytest.raises(EncryptionKeyMissing) as refused:
+            store.event_log("agent")
         assert refused.value.agent_id == "agent"
 
     def test_an_encrypted_run_does_not_start_without_keys(self, store: CheckpointStore) -> None:

@@ -13,6 +13,7 @@ from celery_ckpt.testing.factories import make_checkpoint
 
 #: One call for each feature.
 _CALLS: dict[str, Callable[[CheckpointStore], object]] = {
+    "log": lambda store: store.event_log("agent"),
     "reschedule": lambda store: store.reschedule({"agent": 1}, 1),
     "rewrite": lambda store: store.rewrite("agent", lambda contents: contents),
 }

@@ -19,6 +19,7 @@ from celery_ckpt.testing.contract.checkpoints import CheckpointsContract
 from celery_ckpt.testing.contract.concurrency import ConcurrencyContract
 from celery_ckpt.testing.contract.deletion import DeletionContract
 from celery_ckpt.testing.contract.encryption import EncryptionContract
+from celery_ckpt.testing.contract.event_log import EventLogContract
 from celery_ckpt.testing.contract.features import FeaturesContract
 from celery_ckpt.testing.contract.findings import FindingsContract
 from celery_ckpt.testing.contract.leases import LeasesContract
@@ -48,6 +49,7 @@ class StoreContract(
     RemovalContract,
     DeletionContract,
     RewriteContract,
+    EventLogContract,
     FeaturesContract,
     EncryptionContract,
     # Who may write, and which run is next

@@ -484,6 +484,17 @@ class TurnsContract(ContractFixtures):
         store.release(lease)
         _started(store, make_run("agent", "second"))
 
+    def test_an_attempt_leaves_its_trace_context_to_the_next(self, store: CheckpointStore) -> None:
+        run, traces = make_run("agent", "run"), ["00-aa-bb-01", "", "00-cc-dd 'x'-01"]
+        before = ""
+        for trace in traces:
+            start = store.start_run(run.model_copy(update={"trace": trace}), "owner", LONG_TTL)
+            assert start.lease is not None
+            assert (start.trace_before, start.run.trace) == (before, trace)
+            assert store.run("agent", "run") == start.run
+            store.release(start.lease, run=start.run)
+            before = trace
+
 
 def _send(store: CheckpointStore, *names: str) -> None:
     for name in names:

@@ -93,7 +93,7 @@ def test_a_call_is_checked_made_recorded_appended_and_emitted_in_this_order() ->
     run = attempts.attempt()
     host = attempts.host
     host.check = lambda run: seen.append("check")  # type: ignore[method-assign]
-    host.record = lambda step, paid: seen.append(f"record {len(run.conversation)}")  # type: ignore[method-assign]
+    host.record = lambda step, paid, call: seen.append(f"record {len(run.conversation)}")  # type: ignore[method-assign]
     host.emit_recorded = (  # type: ignore[method-assign]
         lambda run, event, saved: seen.append(f"{event} {len(run.conversation)}")
     )
@@ -298,10 +298,10 @@ def test_a_cancelled_body_that_continues_has_the_recorded_results() -> None:
     run = attempts.attempt()
     record = attempts.host.record
 
-    def slow(step: Any, paid: Any) -> None:
+    def slow(step: Any, paid: Any, call: Any) -> None:
         begun.set()
         go_on.wait(60)
-        record(step, paid)
+        record(step, paid, call)
 
     attempts.host.record = slow  # type: ignore[method-assign]
     assert attempts.go(run)[0] == 1

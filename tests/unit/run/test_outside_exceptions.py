@@ -86,8 +86,8 @@ def test_a_call_interrupted_while_it_is_recorded_is_not_repeated() -> None:
     run = attempts.attempt()
     record = attempts.host.record
 
-    def late(step: Any, paid: Any) -> None:
-        record(step, paid)
+    def late(step: Any, paid: Any, call: Any) -> None:
+        record(step, paid, call)
         attempts.host.record = record  # type: ignore[method-assign]
         raise TimeIsUp
 

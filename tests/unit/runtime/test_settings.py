@@ -84,6 +84,7 @@ def test_every_setting_is_read_from_the_app() -> None:
         "ckpt_max_stalled_attempts": 1,
         "ckpt_max_checkpoint_bytes": 1000,
         "ckpt_durability": "fsync",
+        "ckpt_event_log": 100,
         "ckpt_encryption_keys": ("A" * 43,),
         "ckpt_redact": max,
         "ckpt_cost": max,

@@ -1,15 +1,15 @@
 --[[ agent_activity: return open runs of an agent, which of them is active, and the lease that is held.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
   ARGV[1]  the most runs of each kind: in line, or not in line
-  returns  {active or "", left_ms, {} | {owner, token, nonce, expires_ms}, number of open runs, run_id, line, ...}:
-           the active run, the first ones by place, the last ones by place; in no order
+  returns  {active or "", left_ms, {} | {owner, token, nonce, expires_ms, renewed if an attempt has not ended}, number of open
+           runs, run_id, line, ...}: the active run, the first ones by place, the last ones by place; in no order
 ]]
 -- About the most bytes of lines of each kind.
 local BYTES = 500000
 
-local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active')
+local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'active', 'attempt', 'renewed')
 local held = lease_refusal(agent, '')
-local holder = held and {agent[3], agent[1], agent[2], agent[4]} or {}
+local holder = held and {agent[3], agent[1], agent[2], agent[4], agent[6] and agent[7] or ''} or {}
 local active, count = agent[5] or '', redis.call('ZCARD', KEYS[3])
 local reply, added = {active, held and held[5] or 0, holder, count}, {}
 

@@ -6,7 +6,8 @@
 ]]
 -- All fields of the hash but the checkpoints, which are not read: they are counted.
 local FIELDS = {'token', 'nonce', 'owner', 'expires_ms', 'active', 'last', 'tip', 'changed', 'released', 'first',
-  'steps', 'runs', 'earliest_end', 'policy', 'listed', 'given', 'youngest_blocked'}
+  'steps', 'runs', 'earliest_end', 'policy', 'listed', 'given', 'youngest_blocked', 'events', 'attempt', 'renewed',
+  'followed'}
 
 local function present_run(...)
   for _, id in ipairs({...}) do

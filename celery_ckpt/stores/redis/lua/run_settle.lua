@@ -1,8 +1,9 @@
 --[[ run_settle: record that a run's outcome was delivered, release the lease, and give the turn to the next run.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  steps (see step_record.lua)
-  KEYS[4], KEYS[5]  runs (see run_add.lua)
+  KEYS[4], KEYS[5]  runs (see run_add.lua)    KEYS[6], KEYS[7]  attempts and entries of the event log
   ARGV[1]  lease  ARGV[2]  name of this call, so that it can be repeated
   ARGV[3]  run_id  ARGV[4]  its line after the number and the usage  ARGV[5]  "length:run_id:"
+  ARGV[6]  log (see shared.lua), for a run that was not settled before
   returns  {"ok", 1 if steps of the run may be left} | {"next", the same, run_id, line} | {"none"} | refusal
 ]]
 local stored = redis.call('HGET', KEYS[4], ARGV[3])
@@ -23,6 +24,7 @@ if has_lease then
 end
 redis.call('HSET', KEYS[4], ARGV[3], string.match(stored, '^%d+ %S+ ') .. ARGV[4])
 redis.call('ZREM', KEYS[5], ARGV[3])
+if not is_settled(run_facts(stored)) then note(ARGV[6], KEYS[6], KEYS[7]) end
 -- Runs that did not succeed may be resumed manually: they keep their steps.
 if has_steps == 1 then
   local _, rank = drop_steps(ARGV[5], '-inf', '+inf', 0)

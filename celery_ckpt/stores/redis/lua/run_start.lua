@@ -1,11 +1,13 @@
 --[[ run_start: start an attempt of a run that was delivered, if it is its turn (see rules/turns.py).
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
+  KEYS[4]  attempts of the event log
   ARGV[1]  run_id   ARGV[2]  delivery
   ARGV[3]  nonce of the new lease   ARGV[4]  owner   ARGV[5]  ttl_ms   ARGV[6]  over (see shared.lua)
   ARGV[7]  of an unknown run: "recorded": return {"none"} in any case; "final": it has ended, and does not wait for
            its turn; "": neither. It is refused if it would be refused after it was added
-  returns  {"ok", line, token, expires_ms} | {"blocked", line} | {"blocked", line, id, line of the older run that
-           has the turn now} | {"settled", line} | {"none"} | refusal
+  ARGV[8]  trace  ARGV[9], ARGV[10]  for the event log (see note_start in shared.lua)
+  returns  {"ok", line, token, expires_ms, trace of the attempt before} | {"blocked", line}
+           | {"blocked", line, id, line of the older run that has the turn now} | {"settled", line} | {"none"} | refusal
            | {"damaged", line} if a script cannot read the line, or a newer version wrote it; nothing is changed
 ]]
 local function put(line)
@@ -70,5 +72,7 @@ local progress = (tip(agent[6]) or 0) .. '.' .. (agent[7] or 0)
 local is_stalled = run.status == 'running' and run.progress == progress
 run.stalled = is_stalled and run.stalled + 1 or 0
 run.attempts = run.attempts + 1
-run.status, run.progress, run.delivery, run.passed_over = 'running', progress, ARGV[2], '0'
-return {'ok', put(run_line(number, run)), token, expires_ms}
+note_start(KEYS[4], ARGV[9], ARGV[10], run.attempts)
+local trace_before = run.trace
+run.status, run.progress, run.delivery, run.trace, run.passed_over = 'running', progress, ARGV[2], ARGV[8], '0'
+return {'ok', put(run_line(number, run)), token, expires_ms, trace_before}

@@ -1,6 +1,7 @@
 --[[ run_update: replace the record of a run.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
-  ARGV[1]  lease  ARGV[2]  run_id  ARGV[3]  the line after the number and the usage
+  KEYS[4], KEYS[5]  attempts and entries of the event log
+  ARGV[1]  lease  ARGV[2]  run_id  ARGV[3]  the line after the number and the usage  ARGV[4]  log (see shared.lua)
   returns  {"ok"} | {"none"} | refusal
 ]]
 local stored = redis.call('HGET', KEYS[2], ARGV[2])
@@ -18,4 +19,5 @@ elseif settled and not was_settled then
   redis.call('ZREM', KEYS[3], ARGV[2])
 end
 redis.call('HSET', KEYS[2], ARGV[2], number .. ' ' .. usage .. ' ' .. ARGV[3])
+note(ARGV[4], KEYS[4], KEYS[5])
 return {'ok'}

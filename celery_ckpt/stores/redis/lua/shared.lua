@@ -14,9 +14,14 @@
            policy (see AgentPolicy in retention/report.py);
            changed ("microseconds status": where the agent is in the index of changes, see agent_note.lua);
            listed (over 0: a sweep will look at the agent soon; its absolute value grows with each change)
+           events (the number of the last entry of the event log),
+           attempt ("number run_id JSON" of the attempt that has started and not ended; the JSON names the run,
+           as entries do), renewed ("ms call": when its lease was renewed, and the JSON of the current call),
+           followed (until when live entries are written, in ms);
            "c:" and a checkpoint's id -> "version seq base low ranges digest header"
   KEYS[2]  list: the log, in the scripts that read messages (see checkpoint_save.lua)
   FORMAT_VERSION  the version that is written; it and IN_LINE are defined before this text when a script is loaded
+  ATTEMPT_ENTRIES, LIVE_ENTRIES, LIVE_SECONDS  the same, see event_log.py
   held  a table that starts with token, nonce, owner and expires_ms of the agent
   lease_refusal(held, lease)  the reply of a script that may not write, or nil; a lease is "token:nonce", or ""
       {"lost"}                                      the lease is not the newest one, or was released
@@ -28,7 +33,7 @@
   take_lease(held, nonce, owner, ttl_ms, over, ...)  grants the lease, and sets more fields of the agent;
                                                      nil, token, expires_ms, or the reply
       over  a lease that may be taken over before it expires; "": none
-  run_facts(line)  of a run's "number usage status delivered attempts stalled progress delivery passed_over
+  run_facts(line)  of a run's "number usage status delivered attempts stalled progress delivery trace passed_over
                    expires_at record", everything but the number as a table by name, and the number; no number: damaged
   run_line(number, facts)  the line again
   is_settled(facts)  true if nothing is left to do for the run
@@ -53,6 +58,18 @@
                   {field of each, its length, ...}
   due_times(step)  the due times in KEYS[1] (see schedule_add.lua) of the agents ARGV[1], ARGV[1 + step], ...
   contents(steps, runs)  a digest of all checkpoints, and of the hashes under these keys
+  with_attempt(entry, number)  an entry, as JSON, with the number of its attempt
+  push(key, keep, lines)  appends numbered entries to a part of the event log, and cuts it now and then
+  append(log, attempts, entries, events)  appends entries to the parts under these keys, after the entry with the
+                                          number events; the last number, and true if the attempt has ended
+      log  "": none; or "limit", and for each entry "\\n" and "part JSON", or for the end of an attempt
+           "x number run_id JSON"; the number is 0 for any attempt
+  note(log, attempts, entries)  the same, and writes the last number
+  note_start(attempts, entry, run, number)  notes the start of an attempt with this number, and that the one before was
+                                            lost if it left no end
+      entry  as JSON, without the number; "": there is no event log    run  "run_id JSON", as in the field attempt
+  tell(live, followed, entries)  appends the live entries that the function returns, if somebody follows the agent until
+                                 followed; true if so
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
 ]]
@@ -89,6 +106,79 @@ local function each(items, first, size, action)
   for from = first, #items, size do
     action(unpack(items, from, math.min(from + size - 1, #items)))
   end
+end
+
+local function with_attempt(entry, number)
+  local head, rest = string.match(entry, '^([^{]*{)(.*)$')
+  return head .. '"a":' .. number .. (string.sub(rest, 1, 1) == '}' and '' or ',') .. rest
+end
+
+local function push(key, keep, lines)
+  -- A log that is damaged keeps nothing else from working.
+  local length = 0
+  each(lines, 1, 1000, function(...) length = redis.pcall('RPUSH', key, ...) end)
+  if type(length) == 'number' and length > 2 * keep then redis.call('LTRIM', key, -keep, -1) end
+end
+
+local function append(log, attempts, entries, events)
+  local number, open, lines = tonumber(events) or 0, nil, {a = {}, e = {}}
+  local has_ended = false
+  for part, entry in string.gmatch(log, '\n(%a) ([^\n]+)') do
+    if part == 'x' then
+      local own, run, text = string.match(entry, '^(%d+) (%S+) (.*)$')
+      open = open or redis.call('HGET', KEYS[1], 'attempt') or ''
+      local current, open_run = string.match(open, '^(%d+) (%S+)')
+      local counts = run == open_run and (own == '0' or own == current) and not has_ended
+      part, entry = 'a', counts and with_attempt(text, current)
+      has_ended = has_ended or counts
+    end
+    if entry then
+      number = number + 1
+      lines[part][#lines[part] + 1] = string.format('%d ', number) .. entry
+    end
+  end
+  if lines.a[1] then push(attempts, ATTEMPT_ENTRIES, lines.a) end
+  if lines.e[1] then push(entries, tonumber(string.match(log, '^%d+')), lines.e) end
+  return number, has_ended
+end
+
+local function note(log, attempts, entries)
+  if log == '' then return end
+  local number, has_ended = append(log, attempts, entries, redis.call('HGET', KEYS[1], 'events'))
+  redis.call('HSET', KEYS[1], 'events', string.format('%d', number))
+  if has_ended then redis.call('HDEL', KEYS[1], 'attempt') end
+end
+
+local function note_start(attempts, entry, run, number)
+  local agent = redis.call('HMGET', KEYS[1], 'attempt', 'renewed', 'events')
+  if entry == '' then
+    -- Of an attempt that began before the log was switched off.
+    if agent[1] then redis.call('HDEL', KEYS[1], 'attempt') end
+    return
+  end
+  local now, last, lines = string.format('%d', now_ms()), tonumber(agent[3]) or 0, {}
+  local lost, lost_run = string.match(agent[1] or '', '^(%d+) %S+ (.*)$')
+  if lost then
+    local renewed, calling = string.match(agent[2] or '', '^(%d+) ?(.*)$')
+    lines[1] = string.format('%d ["ended",%s,{"a":%s%s,"h":"lost","renewed_at":%s%s}]', last + 1, now, lost, lost_run,
+      renewed or '0', calling and calling ~= '' and ',"calling":' .. calling or '')
+  end
+  lines[#lines + 1] = string.format('%d ', last + #lines + 1) .. with_attempt(entry, number)
+  push(attempts, ATTEMPT_ENTRIES, lines)
+  redis.call('HSET', KEYS[1], 'attempt', number .. ' ' .. run, 'renewed', now,
+    'events', string.format('%d', last + #lines))
+end
+
+local function tell(live, followed, entries)
+  local now = now_ms()
+  local left_ms = (tonumber(followed) or 0) - now
+  if left_ms <= 0 then return false end
+  local number, lines = tonumber(redis.call('HGET', KEYS[1], 'events')) or 0, {}
+  for i, entry in ipairs(entries(now)) do lines[i] = string.format('%d ', number + i) .. entry end
+  push(live, LIVE_ENTRIES, lines)
+  redis.call('EXPIRE', live, LIVE_SECONDS + math.ceil(left_ms / 1000))
+  redis.call('HSET', KEYS[1], 'events', string.format('%d', number + #lines))
+  return true
 end
 
 local function due_times(step)
@@ -161,18 +251,19 @@ local function take_lease(held, nonce, owner, ttl_ms, over, ...)
 end
 
 local function run_facts(line)
-  local number, usage, status, delivered, attempts, stalled, progress, delivery, passed_over, expires_at, record =
-    string.match(line, '^(%d+) (%S+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (%d) (%S+) (.*)$')
+  local number, usage, status, delivered, attempts, stalled, progress, delivery, trace, passed_over, expires_at, record =
+    string.match(line, '^(%d+) (%S+) (%S+) (%d) (%d+) (%d+) (%S+) (%S+) (%S+) (%d) (%S+) (.*)$')
   return {
     usage = usage, status = status, delivered = delivered, attempts = attempts, stalled = stalled,
-    progress = progress, delivery = delivery, passed_over = passed_over, expires_at = expires_at, record = record,
+    progress = progress, delivery = delivery, trace = trace, passed_over = passed_over, expires_at = expires_at,
+    record = record,
     is_final = status == 'succeeded' or status == 'failed' or status == 'cancelled',
   }, number
 end
 
 local function run_line(number, run)
   return table.concat({number, run.usage, run.status, run.delivered, run.attempts, run.stalled, run.progress,
-    run.delivery, run.passed_over, run.expires_at, run.record}, ' ')
+    run.delivery, run.trace, run.passed_over, run.expires_at, run.record}, ' ')
 end
 
 local function is_settled(run)

@@ -24,6 +24,7 @@ from celery_ckpt.errors import CheckpointTooLarge, NotJson, StoreError, StoreUna
 from celery_ckpt.run.bridge import SyncBridge
 from celery_ckpt.run.control_flow import Fenced
 from celery_ckpt.run.current import current_run
+from celery_ckpt.run.redaction import KEEP_ALL
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.testing import make_run
 
@@ -43,7 +44,9 @@ class Task:
 def attempt() -> Attempt:
     store, settings = MemoryCheckpointStore(), SimpleNamespace(hand_off=True, lease_ttl=30)
     start = store.start_run(make_run("agent", "run"), "me", 30)
-    context: Any = SimpleNamespace(store=store, settings=settings, sends_events=False)
+    context: Any = SimpleNamespace(
+        store=store, settings=settings, sends_events=False, redaction=KEEP_ALL
+    )
     held: Any = SimpleNamespace(lease=start.lease, is_lost=False)
     return Attempt(context, Task(), start.run, held)
 

@@ -12,8 +12,9 @@ from celery.exceptions import Ignore, TaskRevokedError
 from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.errors import RunFailed, RunLost
 from celery_ckpt.records import RunStatus
-from celery_ckpt.run.redaction import Redaction
+from celery_ckpt.run.redaction import KEEP_ALL, Redaction
 from celery_ckpt.runtime.attempt import execution
+from celery_ckpt.runtime.attempt.attempt_log import AttemptLog
 from celery_ckpt.runtime.attempt.backend import store_outcome_if_stale
 from celery_ckpt.runtime.attempt.settlement import _on_retried, settle
 from celery_ckpt.testing import make_run
@@ -49,6 +50,7 @@ def an_attempt(app: Celery, status: RunStatus, **fields: Any) -> Any:
         held=None,
         is_readded=False,
         run_record=make_run("agent", "run"),
+        log=AttemptLog(store, make_run("agent", "run"), KEEP_ALL),
         emit_signal=lambda *_, **__: None,
     )
 
