@@ -19,6 +19,7 @@ from greenlet import getcurrent
 
 from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.records import RunRecord, RunStatus, Schedule
+from celery_ckpt.runtime.current import attempting
 from celery_ckpt.stores.rules.deletion import needs_marker
 from celery_ckpt.testing import FakeClock
 
@@ -116,8 +117,8 @@ class World:
     #: The runs that were blocked when the store lost them: their messages had been acknowledged.
     untraceable: set[str] = field(default_factory=set)
     recorded: set[tuple[str, int]] = field(default_factory=set)
-    #: The bodies that are being executed: actor, run, and how often time had jumped when the body
-    #: began.
+    #: The bodies that are being executed: actor, run, and how often leases had ended by then, because
+    #: time had jumped or the store had lost them.
     bodies: dict[object, tuple[str, int]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -208,7 +209,7 @@ class World:
     @property
     def troubles(self) -> int:
         """Return how often something happened that excuses a repetition."""
-        return self.crashes + self.jumps
+        return self.crashes + self.jumps + self.losses
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -220,16 +221,26 @@ class World:
     # -- what bodies do ------------------------------------------------------------------------------
 
     def begin(self, actor: object, run_id: str) -> None:
-        """Begin a body. No other body of the same run may be active, unless time has jumped since."""
-        for other, (theirs, jumps) in self.bodies.items():
-            if other is not actor and theirs == run_id and jumps == self.jumps:
+        """Begin a body. No other body of the same run may be active, unless leases ended since."""
+        lost = self.jumps + self.losses
+        for other, (theirs, lost_before) in self.bodies.items():
+            if other is not actor and theirs == run_id and lost_before == lost:
                 self.wrong.append(f"two bodies of {run_id} at once")
-        self.bodies[actor] = run_id, self.jumps
+        attempt = attempting.get()
+        # Its process may have been frozen since it got the lease.
+        is_late = attempt is not None and attempt.held.lease.expires_at <= self.clock.now()
+        self.bodies[actor] = run_id, lost - is_late
         self.order.append(run_id)
 
     def call(self, run_id: str, number: int) -> str:
-        """Call a model: the operation that costs money."""
-        if (run_id, number) in self.recorded:
+        """Call a model: the operation that costs money.
+
+        The process that has the lease must not repeat a recorded call. A process that was frozen until
+        another one has taken the lease may do so once: it notices at its next write.
+        """
+        attempt = attempting.get()
+        has_lease = attempt is None or attempt.held.lease.token == self.newest_token()
+        if has_lease and (run_id, number) in self.recorded:
             self.wrong.append(f"call {number} of {run_id} was repeated although it was recorded")
         self.calls[run_id, number] += 1
         pause("the model answers")
@@ -251,6 +262,7 @@ class World:
         self.untraceable |= {run.run_id for run in blocked}
         for kept in (self.store._agents, self.store._by_id, *self.store._schedules.values()):
             kept.clear()
+        self.recorded.clear()
 
     def lose_message(self, run_id: str) -> None:
         """Lose the message of a run that is in the queue."""
@@ -285,12 +297,12 @@ class World:
     def cannot_be_settled(self, run: RunRecord) -> bool:
         """True if no process can settle the run.
 
-        The store lost it. The process that created its record again died before the message was in it,
-        and the process that took that message next died with it.
+        The store lost it. Its record was created again without the message, because the process that
+        did so died, or because the run is blocked. The process that took the message next died with it.
         """
         messages = {message.run_id for message in (*self.queue, *self.unacked.values())}
         is_lost = not run.has_envelope and run.run_id not in messages
-        return is_lost and self.losses > 0 and self.crashes > 1
+        return is_lost and self.losses > 0 and self.crashes > 0
 
     def unreported(self) -> set[str]:
         """Return the published runs whose outcome a process could have stored, and did not."""
