@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import UTC, datetime
 
 from redis import Redis
 
@@ -12,27 +13,36 @@ from benchmarks.iterations import counted_trips
 from benchmarks.measure import Plan
 from celery_ckpt import RedisCheckpointStore
 from celery_ckpt.names import locator
+from celery_ckpt.records import RunRecord, RunStatus
+from celery_ckpt.stores.redis.run_line import run_line, usage_word
 
 _AGENTS = 2000
 #: When the first agent changed, in microseconds since 1970.
 _FIRST = 1_700_000_000_000_000
 #: How many agents one pipeline writes.
 _AT_ONCE = 1000
-_RECORD = (
-    '{"task":"tests.agent","retries":0,"eta":null,"created_at":"2026-01-01T12:00:00Z",'
-    '"ended_at":null,"keep":null,"max_age":null,"error":null,"envelope":{},"result":null}'
+_MAX_BYTES = 10_000
+_RUN = RunRecord(
+    agent_id="agent",
+    run_id="run",
+    task="tests.agent",
+    status=RunStatus.SUCCEEDED,
+    attempts=1,
+    delivered=True,
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
 )
 
 
 def fill(client: Redis, count: int) -> None:
     """Write agents as a store writes them, ``agent-0`` first, each with a run that succeeded."""
     pipeline = client.pipeline(transaction=False)
+    line = b"1 " + usage_word(_RUN.usage).encode() + b" " + run_line(_RUN, _MAX_BYTES)
     for number in range(count):
         name, time = f"agent-{number}", _FIRST + number
         place = f"{time} {locator(name)}:{name}"
         fields = {"runs": 1, "last": "run", "changed": f"{time} succeeded"}
         pipeline.hset(f"ckpt:{{{name}}}:agent", mapping=fields)
-        pipeline.hset(f"ckpt:{{{name}}}:runs", "run", f"1 - succeeded 1 1 0 - - 0 - {_RECORD}")
+        pipeline.hset(f"ckpt:{{{name}}}:runs", "run", line)
         entries = {f"* {place}": 0, f"succeeded {place}": 0}
         pipeline.zadd(f"ckpt:changes:{locator(name)[0]}", entries)
         if number % _AT_ONCE == _AT_ONCE - 1:

@@ -24,6 +24,7 @@ from celery_ckpt.records import AgentPage, RunStatus
 from celery_ckpt.testing.contract.agent_pages import AgentPagesContract, all_of, names
 from celery_ckpt.testing.factories import make_checkpoint, make_run
 from tests.support.servers.acl import as_user, documented_rules
+from tests.support.servers.proxies import Proxy
 from tests.support.servers.valkey import LOOPBACK, Valkey, cluster
 
 MANY = 100_000
@@ -210,6 +211,26 @@ def test_an_agent_at_a_wrong_place_is_returned_once_and_moved(
     assert names(all_of(store)) == ["two", "agent", "one"]
     all_of(store, "queued")
     assert list(store.findings()) == []
+
+
+def test_an_agent_that_changes_while_its_page_is_read_is_returned(
+    store: RedisCheckpointStore, wire: Proxy
+) -> None:
+    runs = [make_run(name, "run") for name in ("first", "second", "third")]
+    for run in runs:
+        store.add_run(run)
+    with RedisCheckpointStore.from_url(wire.url) as reader:
+        reader.page()  # the server learns the scripts, and the connection is open
+        happened = wire.before(2, lambda: store.start_run(runs[0], "worker", 60))
+        everything = names(reader.page().agents)
+        happened.result()
+        happened = wire.before(2, lambda: store.start_run(runs[1], "worker", 60))
+        queued = names(reader.page(RunStatus.QUEUED).agents)
+        happened.result()
+
+    assert everything == ["third", "second", "first"]
+    assert queued == ["third"], "the other one is running"
+    assert names(store.page().agents) == ["second", "first", "third"]
 
 
 def test_forged_entries_are_passed(store: RedisCheckpointStore, client: Redis) -> None:

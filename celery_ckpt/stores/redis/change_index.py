@@ -195,7 +195,7 @@ class ChangeIndex:
         """Add the agents of some entries to a page, except those whose records disagree."""
         replies = self._server.each(*(self._question(entry.agent_id) for entry in found))
         rows = dict(zip(found, replies, strict=True))
-        missing = self._without_right_entry(rows)
+        moved = self._moved(rows)
         wrong: list[Entry] = []
         for entry, reply in rows.items():
             if isinstance(reply, StoreError):
@@ -204,7 +204,7 @@ class ChangeIndex:
             row = _Row(*reply) if reply else None
             if row is None or entry not in row.entries(entry.agent_id):
                 wrong.append(entry)
-                if row is None or entry not in missing:
+                if row is None or entry not in moved:
                     continue
             try:
                 outline = self._outline(entry.agent_id, row)
@@ -218,10 +218,12 @@ class ChangeIndex:
                 page.cursors.append(entry.cursor)
         self._repair_if_allowed(wrong)
 
-    def _without_right_entry(self, rows: dict[Entry, Any]) -> set[Entry]:
-        """Return entries whose agents should be at a newer place of the list, and are not there.
+    def _moved(self, rows: dict[Entry, Any]) -> set[Entry]:
+        """Return entries whose agents belong to a newer place of the list, and were not read there.
 
-        A reader has passed that place, and would never find the agent. It returns the agent here.
+        They have moved since the entries were read, or are missing there. A reader has passed that
+        place, and returns the agent here. An entry that is left over, beside the right one, is not
+        returned.
         """
         newer = {
             entry: right
@@ -230,8 +232,10 @@ class ChangeIndex:
             for right in _Row(*reply).entries(entry.agent_id)
             if right.name == entry.name and right.changed_at > entry.changed_at
         }
-        scores = self._server.side_by_side(*(self._asked(right) for right in newer.values()))
-        return {entry for entry, score in zip(newer, scores, strict=True) if score is None}
+        both = [one for pair in newer.items() for one in pair]
+        scores = self._server.side_by_side(*map(self._asked, both))
+        found = zip(newer, scores[::2], scores[1::2], strict=True)
+        return {entry for entry, own, right in found if own is None or right is None}
 
     def _asked(self, entry: Entry) -> Call:
         return Call.command("ZSCORE", self._key(entry.agent_id), entry.member)
