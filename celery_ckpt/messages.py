@@ -1,7 +1,8 @@
 """A message: any provider's JSON object, kept exactly as it was received.
 
-Nothing is normalised or removed. ``text``, ``tool_calls`` and ``answers`` only *read* the
-shapes in use: OpenAI chat, OpenAI Responses items, and Anthropic content blocks.
+Nothing is normalised or removed. ``role``, ``text``, ``tool_calls`` and ``answers`` only *read* the
+shapes in use: OpenAI chat, OpenAI Responses items, Anthropic content blocks, and the parts of
+pydantic-ai's requests and responses.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ class Message(RootModel[dict[str, Any]]):
     def role(self) -> str | None:
         """Return the role, or ``None`` if the provider's shape has none."""
         role = self.json_object.get("role")
-        return role if isinstance(role, str) else None
+        if isinstance(role, str):
+            return role
+        parts = parts_of(self.json_object)
+        return None if parts is None else _role_of_parts(self.json_object, parts)
 
     @property
     def text(self) -> str:
@@ -121,6 +125,9 @@ class Message(RootModel[dict[str, Any]]):
         content = self.json_object.get("content")
         if isinstance(content, str):
             return content
+        parts = parts_of(self.json_object)
+        if parts is not None:
+            return "".join(text for part in parts for text in _texts_of(part, self.role))
         blocks = (b for b in _objects(content) if b.get("type") in _TEXT_BLOCKS)
         return "".join(str(block.get("text") or "") for block in blocks)
 
@@ -151,6 +158,7 @@ class Message(RootModel[dict[str, Any]]):
             found.append(root.get("call_id", root.get("id")))
         blocks = _objects(root.get("content"))
         found += [b.get("tool_use_id") for b in blocks if b.get("type") == "tool_result"]
+        found += [part.get("tool_call_id") for part in parts_of(root) or () if is_result(part)]
         return [call_id for call_id in found if isinstance(call_id, str)]
 
 
@@ -187,7 +195,12 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 def _calls(root: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the id, the name and the input of each call that needs a result from us."""
-    calls = (*_chat_calls(root), *_responses_calls(root), *_anthropic_calls(root))
+    calls = (
+        *_chat_calls(root),
+        *_responses_calls(root),
+        *_anthropic_calls(root),
+        *_pydantic_ai_calls(root),
+    )
     return [call for call in calls if isinstance(call[0], str)]
 
 
@@ -210,6 +223,50 @@ def _anthropic_calls(root: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
     for block in _objects(root.get("content")):
         if block.get("type") == "tool_use":
             yield block.get("id"), block.get("name"), block.get("input")
+
+
+# -- pydantic-ai -----------------------------------------------------------------------------------
+
+
+def parts_of(root: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the parts of a message of pydantic-ai; ``None`` for a message of another shape."""
+    if root.get("kind") not in ("request", "response") or not isinstance(root.get("parts"), list):
+        return None
+    return list(_objects(root["parts"]))
+
+
+def is_result(part: dict[str, Any]) -> bool:
+    """True if a part of pydantic-ai is the result of a tool call that we made."""
+    # Without a tool's name, the model has to try its output again.
+    is_retry = part.get("part_kind") == "retry-prompt" and part.get("tool_name") is not None
+    return is_retry or part.get("part_kind") == "tool-return"
+
+
+def _role_of_parts(root: dict[str, Any], parts: list[dict[str, Any]]) -> str:
+    if root["kind"] == "response":
+        return "assistant"
+    if parts and all(part.get("part_kind") == "system-prompt" for part in parts):
+        return "system"
+    is_asked = any(part.get("part_kind") == "user-prompt" for part in parts)
+    return "tool" if not is_asked and any(map(is_result, parts)) else "user"
+
+
+def _texts_of(part: dict[str, Any], role: str | None) -> Iterator[str]:
+    """Yield the text of a part if it is what the speaker says."""
+    kinds = {"assistant": ("text",), "system": ("system-prompt",)}.get(role or "", ("user-prompt",))
+    content = part.get("content")
+    if part.get("part_kind") in kinds:
+        for said in content if isinstance(content, list) else [content]:
+            text = said.get("content") if isinstance(said, dict) else said
+            if isinstance(text, str):
+                yield text
+
+
+def _pydantic_ai_calls(root: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    for part in parts_of(root) or ():
+        if part.get("part_kind") == "tool-call":
+            given = part.get("args")
+            yield part.get("tool_call_id"), part.get("tool_name"), {} if given is None else given
 
 
 # Pydantic itself reads ``__dict__``. (A plain assignment is not for type checkers.)

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from celery_ckpt.conversation import Conversation
 from celery_ckpt.json_values import encode
-from celery_ckpt.messages import Message, ToolCall
+from celery_ckpt.messages import Message, ToolCall, parts_of
 
 PendingCalls = Literal["leave", "answer", "take_back"]
 POLICIES: tuple[str, ...] = get_args(PendingCalls)
@@ -38,8 +38,8 @@ def text_of(result: Any) -> str:
 
 def result_message(asking: Message | None, call: ToolCall, result: Any) -> Message:
     """Return a call's result in the shape of the message that asked for it (``None``: OpenAI chat)."""
-    if asking is not None and _is_anthropic(asking):
-        return _anthropic([(call.id, text_of(result))])
+    if asking is not None and _is_one_message(asking):
+        return _results_of(asking, [(call.id, text_of(result))])
     return _openai(asking, call.id, text_of(result))
 
 
@@ -50,14 +50,24 @@ def _openai(asking: Message | None, call_id: str, text: str) -> Message:
     return Message.tool(text, call_id)
 
 
-def _anthropic(results: list[tuple[str, str]]) -> Message:
-    return Message.user(
-        [{"type": "tool_result", "tool_use_id": call_id, "content": text} for call_id, text in results]
-    )
+def _results_of(asking: Message, results: list[tuple[str, str]]) -> Message:
+    """Return all results of a reply in one message."""
+    if parts_of(asking.json_object) is None:
+        blocks = [{"type": "tool_result", "tool_use_id": i, "content": text} for i, text in results]
+        return Message.user(blocks)
+    names = {call.id: call.name for call in asking.tool_calls}
+    parts = [
+        {"part_kind": "tool-return", "tool_name": names[i], "tool_call_id": i, "content": text}
+        for i, text in results
+    ]
+    return Message.of({"kind": "request", "parts": parts})
 
 
-def _is_anthropic(asking: Message) -> bool:
-    return isinstance(asking.json_object.get("content"), list) and bool(asking.call_ids)
+def _is_one_message(asking: Message) -> bool:
+    """True if all results of a reply are one message, as for Anthropic and pydantic-ai."""
+    root = asking.json_object
+    has_blocks = isinstance(root.get("content"), list) and bool(asking.call_ids)
+    return has_blocks or parts_of(root) is not None
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ class ToolResults:
             if not unanswered:
                 return
             ready = self._ready(unanswered, gaps=False)
-            if not _is_anthropic(unanswered[0][1]) or len(ready) == len(unanswered):
+            if not _is_one_message(unanswered[0][1]) or len(ready) == len(unanswered):
                 self._append(conversation, ready)
 
     def flush(self, conversation: Conversation) -> None:
@@ -135,11 +145,12 @@ class ToolResults:
         return ready
 
     def _append(self, conversation: Conversation, ready: list[_PendingResult]) -> None:
-        together = [(result.call_id, result.text) for result in ready if _is_anthropic(result.asking)]
+        together = [result for result in ready if _is_one_message(result.asking)]
         if together:
-            conversation.take(_anthropic(together))
+            results = [(result.call_id, result.text) for result in together]
+            conversation.take(_results_of(together[0].asking, results))
         for result in ready:
-            if not _is_anthropic(result.asking):
+            if result not in together:
                 conversation.take(_openai(result.asking, result.call_id, result.text))
             self._pending.remove(result)
 

@@ -12,10 +12,13 @@ from enum import StrEnum
 from typing import Any
 
 from celery_ckpt.json_values import decode, encode
-from celery_ckpt.messages import Message
+from celery_ckpt.messages import Message, is_result, parts_of
 
 _TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text"}
 _MEDIA = {"image", "image_url", "input_image", "input_audio", "audio", "document", "file", "input_file"}
+
+#: The parts of pydantic-ai's messages that are spoken text.
+_SPOKEN_PARTS = {"text", "user-prompt", "system-prompt", "retry-prompt", "retry-feedback"}
 
 
 class Kind(StrEnum):
@@ -49,6 +52,10 @@ def speaker(message: Message) -> str:
 def pieces(message: Message) -> list[Piece]:
     """Return the parts of a message. A message of an unknown format is one part, its JSON."""
     root = message.json_object
+    parts = parts_of(root)
+    if parts is not None:
+        found = [piece for part in parts for piece in _part(part)]
+        return found or [Piece(Kind.OTHER, _json(root))]
     found = [*_content(message), *_calls(message), *_items(root)]
     refusal = root.get("refusal")
     if isinstance(refusal, str):
@@ -113,6 +120,42 @@ def _block(block: Any) -> Piece:
     if kind in _MEDIA:
         return Piece(Kind.OTHER, f"[{kind}, {len(_json(block)):,} bytes]")
     return Piece(Kind.OTHER, _json(block))
+
+
+def _part(part: dict[str, Any]) -> Iterator[Piece]:
+    """Yield the pieces of a part of one of pydantic-ai's messages."""
+    kind, content = part.get("part_kind"), part.get("content")
+    if is_result(part) or kind == "builtin-tool-return":
+        succeeded = kind != "retry-prompt" and part.get("outcome") in (None, "success")
+        yield Piece(Kind.RESULT, ("" if succeeded else "failed: ") + _said(content))
+    elif kind in ("tool-call", "builtin-tool-call"):
+        yield Piece(Kind.CALL, _call(part.get("tool_name"), part.get("args")))
+    elif kind == "thinking":
+        yield Piece(Kind.THINKING, str(content or "(redacted)"))
+    elif kind == "user-prompt" and isinstance(content, list):
+        yield from map(_given, content)
+    elif kind in _SPOKEN_PARTS:
+        yield Piece(Kind.TEXT, _said(content))
+    elif kind == "file":
+        yield Piece(Kind.OTHER, f"[{kind}, {len(_json(part)):,} bytes]")
+    else:
+        yield Piece(Kind.OTHER, _json(part))
+
+
+def _given(item: Any) -> Piece:
+    """Return something that a user gives to pydantic-ai: text, or media."""
+    if isinstance(item, str):
+        return Piece(Kind.TEXT, item)
+    if isinstance(item, dict) and isinstance(item.get("content"), str):
+        return Piece(Kind.TEXT, item["content"])
+    kind = item.get("kind") if isinstance(item, dict) else None
+    if isinstance(kind, str):
+        return Piece(Kind.OTHER, f"[{kind}, {len(_json(item)):,} bytes]")
+    return Piece(Kind.OTHER, _json(item))
+
+
+def _said(content: Any) -> str:
+    return content if isinstance(content, str) else "" if content is None else _json(content)
 
 
 def _flat(content: Any) -> str:

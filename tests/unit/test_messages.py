@@ -173,6 +173,11 @@ SHAPE_CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("toolu_1", "weather", {"city": "Oslo", "days": [1, 2]}),
         ("toolu_2", "now", {}),
     ],
+    "pydantic-ai: response": [
+        ("call_1", "weather", '{ "city" : "Z\\u00fcrich",\n "n": 1.0 }'),
+        ("call_2", "now", {"zone": "utc"}),
+        ("call_3", "ping", {}),
+    ],
 }
 
 
@@ -219,3 +224,48 @@ def test_answers_lists_the_calls_whose_results_a_message_contains(
 def test_text_is_read_next_to_blocks_whose_type_is_not_text(kind: Any) -> None:
     blocks = [{"type": kind, "text": "not this"}, {"type": "text", "text": "this"}]
     assert Message.model_validate({"role": "user", "content": blocks}).text == "this"
+
+
+def test_messages_of_pydantic_ai_say_who_speaks_and_what() -> None:
+    asked = Message.of(SHAPES["pydantic-ai: request"])
+    assert (asked.role, asked.text) == ("user", "What is this?")
+    replied = Message.of(SHAPES["pydantic-ai: response"])
+    assert (replied.role, replied.text) == ("assistant", "Let me see.")
+    assert Message.of(SHAPES["pydantic-ai: tool returns"]).role == "tool"
+    system = Message.of({"kind": "request", "parts": [{"part_kind": "system-prompt", "content": "s"}]})
+    assert (system.role, system.text) == ("system", "s")
+
+
+def test_tool_calls_of_pydantic_ai_are_paired_with_their_results() -> None:
+    replied = Message.of(SHAPES["pydantic-ai: response"])
+    calls = {call.id: (call.name, call.arguments) for call in replied.tool_calls}
+    assert calls == {
+        "call_1": ("weather", {"city": "Zürich", "n": 1.0}),
+        "call_2": ("now", {"zone": "utc"}),
+        "call_3": ("ping", {}),
+    }
+    assert Message.of(SHAPES["pydantic-ai: tool returns"]).answers == ["call_1", "call_2", "call_3"]
+
+
+def test_what_asks_for_no_call_of_ours_in_pydantic_ai_is_no_call_and_no_result() -> None:
+    of_provider = Message.of(SHAPES["pydantic-ai: tools of the provider"])
+    assert (of_provider.tool_calls, of_provider.answers) == ([], [])
+    assert Message.of(SHAPES["pydantic-ai: retry of the output"]).answers == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kind": "request"},
+        {"kind": "response", "parts": None},
+        {"kind": "response", "parts": [None, 1, {}, {"part_kind": []}]},
+        {"kind": [], "parts": [{"part_kind": "text", "content": "x"}]},
+        {"role": "user", "kind": "request", "parts": [], "content": "x"},
+    ],
+    ids=str,
+)
+def test_a_message_that_only_resembles_one_of_pydantic_ai_can_be_read(odd: dict[str, Any]) -> None:
+    message = Message.of(odd)
+    assert (message.tool_calls, message.answers) == ([], [])
+    assert message.role in (odd.get("role"), "assistant")
+    assert isinstance(message.text, str)

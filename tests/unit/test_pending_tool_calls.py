@@ -32,6 +32,11 @@ def anthropic_result(*ids: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": i} for i in ids]}
 
 
+def parts(kind: str, part_kind: str, *ids: str) -> dict[str, Any]:
+    of_call = {"tool_name": "f", "part_kind": part_kind}
+    return {"kind": kind, "parts": [{**of_call, "tool_call_id": call_id} for call_id in ids]}
+
+
 PENDING: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "nothing said": ([], []),
     "no calls": ([{"role": "user", "content": "hi"}], []),
@@ -70,6 +75,16 @@ PENDING: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "anthropic: both in one message": ([anthropic_call("1", "2"), anthropic_result("2", "1")], []),
     "anthropic: run by the server": ([anthropic_call("1", kind="server_tool_use")], []),
     "anthropic: MCP, run by the server": ([anthropic_call("1", kind="mcp_tool_use")], []),
+    "pydantic-ai: parallel": ([parts("response", "tool-call", "1", "2")], ["1", "2"]),
+    "pydantic-ai: one of two": (
+        [parts("response", "tool-call", "1", "2"), parts("request", "tool-return", "1")],
+        ["2"],
+    ),
+    "pydantic-ai: to be tried again": (
+        [parts("response", "tool-call", "1"), parts("request", "retry-prompt", "1")],
+        [],
+    ),
+    "pydantic-ai: run by the server": ([parts("response", "builtin-tool-call", "1")], []),
 }
 
 

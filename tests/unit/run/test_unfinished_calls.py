@@ -27,8 +27,22 @@ RESPONSES = [
     Message.of({"type": "message", "role": "user", "content": "go"}),
     Message.of({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}),
 ]
+PYDANTIC_AI = [
+    Message.of({"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "go"}]}),
+    Message.of(
+        {
+            "kind": "response",
+            "parts": [
+                {"part_kind": "text", "content": "so"},
+                {"part_kind": "tool-call", "tool_name": "f", "args": {}, "tool_call_id": "a"},
+            ],
+        }
+    ),
+]
 SHAPES = pytest.mark.parametrize(
-    "messages", [CHAT, ANTHROPIC, RESPONSES], ids=["chat", "anthropic", "responses"]
+    "messages",
+    [CHAT, ANTHROPIC, RESPONSES, PYDANTIC_AI],
+    ids=["chat", "anthropic", "responses", "pydantic-ai"],
 )
 
 
@@ -68,6 +82,12 @@ def test_answering_gives_each_open_call_an_error_as_its_result(messages: list[Me
     [answer] = whole.messages[len(messages) :]
     assert INTERRUPTED in answer.to_json().decode()
     assert answer.answers == (["b"] if messages is CHAT else ["a"])
+
+
+def test_open_calls_of_pydantic_ai_are_answered_in_its_own_shape() -> None:
+    whole = repaired(Conversation(messages=PYDANTIC_AI), "answer")
+    result = {"part_kind": "tool-return", "tool_name": "f", "tool_call_id": "a", "content": INTERRUPTED}
+    assert whole.messages[-1].to_dict() == {"kind": "request", "parts": [result]}
 
 
 @SHAPES

@@ -62,6 +62,63 @@ def words(message: dict[str, Any]) -> tuple[str, list[tuple[str, str]]]:
             "anthropic: tool results",
             ("user", [("result", "rain\n[image, 68 bytes]"), ("result", "failed: no clock")]),
         ),
+        (
+            "pydantic-ai: request",
+            (
+                "user",
+                [
+                    ("text", "Be brief."),
+                    ("text", "What is this?"),
+                    ("other", "[image-url, 141 bytes]"),
+                    ("other", "[binary, 105 bytes]"),
+                ],
+            ),
+        ),
+        (
+            "pydantic-ai: response",
+            (
+                "assistant",
+                [
+                    ("thinking", "Hm."),
+                    ("thinking", "(redacted)"),
+                    ("text", "Let me see."),
+                    ("call", 'weather(city="Zürich", n=1.0)'),
+                    ("call", 'now(zone="utc")'),
+                    ("call", "ping()"),
+                ],
+            ),
+        ),
+        (
+            "pydantic-ai: tool returns",
+            (
+                "tool",
+                [
+                    ("result", '{"c":12.5}'),
+                    ("result", "failed: no such zone"),
+                    ("result", "failed: no route"),
+                ],
+            ),
+        ),
+        (
+            "pydantic-ai: retry of the output",
+            (
+                "user",
+                [("text", '[{"type":"missing","loc":["city"],"msg":"Field required","input":{}}]')],
+            ),
+        ),
+        (
+            "pydantic-ai: tools of the provider",
+            (
+                "assistant",
+                [
+                    ("call", 'web_search(query="rain")'),
+                    ("result", '{"status":"completed"}'),
+                    ("other", "[file, 142 bytes]"),
+                    ("text", "It rains."),
+                    ("other", '{"later":[1.0],"part_kind":"invented-later"}'),
+                ],
+            ),
+        ),
     ],
 )
 def test_messages_of_each_provider_are_transcribed_the_same_way(name: str, expected: Any) -> None:
