@@ -7,8 +7,9 @@ therefore share a ``Spine``, a list that only grows, and each knows how much of 
     snapshot   ------->|                (of a checkpoint: always three messages)
     live       ------------->|          (appends to the end of the spine)
 
-A conversation that appends while another one owns more of the spine gets a new spine. The spine also
-keeps a running digest and the size of its messages, so neither is computed again.
+A conversation that appends while another one owns more of the spine gets a branch: a new spine that
+begins with its messages, and with what stores remember about them. The spine also keeps a running
+digest and the size of its messages, so neither is computed again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
@@ -32,6 +33,14 @@ _BYTES_PER_TOKEN = 4
 _RECENT = 64
 
 
+class SpineCache(Protocol):
+    """What a store remembers about the messages of a spine."""
+
+    def first(self, length: int) -> Self:
+        """Return what it remembers about the first ``length`` messages, for a branch of the spine."""
+        ...
+
+
 class Spine:
     """A list of messages that only grows, with a running digest of them as JSON lines."""
 
@@ -42,7 +51,7 @@ class Spine:
         self._size = 0
         #: The lines that were added last, each with the digest up to it: they are written next.
         self._recent: list[tuple[bytes, HASH, int]] = []
-        #: What stores remember about these messages; it lives as long as they do.
+        #: What stores remember about these messages (each a ``SpineCache``); it lives as long as they do.
         self.caches: dict[Hashable, Any] = {}
         for message in messages:
             self._add(message, message.to_json())
@@ -64,6 +73,29 @@ class Spine:
                 return False
             self._add(message, line)
             return True
+
+    def branch(self, length: int) -> Spine:
+        """Return a new spine with the first ``length`` messages. They are neither copied nor, if they
+        are recent, encoded again; and no store writes them again.
+        """
+        branch = Spine()
+        with self._lock:
+            behind = len(self.messages) - length
+            branch.messages = self.messages[:length]
+            branch.caches = {key: cache.first(length) for key, cache in [*self.caches.items()]}
+            if not behind:
+                branch._hasher, branch._size = self._hasher.copy(), self._size
+                branch._recent = list(self._recent)
+                return branch
+            if behind < len(self._recent):
+                branch._recent = self._recent[:-behind]
+                _, then, branch._size = branch._recent[-1]
+                branch._hasher = then.copy()
+                return branch
+        messages, branch.messages = branch.messages, []
+        for message in messages:
+            branch._add(message, message.to_json())
+        return branch
 
     def _add(self, message: Message, line: bytes) -> None:
         self.messages.append(message)
@@ -119,6 +151,8 @@ class Conversation:
         self.edits = 0
         #: For writers. Readers need no lock: ``extent`` is replaced as a whole.
         self._lock = threading.Lock()
+        #: Messages that were redacted when ``extend_to`` added them, by id, and what they were made of.
+        self._originals: dict[int, tuple[Message, Message]] = {}
         #: The spine, and how many of its messages belong to this conversation.
         self.extent = _whole(messages)
 
@@ -134,7 +168,7 @@ class Conversation:
         conversation = cls.__new__(cls)
         conversation.max_tokens, conversation.edits = max_tokens, 0
         conversation.redact = redact
-        conversation._lock = threading.Lock()
+        conversation._lock, conversation._originals = threading.Lock(), {}
         conversation.extent = spine, length
         return conversation
 
@@ -159,8 +193,66 @@ class Conversation:
         with self._lock:
             spine, length = self.extent
             if not spine.try_append(message, length):
-                spine = Spine([*spine.messages[:length], message])
+                spine = spine.branch(length)
+                spine.try_append(message, length)
             self.extent = spine, length + 1
+
+    def extend_to(self, messages: Iterable[Message | dict[str, Any]]) -> int:
+        """Make the messages equal to these, which usually continue them; returns how many are new.
+
+        The messages that both begin with stay, and the others are added after them. So a framework's
+        whole history can be passed after each call: stores write only what is new. Pass the same
+        ``Message`` objects again if you can: they need no comparison.
+
+        Raises:
+            NotJson: JSON cannot represent a message exactly. Nothing was changed.
+        """
+        given = list(messages)
+        with self._lock:
+            spine, length = self.extent
+            shared = self._shared_with(given)
+            new = [Message.of(message) for message in given[shared:]]
+            if shared == length and not new:
+                return 0
+            kept = [self._redacted_once(message) for message in new]
+            for at, message in enumerate(kept, shared):
+                if not spine.try_append(message, at):
+                    spine = spine.branch(at)
+                    spine.try_append(message, at)
+            self.extent = spine, len(given)
+            self.edits += 1
+            return len(new)
+
+    def _shared_with(self, given: list[Message | dict[str, Any]]) -> int:
+        """Return how many messages these and its own begin with in common."""
+        own = self.messages
+        if own == given[: len(own)]:
+            return len(own)  # all are the same objects, or equal: the usual case, at full speed
+        pairs = enumerate(zip(own, given, strict=False))
+        different = (at for at, (mine, other) in pairs if not self._is_same(mine, other))
+        return next(different, min(len(own), len(given)))
+
+    def _is_same(self, own: Message, given: Message | dict[str, Any]) -> bool:
+        given_object = given.json_object if isinstance(given, Message) else given
+        if own is given or own.json_object == given_object:
+            return True
+        if self.redact is None:
+            return False
+        known = self._originals.get(id(own))
+        if known is not None:
+            return known[1] is given or known[1].json_object == given_object
+        original = Message.of(given)
+        if self.redact(original) != own:
+            return False
+        self._originals[id(own)] = own, original
+        return True
+
+    def _redacted_once(self, message: Message) -> Message:
+        """Redact a message that is new, and remember what it was made of: it will be given again."""
+        kept = message if self.redact is None else self.redact(message)
+        if kept is not message:
+            self._originals[id(kept)] = kept, message
+        return kept
 
     def become(self, other: Conversation, before: tuple[Spine, int]) -> bool:
         """Take over the messages of a changed copy. Return False if this one has changed, too.

@@ -161,6 +161,17 @@ def test_a_compaction_writes_only_what_is_new(store: RedisCheckpointStore, valke
     assert store.load_latest("agent") == compacted
 
 
+def test_a_conversation_that_diverges_writes_only_what_is_new_in_one_round_trip(
+    far_store: RedisCheckpointStore, wire: Proxy, saved: list[Checkpoint], valkey: Valkey
+) -> None:
+    conversation, before = saved[-1].conversation, log_length(valkey, "agent")
+    conversation.extend_to([*conversation.messages[:2], line("agent", 1000)])
+    diverged = Checkpoint.new("agent", conversation, 4)
+    assert trips_of(wire, lambda: far_store.save(diverged)) == 1
+    assert log_length(valkey, "agent") == before + 1
+    assert far_store.load_latest("agent") == diverged
+
+
 def test_pruning_trims_the_log(store: RedisCheckpointStore, valkey: Valkey) -> None:
     work(store, "agent", 10)
     fresh = Checkpoint.new("agent", talk("someone else", 3), 11)

@@ -172,3 +172,114 @@ def test_python_copies_are_independent(duplicate: Any) -> None:
 def test_to_dict_returns_plain_json() -> None:
     expected = {"max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
     assert conversation_of("a", max_tokens=9).to_dict() == expected
+
+
+def said(*words: str) -> list[Message]:
+    return [Message.user(word) for word in words]
+
+
+def test_extend_to_appends_what_is_new_and_keeps_the_rest() -> None:
+    conversation = conversation_of("a", "b")
+    before, spine = conversation.messages, conversation.spine
+    assert conversation.extend_to([*said("a", "b"), {"role": "user", "content": "c"}]) == 1
+    assert texts(conversation) == ["a", "b", "c"]
+    assert conversation.spine is spine
+    assert all(one is other for one, other in zip(conversation.messages, before, strict=False))
+
+
+def test_extend_to_the_same_messages_changes_nothing() -> None:
+    conversation = conversation_of("a", "b")
+    assert conversation.extend_to(said("a", "b")) == 0
+    assert conversation.extend_to([message.to_dict() for message in conversation]) == 0
+    assert conversation.edits == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "new"),
+    [
+        (["a", "x", "c"], 2),
+        (["a", "x"], 1),
+        (["x"], 1),
+        (["a"], 0),
+        ([], 0),
+        (["a", "b", "c", "d"], 1),
+        (["b", "c"], 2),
+    ],
+)
+def test_extend_to_replaces_from_where_the_messages_differ(given: list[str], new: int) -> None:
+    conversation = conversation_of("a", "b", "c")
+    snapshot, first = conversation.copy(), conversation.messages[0]
+    assert conversation.extend_to(said(*given)) == new
+    assert texts(conversation) == given
+    assert texts(snapshot) == ["a", "b", "c"]
+    assert conversation.edits == 1
+    fresh = conversation_of(*given)
+    assert (conversation.digest, conversation.size) == (fresh.digest, fresh.size)
+    if given[:1] == ["a"]:
+        assert conversation.messages[0] is first
+
+
+def test_a_refused_message_leaves_the_conversation_as_it_was() -> None:
+    conversation = conversation_of("a")
+    with pytest.raises(NotJson):
+        conversation.extend_to([{"role": "user", "content": "b"}, {"odd": {1, 2}}])
+    assert texts(conversation) == ["a"]
+    assert conversation.edits == 0
+
+
+def test_extend_to_reads_each_message_once_if_it_gets_the_same_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history, conversation, read = said(*"abc"), Conversation(), []
+    conversation.extend_to(history)
+
+    def json_object(message: Message) -> dict[str, Any]:
+        read.append(message)
+        return message.__dict__["root"]
+
+    monkeypatch.setattr(Message, "json_object", property(json_object))
+    for word in "defg":
+        history.append(Message.user(word))
+        del read[:]
+        assert conversation.extend_to(history) == 1
+        assert {id(message) for message in read} <= {id(history[-1])}
+    assert texts(conversation) == [*"abcdefg"]
+
+
+def test_extend_to_redacts_each_message_once() -> None:
+    redacted: list[str] = []
+
+    def redact(message: Message) -> Message:
+        redacted.append(message.text)
+        return Message.user(message.text.replace("secret", "***"))
+
+    conversation = Conversation()
+    conversation.redact = redact
+    history = said("a secret", "b")
+    assert conversation.extend_to(history) == 2
+    history.append(Message.user("another secret"))
+    assert conversation.extend_to(history) == 1
+    assert conversation.extend_to([message.to_dict() for message in history]) == 0
+    assert texts(conversation) == ["a ***", "b", "another ***"]
+    assert redacted == ["a secret", "b", "another secret"]
+
+
+def test_extend_to_recognises_messages_that_an_earlier_process_has_redacted() -> None:
+    conversation = conversation_of("a ***", "b")
+    conversation.redact = lambda message: Message.user(message.text.replace("secret", "***"))
+    assert conversation.extend_to(said("a secret", "b", "c secret")) == 1
+    assert texts(conversation) == ["a ***", "b", "c ***"]
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=6), st.integers(0, 200))
+def test_a_conversation_that_is_extended_again_and_again_equals_a_fresh_one(
+    histories: list[list[str]], before: int
+) -> None:
+    conversation = conversation_of(*["x"] * before)
+    for history in histories:
+        whole = ["x"] * before + history
+        conversation.extend_to(said(*whole))
+        assert conversation == conversation_of(*whole)
+        assert conversation.digest == conversation_of(*whole).digest
+        spine, length = conversation.extent
+        assert spine.lines(0, length) == [message.to_json() for message in said(*whole)]

@@ -163,6 +163,12 @@ class _EncryptedMessages:
         self._encrypted = encrypted
         self._lock = threading.Lock()
 
+    def first(self, length: int) -> _EncryptedMessages:
+        """Return the first ``length`` of them, for a branch of the spine."""
+        with self._lock:
+            spine, known = self._encrypted.extent
+            return _EncryptedMessages(Conversation.over(spine, min(length, known), DEFAULT_MAX_TOKENS))
+
     def extended(self, messages: list[Message], cipher: Cipher, agent_id: str) -> Spine:
         """Return a spine that begins with these messages, encrypted."""
         place = binding("message", agent_id)

@@ -75,6 +75,10 @@ class Place(NamedTuple):
     end: int
     ranges: Ranges
 
+    def first(self, length: int) -> Place:
+        """Return the place of the first ``length`` messages, for a branch of the spine."""
+        return self._replace(ranges=self.ranges.cut(0, length))
+
 
 class Parts:
     """A checkpoint, split into what is written: its messages in order, and its header."""

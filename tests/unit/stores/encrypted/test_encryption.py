@@ -129,6 +129,11 @@ def test_a_save_writes_only_the_new_messages(inner: CheckpointStore) -> None:
     store.save(make_checkpoint("agent", growing))
     assert len(encryptions) == 2, "the new message and the state"
 
+    growing.extend_to([*growing.messages[:40], make_message("another end")])
+    del encryptions[:]
+    store.save(make_checkpoint("agent", growing))
+    assert len(encryptions) == 2, "the new message and the state"
+
     loaded = store.load_latest("agent")
     assert loaded is not None
     going_on = loaded.conversation
@@ -136,7 +141,7 @@ def test_a_save_writes_only_the_new_messages(inner: CheckpointStore) -> None:
     del encryptions[:]
     store.save(make_checkpoint("agent", going_on))
     assert len(encryptions) == 2, "also after a load"
-    assert written == [50, 51, 52]
+    assert written == [50, 51, 41, 42]
 
 
 def test_two_conversations_continued_from_one_checkpoint_do_not_mix(inner: CheckpointStore) -> None:

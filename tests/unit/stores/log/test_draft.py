@@ -159,6 +159,27 @@ def test_a_compaction_writes_only_its_summary() -> None:
     assert str(draft.ranges) == "+0:1,2:2"
 
 
+def test_a_conversation_that_diverges_writes_only_what_is_new_without_a_search() -> None:
+    log = Log()
+    live = log.save_first("a", "b", "c", "d")
+    live.extend_to(said("a", "b", "x", "y"))
+    draft = log.by_memory(taken(live))
+    assert draft is not None
+    assert draft.messages == [message.to_json() for message in said("x", "y")]
+    assert str(draft.ranges) == "0:2,+0:2"
+    assert log.read(log.write(taken(live), draft)).conversation == live
+
+
+def test_an_entry_that_the_conversation_has_left_is_not_written_again() -> None:
+    log = Log()
+    live = log.save_first("a", "b", "c")
+    entered = live.copy()
+    live.extend_to(said("a", "x"))
+    draft = log.by_memory(taken(live, entered))
+    assert draft is not None
+    assert draft.messages == [Message.user("x").to_json()]
+
+
 def test_an_equal_message_is_matched_next_to_the_previous_match() -> None:
     log = Log()
     log.save_first("a", "again", "b", "again", "c")
