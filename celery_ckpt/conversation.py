@@ -51,7 +51,8 @@ class Spine:
         self._size = 0
         #: The lines that were added last, each with the digest up to it: they are written next.
         self._recent: list[tuple[bytes, HASH, int]] = []
-        #: What stores remember about these messages (each a ``SpineCache``); it lives as long as they do.
+        #: What stores remember about these messages, each a ``SpineCache``. It lives as long as
+        #: they do.
         self.caches: dict[Hashable, Any] = {}
         for message in messages:
             self._add(message, message.to_json())

@@ -28,6 +28,7 @@ from celery_ckpt.run.host import RunHost
 from celery_ckpt.run.iterations import Iterations
 from celery_ckpt.run.position import Position, is_end_of_iteration, restored
 from celery_ckpt.run.redaction import KEEP_ALL, Redaction
+from celery_ckpt.run.replay import step_under_way
 from celery_ckpt.run.steps import StepBook
 from celery_ckpt.usage import Usage
 
@@ -63,6 +64,10 @@ class AgentRun:
     awaitables, and the loop is ``async for``.
     """
 
+    # The bridge is not in ``__dict__``: ``aio`` is a second object with the same ``__dict__``.
+    __slots__ = ("__dict__", "__weakref__", "_bridge")
+    _bridge: Bridge
+
     def __init__(
         self,
         agent_id: str,
@@ -94,6 +99,10 @@ class AgentRun:
         self.state: dict[str, Any] = begin.state
         #: Part of every checkpoint of the run; restored like the state.
         self.metadata: dict[str, str] = begin.metadata
+        #: Objects of this process, such as clients: never stored, and empty in each attempt.
+        self.local: dict[str, Any] = {}
+        #: Itself, also in ``aio``: hosts and signals know one run.
+        self._own = self
         self._host, self._bridge = host, bridge
         self._at = Position(begin, book.has_manual_iterations)
         self._calls = Calls(self, host, bridge, self._at, book, redaction, cost, begin.counted)
@@ -124,6 +133,34 @@ class AgentRun:
         all attempts is the ``usage`` of the run's record.
         """
         return self._at.usage
+
+    @property
+    def aio(self) -> AgentRun:
+        """The same run, for code on an event loop inside a plain ``def`` body.
+
+        All methods that are awaitable in an ``async def`` body are awaitable on it, and its loop is
+        ``async for``. In an ``async def`` body it is the run itself.
+        """
+        if self._bridge.is_async:
+            return self
+        same = AgentRun.__new__(AgentRun)
+        same.__dict__, same._bridge = self.__dict__, self._bridge.aio
+        return same
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the run is recorded; False if the task was called directly, as in a test."""
+        return self._host.is_kept
+
+    @property
+    def is_in_step(self) -> bool:
+        """True inside the function of a recorded call: a replay of that call does not call it."""
+        return step_under_way(self._own) is not None
+
+    @property
+    def stopping(self) -> bool:
+        """True once the worker is shutting down, or the attempt must end. It costs nothing to ask."""
+        return self._host.is_stopping(self._own)
 
     # -- for the body ----------------------------------------------------------------------------------
 
@@ -290,6 +327,17 @@ class AgentRun:
             metadata[PIN] = checked_name(pin, "A pin's label")
         return self._bridge.run(self._checkpoint(metadata))
 
+    def hand_off(self) -> Any:
+        """Hand the run off at this place: save it, and return it to its queue. No retry is consumed.
+
+        The next attempt gets here by replay, and continues: an attempt that has done nothing new is not
+        handed off again. Nor is a run that is not kept.
+
+        Raises:
+            RunMisused: it is called inside a call, which would have to be made again.
+        """
+        return self._bridge.run(self._calls.hand_off())
+
     def idempotency_key(self, name: str) -> str:
         """Return a key for services that process a request only once: the same in every attempt.
 
@@ -310,13 +358,13 @@ class AgentRun:
         # A resume enters the last iteration again, unless no replay can rebuild it.
         with at.ending(not is_last or at.is_manual):
             if not at.is_complete:
-                await self._bridge.io(self._host.emit, self, CheckpointEvent.ITERATION)
+                await self._bridge.io(self._host.emit, self._own, CheckpointEvent.ITERATION)
             at.is_end_emitted = True
             if not (is_last and at.is_manual):
-                self._host.check(self)
+                self._host.check(self._own)
             if not is_last:
                 # No hand-off after the last iteration: the run would only enter it again.
-                await self._bridge.io(self._host.iteration_ended, self)
+                await self._bridge.io(self._host.iteration_ended, self._own)
 
     async def _emit(self, event: CheckpointEvent) -> None:
         self._at.confirm_drop()
@@ -327,8 +375,8 @@ class AgentRun:
         if not self._at.is_past:
             self._at.is_manual = True
         with self._at.ending(is_end and not self._at.has_left_loop):
-            await self._bridge.io(self._host.emit, self, event)
-            self._host.check(self)
+            await self._bridge.io(self._host.emit, self._own, event)
+            self._host.check(self._own)
 
     async def _checkpoint(self, metadata: dict[str, Any]) -> Checkpoint:
         at = self._at
@@ -338,8 +386,8 @@ class AgentRun:
         if not (is_kept or at.is_past):
             at.is_manual = True
         checkpoint = self.snapshot(metadata={key: str(value) for key, value in metadata.items()})
-        await self._bridge.io(self._host.save, self, checkpoint)
-        self._host.check(self)
+        await self._bridge.io(self._host.save, self._own, checkpoint)
+        self._host.check(self._own)
         return checkpoint
 
     # -- for the host ----------------------------------------------------------------------------------

@@ -5,6 +5,10 @@ What a run does is written once, as ``async def``. A bridge turns it into what t
               run(coroutine)             io(fn) of the store          call(fn) of the user
     sync      runs it to its end         calls it                     calls it; must not be async
     async     returns it to the body     in a thread, to its end      calls it, awaits an awaitable
+
+A sync body may run an event loop of its own, as frameworks do behind their sync methods. The bridge of
+a sync body therefore has a second one, ``aio``, for the code on such a loop. The coroutines of the run
+know only the first: it passes on what a coroutine asks of it to the bridge that has started it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, Protocol, TypeVar
 
 from celery_ckpt.run.control_flow import found
@@ -39,6 +43,11 @@ class Bridge(Protocol):
 
     #: True if the body is a coroutine.
     is_async: bool
+
+    @property
+    def aio(self) -> Bridge:
+        """The bridge for code on an event loop."""
+        ...
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Any:
         """Return what a method of the run returns to the body."""
@@ -69,27 +78,43 @@ class Bridge(Protocol):
         ...
 
 
+#: The bridge of the event loop that the coroutine of a sync body was started on, if it was on one.
+_loop_bridge: ContextVar[AsyncBridge | None] = ContextVar("celery_ckpt_loop_bridge", default=None)
+
+
 class SyncBridge:
     """For bodies that are plain functions."""
 
     is_async = False
 
+    def __init__(self) -> None:
+        #: For the code that the body runs on an event loop.
+        self.aio = _LoopInSyncBody()
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Drive a coroutine that never really suspends, and return its result."""
+        # It may be called by a function that was itself called on a loop of the body.
+        token = _loop_bridge.set(None)
         try:
             coroutine.send(None)
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            _loop_bridge.reset(token)
         coroutine.close()
         raise RuntimeError("a coroutine of a sync body was suspended, and nothing can resume it")
 
     async def io(self, fn: Callable[..., T], *args: Any) -> T:
         """Call it."""
+        if (loop := _loop_bridge.get()) is not None:
+            return await loop.io(fn, *args)
         return fn(*args)
 
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call it. Raises ``AsyncInSyncBody``, a ``TypeError``, for an async function."""
+        if (loop := _loop_bridge.get()) is not None:
+            return await loop.call(fn, *args, **kwargs)
         result = fn(*args, **kwargs)
         if not inspect.isawaitable(result):
             return result
@@ -100,11 +125,13 @@ class SyncBridge:
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         raise AsyncInSyncBody(
             f"{name} is async, but the body is not: it returned an awaitable. Make the body "
-            "`async def`, or pass a plain function."
+            "`async def`, pass a plain function, or use run.aio on an event loop of your own."
         )
 
     async def gather(self, calls: Sequence[Call[T]]) -> list[T]:
         """Make the calls in threads, each in a copy of this context. One call needs no thread."""
+        if (loop := _loop_bridge.get()) is not None:
+            return await loop.gather(calls)
         if len(calls) < 2:
             return [await call() for call in calls]
         errors: list[BaseException | None] = []
@@ -125,10 +152,13 @@ class SyncBridge:
 
     def under_way(self) -> AbstractContextManager[None]:
         """Do nothing: the caller waits for its call, as thread pools do."""
-        return nullcontext()
+        loop = _loop_bridge.get()
+        return nullcontext() if loop is None else loop.under_way()
 
     async def finish(self, *, cancel: bool = False) -> None:
-        """Do nothing: no call outlives its caller."""
+        """Do nothing: no call outlives its caller, except on an event loop."""
+        if (loop := _loop_bridge.get()) is not None:
+            await loop.finish(cancel=cancel)
 
 
 class AsyncBridge:
@@ -139,6 +169,11 @@ class AsyncBridge:
     def __init__(self) -> None:
         #: A future for the end of each running call, and the task that makes the call.
         self._calls: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
+
+    @property
+    def aio(self) -> AsyncBridge:
+        """This one."""
+        return self
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Return the coroutine itself, for the body to await."""
@@ -195,11 +230,32 @@ class AsyncBridge:
 
     async def finish(self, *, cancel: bool = False) -> None:
         """Wait until no call runs; with ``cancel``, cancel them first."""
-        for task in self._calls.values() if cancel else ():
+        for over in self._calls_here() if cancel else ():
+            task = self._calls.get(over)
             if task is not None:
                 task.cancel()
-        while self._calls:
-            await asyncio.wait(self._calls)
+        while calls := self._calls_here():
+            await asyncio.wait(calls)
+
+    def _calls_here(self) -> list[asyncio.Future[None]]:
+        """Return the calls on this loop: a sync body may run several, in threads."""
+        loop = asyncio.get_running_loop()
+        return [over for over in list(self._calls) if over.get_loop() is loop]
+
+
+class _LoopInSyncBody(AsyncBridge):
+    """For code on an event loop that a sync body runs."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Return a coroutine that tells the bridge of the body where it runs."""
+        return self._on_loop(coroutine)
+
+    async def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        token = _loop_bridge.set(self)
+        try:
+            return await coroutine
+        finally:
+            _loop_bridge.reset(token)
 
 
 #: One pool per process, for the stores of all its agents. The threads of the event loop belong to the

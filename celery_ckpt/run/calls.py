@@ -343,6 +343,18 @@ class Calls:
                 await self._bridge.finish()
             raise
 
+    async def hand_off(self) -> None:
+        """See ``AgentRun.hand_off``."""
+        self._at.confirm_drop()
+        if step_under_way(self._run):
+            raise RunMisused(
+                reason="run.hand_off was called inside a call, whose result would be lost. Call it "
+                "from the body."
+            )
+        # A hand-off costs no call: parallel calls end before anything cancels them.
+        await self._bridge.finish()
+        self._host.hand_off(self._run)
+
     async def finish(self, *, cancel: bool) -> None:
         """See ``AgentRun.finish``."""
         self._is_over = True

@@ -27,6 +27,8 @@ class RunHost(Protocol):
     or checkpoint of a run at a time: of two snapshots, the older one must not be saved last.
     """
 
+    #: True if the run is recorded somewhere, so that a later attempt can continue it.
+    is_kept: bool
     #: Exceptions that the task queue raises in a task: they are never the result of a tool.
     queue_errors: tuple[type[Exception], ...]
 
@@ -73,6 +75,14 @@ class RunHost(Protocol):
 
     def check(self, run: AgentRun) -> None:
         """Raise if the run must stop now. Cheap: no I/O."""
+        ...
+
+    def is_stopping(self, run: AgentRun) -> bool:
+        """True if the worker shuts down, or the run must stop. Cheap, and without consequences."""
+        ...
+
+    def hand_off(self, run: AgentRun) -> None:
+        """Raise ``HandOff``, unless the attempt has done nothing that the next one would not repeat."""
         ...
 
     def iteration_ended(self, run: AgentRun) -> None:

@@ -62,11 +62,11 @@ class _Loop:
         return int(iteration)
 
     async def __anext__(self) -> int:
-        iteration = None if self._is_over else await self._advance()
+        iteration = None if self._is_over else await self._bridge.run(self._advance())
         if iteration is None:
             self._is_over = True
             raise StopAsyncIteration
-        return iteration
+        return int(iteration)
 
     def __del__(self) -> None:
         if not self._is_over:

@@ -95,7 +95,7 @@ class _Attempt(Attempt):
     def __init__(self, simulated: SimulatedRun, store: _MortalStore, *args: Any) -> None:
         super().__init__(*args)
         self._simulated, self._store = simulated, store
-        self._has_ended_iteration = False
+        self._has_ended_iteration = self._is_draining = False
 
     def emit(self, run: AgentRun, event: CheckpointEvent) -> None:
         super().emit(run, event)
@@ -107,11 +107,18 @@ class _Attempt(Attempt):
         if not self.context.settings.hand_off:
             return
         is_end, self._has_ended_iteration = self._has_ended_iteration, False
-        if self._simulated.stops_here():
-            self._simulated.where = self._place(run, is_end)
+        if self._is_draining or self._simulated.stops_here():
+            self._simulated.where = self._simulated.where or self._place(run, is_end)
             raise self._stopped("crash_everywhere")
         if self.stop is not None:
             raise self.stop
+
+    def is_stopping(self, run: AgentRun) -> bool:
+        """True from the chosen place on: a body that asks may stop by itself."""
+        if self.context.settings.hand_off and self._simulated.stops_here():
+            self._simulated.where = self._place(run, is_end=False)
+            self._is_draining = True
+        return self._is_draining or super().is_stopping(run)
 
     def _place(self, run: AgentRun, is_end: bool) -> str:
         if is_end:
@@ -247,9 +254,13 @@ class SimulatedRun:
                 raise
 
     @property
-    def _progress(self) -> tuple[int, int]:
-        latest = self.store.load_latest(_AGENT)
-        return latest.iteration if latest else 0, self.store.recorded.total()
+    def _progress(self) -> tuple[Any, ...]:
+        latest, calls = self.store.load_latest(_AGENT), self.store.recorded.total()
+        if latest is None:
+            return 0, calls
+        # From an entry, the next attempt begins where this one did, whatever the state has become.
+        exact = (latest.state, len(latest.conversation)) if latest.entry is None else None
+        return latest.iteration, calls, exact
 
     def end(self) -> End:
         """Return what is left of the run: its last checkpoint and its outcome."""

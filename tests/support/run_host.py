@@ -36,6 +36,7 @@ class OutOfTime(Exception):
 class Host:
     """Does what the runtime does: records steps, saves when the strategy says so, drops old steps."""
 
+    is_kept = True
     queue_errors = (OutOfTime,)
 
     def __init__(
@@ -126,6 +127,12 @@ class Host:
         # A shutdown continues even if the body catches the exception.
         if self.stop_at_check is not None and self.checks >= self.stop_at_check:
             raise HandOff
+
+    def is_stopping(self, run: AgentRun) -> bool:
+        return self.stop_at_check is not None and self.checks + 1 >= self.stop_at_check
+
+    def hand_off(self, run: AgentRun) -> None:
+        raise HandOff
 
     def iteration_ended(self, run: AgentRun) -> None:
         if run.iteration == self.stop_after_iteration:

@@ -51,6 +51,7 @@ _DROP_STEPS_EVERY = 16
 class Attempt:
     """The host of a run (see ``celery_ckpt.run.host.RunHost``)."""
 
+    is_kept = True
     queue_errors: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, TaskPredicate)
 
     def __init__(self, context: AppContext, task: Any, run_record: RunRecord, held: HeldLease) -> None:
@@ -74,6 +75,8 @@ class Attempt:
         self._saved: Checkpoint | None = None
         #: The run's last checkpoint, possibly of an earlier attempt.
         self._latest: Checkpoint | None = None
+        #: The checkpoint of its run that it started from.
+        self._resumed_from: Checkpoint | None = None
         self._sends_events = context.sends_events
         #: One event or checkpoint at a time: of two snapshots, the older one must not be saved last.
         self._lock = threading.RLock()
@@ -220,7 +223,7 @@ class Attempt:
     def resumes_from(self, latest: Checkpoint | None) -> None:
         """Note the checkpoint that the attempt starts from, if it is one of its run."""
         if latest is not None and latest.run_id == self.run_record.run_id:
-            self._latest = latest
+            self._latest = self._resumed_from = latest
 
     def has_saved(self, last: Checkpoint) -> bool:
         """True if the run's last checkpoint is as good as this one."""
@@ -256,6 +259,30 @@ class Attempt:
             raise Fenced
         if drain.is_on and self.context.settings.hand_off:
             raise self._stopped("the worker is shutting down")
+
+    def is_stopping(self, run: AgentRun) -> bool:
+        """True if the worker is shutting down, the lease is lost, or the body was asked to stop."""
+        return self.stop is not None or self.held.is_lost or drain.is_on
+
+    def hand_off(self, run: AgentRun) -> None:
+        """Hand the run off because its body says so.
+
+        An attempt that has only replayed what earlier ones did continues: they were handed off at the
+        same place, and the next one would be, too.
+        """
+        if self.held.is_lost:
+            raise Fenced
+        if self._is_ahead(run):
+            raise self._stopped("the body asked for it")
+
+    def _is_ahead(self, run: AgentRun) -> bool:
+        """True if the next attempt would not begin exactly where this one did."""
+        if self._has_recorded or self._iterations > 0 or self.run_record.attempts == 1:
+            return True
+        if not run.is_manual:
+            return False  # the next one replays from the same entry
+        before = self._resumed_from
+        return self._saved is not None if before is None else not is_as_good_as(run.snapshot(), before)
 
     def iteration_ended(self, run: AgentRun) -> None:
         """Hand the run off after ``iterations_per_task`` iterations."""

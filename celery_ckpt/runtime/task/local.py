@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 class LocalHost:
     """A host without a store."""
 
+    is_kept = False
     queue_errors = Attempt.queue_errors
 
     def __init__(self, task: Any) -> None:
@@ -79,6 +80,13 @@ class LocalHost:
 
     def check(self, run: AgentRun) -> None:
         """Do nothing: a local run does not stop."""
+
+    def is_stopping(self, run: AgentRun) -> bool:
+        """Return False: a local run does not stop."""
+        return False
+
+    def hand_off(self, run: AgentRun) -> None:
+        """Do nothing: there is nobody to hand a local run off to."""
 
     def iteration_ended(self, run: AgentRun) -> None:
         """Do nothing: the run continues."""
