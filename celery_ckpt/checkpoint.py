@@ -155,7 +155,7 @@ class Checkpoint(Value):
     after_loop: bool = False
     #: What the calls of the run have used up to this point of its body.
     usage: UsedSoFar = Usage()
-    #: In an exact checkpoint, the key of the last step that ``usage`` includes.
+    #: In an exact checkpoint, the key of the last step with a usage or a hook that it includes.
     counted: str | None = None
 
     @classmethod

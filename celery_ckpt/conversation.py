@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
+from celery_ckpt.json_values import encode
 from celery_ckpt.messages import Message, ToolCall
 
 if TYPE_CHECKING:
@@ -227,23 +228,23 @@ class Conversation:
     def _shared_with(self, given: list[Message | dict[str, Any]]) -> int:
         """Return how many messages these and its own begin with in common."""
         own = self.messages
-        if own == given[: len(own)]:
-            return len(own)  # all are the same objects, or equal: the usual case, at full speed
         pairs = enumerate(zip(own, given, strict=False))
         different = (at for at, (mine, other) in pairs if not self._is_same(mine, other))
         return next(different, min(len(own), len(given)))
 
     def _is_same(self, own: Message, given: Message | dict[str, Any]) -> bool:
-        given_object = given.json_object if isinstance(given, Message) else given
-        if own is given or own.json_object == given_object:
+        """True if both are the same JSON, or if the given one, redacted, is."""
+        if own is given:
+            return True
+        known = self._originals.get(id(own))
+        if known is not None:
+            return known[1] is given or _is_same_json(known[1], given)
+        if _is_same_json(own, given):
             return True
         if self.redact is None:
             return False
-        known = self._originals.get(id(own))
-        if known is not None:
-            return known[1] is given or known[1].json_object == given_object
         original = Message.of(given)
-        if self.redact(original) != own:
+        if not _is_same_json(own, self.redact(original)):
             return False
         self._originals[id(own)] = own, original
         return True
@@ -265,6 +266,11 @@ class Conversation:
                 return False
             self.extent = other.extent
             return True
+
+    def restore(self, extent: tuple[Spine, int], edits: int) -> None:
+        """Return to what it was when it had this extent, and had been changed that often."""
+        with self._lock:
+            self.extent, self.edits = extent, edits
 
     def replace(self, messages: Iterable[Message | dict[str, Any]]) -> None:
         """Replace all messages, as a compaction does."""
@@ -366,3 +372,9 @@ def _snapshot(value: Any) -> Conversation:
     if isinstance(value, Mapping) and value.keys() <= {"max_tokens", "messages"}:
         return Conversation(**value)
     raise ValueError("expected a Conversation, or an object with max_tokens and messages")
+
+
+def _is_same_json(one: Message, other: Message | dict[str, Any]) -> bool:
+    """True if both are written alike: to Python 1 is True, and keys have no order."""
+    given = other.json_object if isinstance(other, Message) else other
+    return one.json_object == given and one.to_json() == encode(given)

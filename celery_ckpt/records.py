@@ -56,7 +56,8 @@ class Step(Value):
     run_id: RunId
     #: The iteration it belongs to; 0 is before the loop.
     iteration: Count = 0
-    #: Unique in its run: made of the tool call's id, or of the call's name and arguments.
+    #: Unique in its run: made of the tool call's id, of the key that the caller has supplied, or of the
+    #: call's name and arguments.
     key: StepKey
     #: What was called, for people.
     name: str = ""

@@ -88,6 +88,18 @@ class Usage:
         others = {name: used for name, used in self.by_model.items() if name not in (UNNAMED, model)}
         return _total({model: own + self.by_model.get(model, Usage()), **others})
 
+    def attributed(self) -> Usage:
+        """Return the usage by model, also if it was made without models.
+
+        Raises:
+            NotJson: a count is not an integer of at least 0, or the cost is not a number.
+        """
+        if self.by_model:
+            return self
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        is_empty = not any(counts.values()) and self.cost is None
+        return self if is_empty else Usage.of(None, **counts, cost=self.cost)
+
     def priced(self, cost: Callable[[str, Usage], float | None]) -> Usage:
         """Return the usage with costs computed by a function, for models that have no cost.
 

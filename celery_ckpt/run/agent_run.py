@@ -29,6 +29,7 @@ from celery_ckpt.run.iterations import Iterations
 from celery_ckpt.run.position import Position, is_end_of_iteration, restored
 from celery_ckpt.run.redaction import KEEP_ALL, Redaction
 from celery_ckpt.run.replay import step_under_way
+from celery_ckpt.run.step_options import StepOptions
 from celery_ckpt.run.steps import StepBook
 from celery_ckpt.usage import Usage
 
@@ -53,6 +54,9 @@ class HasOutput(Protocol):
         ...
 
 
+#: A hook for the result of a step, and what a step has used.
+OnValue: TypeAlias = Callable[[Any], object]
+UsageOf: TypeAlias = Usage | Callable[[Any], Usage | None]
 #: What a model function may return. Not ``Any``: to type checkers, that includes a coroutine.
 ModelReply: TypeAlias = Mapping[str, Any] | BaseModel | HasDict
 
@@ -179,30 +183,120 @@ class AgentRun:
 
     @overload
     def step(
-        self, name: str, fn: Callable[..., Awaitable[Any]], *args: Any, returns: type[T], **kwargs: Any
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[Any]],
+        /,
+        *args: Any,
+        returns: type[T],
+        key: str | None = None,
+        kind: CallKind | None = None,
+        on_value: OnValue | None = None,
+        usage: UsageOf | None = None,
+        **kwargs: Any,
     ) -> Awaitable[T]: ...
     @overload
     def step(
-        self, name: str, fn: Callable[..., Any], *args: Any, returns: type[T], **kwargs: Any
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        returns: type[T],
+        key: str | None = None,
+        kind: CallKind | None = None,
+        on_value: OnValue | None = None,
+        usage: UsageOf | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    # One for each keyword: a call without any is checked against the parameters of its function.
+    @overload
+    def step(  # type: ignore[overload-overlap]
+        self,
+        name: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        key: str,
+        kind: CallKind | None = None,
+        on_value: OnValue | None = None,
+        usage: UsageOf | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    def step(  # type: ignore[overload-overlap]
+        self,
+        name: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        kind: CallKind,
+        on_value: OnValue | None = None,
+        usage: UsageOf | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    def step(  # type: ignore[overload-overlap]
+        self,
+        name: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        on_value: OnValue,
+        usage: UsageOf | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    def step(  # type: ignore[overload-overlap]
+        self, name: str, fn: Callable[..., T], /, *args: Any, usage: UsageOf, **kwargs: Any
     ) -> T: ...
     @overload
     def step(
-        self, name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+        self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[T]: ...
     @overload
-    def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
-    def step(
-        self, name: str, fn: Callable[..., Any], *args: Any, returns: Any = None, **kwargs: Any
+    def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(  # type: ignore[misc]  # a function may have parameters of these names and other types
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        returns: Any = None,
+        key: str | None = None,
+        kind: CallKind | None = None,
+        on_value: OnValue | None = None,
+        usage: UsageOf | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Call ``fn(*args, **kwargs)`` and record its result. If it is recorded, only return it.
 
         A result is JSON, or something that ``returns`` (or the pydantic models in the function's
         annotation) can read back.
 
+        ``key`` identifies the call, in place of its name, iteration and arguments. It must be unique in
+        the run. If the arguments have changed, the record is used all the same, and ``on_changed``
+        decides whether that is reported or fails the run.
+
+        ``kind`` is ``"llm"``, ``"tool"`` or ``"step"``: a model call emits LLM_RESPONSE, and a tool
+        call TOOL_CALL_COMPLETE. The conversation is not changed.
+
+        ``on_value`` is called with the result when it is recorded: what it changes in the conversation
+        and the state is part of the same checkpoint. A replay calls it at the same place, and changes
+        them again.
+
+        ``usage`` is what the call has used: a ``Usage``, or a function of the result.
+
+        These keywords belong to ``step``. If ``fn`` has a parameter of the same name, pass it by
+        position, or bind it with ``functools.partial``.
+
         Raises:
             StepResultNotJson: the result is neither. Nothing was recorded.
+            RunMisused: a keyword is not what it must be, or could be meant for ``fn``; two calls have
+                the same key; or ``on_value`` is used inside a call.
         """
-        return self._bridge.run(self._calls.step(name, fn, args, kwargs, returns))
+        options = StepOptions(returns, key, kind, on_value, usage)
+        return self._bridge.run(self._calls.step(name, fn, args, kwargs, options))
 
     @overload
     def llm(

@@ -32,11 +32,13 @@ from celery_ckpt.run.model_reply import Reply, recorded_reply, usage_of
 from celery_ckpt.run.position import Position, here
 from celery_ckpt.run.redaction import Redaction
 from celery_ckpt.run.replay import Inside, Recognition, step_under_way, under_way
+from celery_ckpt.run.step_options import StepOptions, arguments_of
 from celery_ckpt.run.step_result import declared, dumped, loaded
 from celery_ckpt.run.steps import MANUAL, StepBook, name_of
 from celery_ckpt.run.timed_call import TimedCall
 from celery_ckpt.run.tool_results import ToolResults, Trial
 from celery_ckpt.run.toolbox import Errors, Failure, Toolbox, calls_of
+from celery_ckpt.run.value_hook import ValueHook
 from celery_ckpt.usage import Usage
 
 if TYPE_CHECKING:
@@ -112,7 +114,11 @@ class Calls:
     ) -> None:
         self._run, self._host, self._bridge, self._at, self._book = run, host, bridge, position, book
         self._redaction, self._cost = redaction, cost
-        #: The key of the last step whose usage is in ``run.usage``; ``_counted`` has the keys of all.
+        #: The keys of steps that have a hook, and a lock for their hooks.
+        self._hooked: set[str] = set()
+        self._hooks = threading.RLock()
+        #: The key of the last step whose usage is in ``run.usage``, or whose hook has changed the run;
+        #: ``_counted`` has the keys of all.
         self.counted = counted
         self._counted = book.up_to(counted, 1 if position.is_past else 0)
         self._recognition = Recognition(run, position, book)
@@ -134,19 +140,70 @@ class Calls:
             await self._bridge.io(self._record, mark, Usage(), None, None, None)
 
     async def step(
-        self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], returns: Any
+        self, name: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], options: StepOptions
     ) -> Any:
         """See ``AgentRun.step``."""
         self._at.confirm_drop()
-        returns = returns or declared(fn)
-        key, step = await self._claim(name, args, kwargs)
-        if step is None:
-            call = functools.partial(self._bridge.call, fn, *args, **kwargs)
-            kept = lambda result: self._kept(result, returns, name)  # noqa: E731
-            step = await self._make("step", key, name, call, kept)
+        options.refuse_misuse(fn, args)
+        if options.on_value is not None:
+            self._refuse_inside_a_step("run.step with on_value=")
+        returns = options.returns or declared(fn)
+        given = arguments_of(fn, args, kwargs)
+        if options.key is None:
+            key, step = await self._claim(name, *given)
         else:
-            self._replay("step", name, step)
+            key, step = await self._claim_supplied(name, options.key, *given)
+        hook = self._hook(key, options, lambda step: loaded(step.value, returns, name))
+        if step is not None:
+            self._repeat(options.kind or "step", name, step, hook)
+            return loaded(step.value, returns, name)
+        kept: list[Any] = []
+
+        def value_of(result: Any) -> Any:
+            kept.append(self._kept(result, returns, name))
+            return kept[0]
+
+        def used_by(result: Any) -> Usage | None:
+            return (
+                None if options.usage is None else self._used(options, loaded(kept[0], returns, name))
+            )
+
+        # Partials: the parameters of the function and of the bridge may have the same names.
+        call = functools.partial(self._bridge.call, functools.partial(fn, *args, **kwargs))
+        # The event of a call inside another one is the event of the outer one.
+        event = None if step_under_way(self._run) else options.event
+        step = await self._make(options.kind or "step", key, name, call, value_of, hook, event, used_by)
         return loaded(step.value, returns, name)
+
+    def _hook(
+        self, key: str, options: StepOptions, value_of: Callable[[Step], Any]
+    ) -> ValueHook | None:
+        if options.on_value is None and options.event is None:
+            return None
+        if options.on_value is not None:
+            self._hooked.add(key)
+        errors = self._host.queue_errors
+        return ValueHook(self._run, self._at, options.on_value, value_of, errors, self._hooks)
+
+    def _used(self, options: StepOptions, value: Any) -> Usage | None:
+        try:
+            return options.used(value)
+        except self._host.queue_errors:
+            raise
+        except Exception as error:
+            # The call is paid for: an error in the function must not lose its result.
+            self._host.cost_failed(self._run, error)
+            return None
+
+    def _repeat(self, kind: CallKind, name: str, step: Step, hook: ValueHook | None) -> None:
+        """Change the run as the recorded call did, unless the checkpoint contains its changes."""
+        failure = None
+        if hook is not None and step.key not in self._counted:
+            failure = hook.apply(step)
+            hook.note(step)
+        self._replay(kind, name, step)
+        if failure is not None:
+            raise failure
 
     async def llm(self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """See ``AgentRun.llm``."""
@@ -154,13 +211,13 @@ class Calls:
         self._refuse_inside_a_step("run.llm")
         self.flush()
         name = f"llm:{name_of(fn)}"
-        key, step = await self._claim(name, args, kwargs)
+        key, step = await self._claim(name, *arguments_of(fn, args, kwargs))
         if step is not None:
             self._replay("llm", name, step)
             addition = _ReplyAddition(self._at)
             self._add(addition, step)
             return addition.reply_of(step).value
-        call = functools.partial(self._bridge.call, fn, *args, **kwargs)
+        call = functools.partial(self._bridge.call, functools.partial(fn, *args, **kwargs))
         addition = _ReplyAddition(self._at)
 
         def value_of(result: Any) -> Any:
@@ -279,6 +336,19 @@ class Calls:
         self._host.replayed(TimedCall(kind, name, step.iteration))
         self._count(step)
 
+    async def _claim_supplied(
+        self, name: str, supplied: str, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[str, Step | None]:
+        key, step, is_changed = self._recognition.claim_supplied(supplied, args, kwargs)
+        if is_changed:
+            report = functools.partial(self._host.changed, is_replayed=True)
+            try:
+                await self._bridge.io(report, self._run, name)
+            except BaseException:
+                self._book.release(key)
+                raise
+        return key, step
+
     async def report_iteration_changes(self) -> None:
         """At the end of an iteration, report to the host which parallel calls have changed."""
         for name in self._book.changed(self._at.steps):
@@ -303,21 +373,30 @@ class Calls:
         used_by: Callable[[Any], Usage | None] = lambda result: None,
     ) -> Step:
         iteration, inside = self._at.steps, Inside(self._run, key)
+        hook = addition if isinstance(addition, ValueHook) else None
+        failure = None
         try:
             await self._check()
             with self._bridge.under_way():
                 timed = TimedCall(kind, name, iteration)
                 with under_way(inside), self._host.around(timed):
                     result = await call()
+                value = value_of(result)
                 paid = self._paid(used_by(result), inside.reported)
-                step = self._new_step(key, iteration, name, value_of(result), paid + inside.nested)
+                step = self._new_step(key, iteration, name, value, paid + inside.nested)
+                if hook is not None:
+                    failure = hook.apply(step)
                 saved = await self._bridge.io(self._record, step, paid, timed, addition, event)
         except BaseException:
             self._give_back(key, inside)
+            if hook is not None:
+                hook.undo()
             raise
         if event is not None:
             with self._bridge.under_way():
                 await self._bridge.io(self._host.emit_recorded, self._run, event, saved)
+        if failure is not None:
+            raise failure
         return step
 
     def _give_back(self, key: str, inside: Inside) -> None:
@@ -404,6 +483,8 @@ class Calls:
         if addition is None or event is None or call is None:
             self._host.record(step, paid, call)
             self._keep(step)
+            if addition is not None:
+                self._add(addition, step)
             return None
         made: list[Trial] = []
 
@@ -456,13 +537,13 @@ class Calls:
 
     def counted_with(self, step: Step) -> tuple[str | None, Usage | None]:
         """Return what ``counted`` will be when this step is counted, and what it will add."""
-        if not step.usage or step.key in self._counted:
+        if not self._counts(step) or step.key in self._counted:
             return self.counted, None
         return self.counted if self._at.is_past else step.key, step.usage
 
     def _count(self, step: Step) -> None:
         """Add what a call has used: each call once, and to the call around it."""
-        if not step.usage:
+        if not self._counts(step):
             return
         inside = step_under_way(self._run)
         with self._lock:
@@ -475,6 +556,10 @@ class Calls:
                 self.counted = step.key
         if inside is not None:
             inside.add(step.usage)
+
+    def _counts(self, step: Step) -> bool:
+        """True if an exact checkpoint must say whether it contains what this step has changed."""
+        return bool(step.usage) or step.key in self._hooked
 
     def _refuse_inside_a_step(self, what: str) -> None:
         if step_under_way(self._run):

@@ -89,10 +89,13 @@ class RunHost(Protocol):
         """Note that an iteration has ended and was emitted. May hand the run off. Blocking I/O."""
         ...
 
-    def changed(self, run: AgentRun, name: str) -> None:
-        """Report that a call of that name does not match its record. Blocking I/O; may raise."""
+    def changed(self, run: AgentRun, name: str, *, is_replayed: bool = False) -> None:
+        """Report that a call of that name does not match its record. Blocking I/O; may raise.
+
+        The call is made again or, with ``is_replayed``, its record is used all the same.
+        """
         ...
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
-        """Report that the cost of a call could not be computed. Must not raise."""
+        """Report that the usage or the cost of a call could not be computed. Must not raise."""
         ...

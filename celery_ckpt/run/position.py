@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint, Entry
-from celery_ckpt.conversation import Conversation
+from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import RunMisused
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message
@@ -236,6 +236,28 @@ class Position:
     def can_rebuild(self, message: Message) -> bool:
         """True if a replay from the entry has this message: it was there, or ``run.llm`` added it."""
         return any(own is message for own in (*self._said, *self.entry.conversation))
+
+    def note_replayed_edits(
+        self,
+        before: tuple[Conversation, int],
+        had: tuple[Spine, int],
+        after: tuple[Conversation, int],
+        has: tuple[Spine, int],
+    ) -> None:
+        """Note changes of the conversation that a replay makes again: they are not the body's own.
+
+        ``before`` and ``after`` are the conversation and its number of edits, ``had`` and ``has`` its
+        extent.
+        """
+        entered, edits = self._edits
+        if entered is before[0]:
+            # What the body itself has changed before stays counted.
+            self._edits = after[0], edits + after[1] - before[1]
+        if had[0] is has[0]:
+            self._said += has[0].messages[had[1] : has[1]]
+        else:
+            known = {id(message) for message in had[0].messages[: had[1]]}
+            self._said += [own for own in has[0].messages[: has[1]] if id(own) not in known]
 
     def is_edited(self, conversation: Conversation) -> bool:
         """True if the body itself has changed the conversation since the entry."""

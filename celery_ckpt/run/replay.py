@@ -20,6 +20,7 @@ from celery_ckpt.run.steps import (
     manual_call_key,
     nested_key,
     step_key,
+    supplied_key,
 )
 from celery_ckpt.run.tool_results import asked_last
 from celery_ckpt.usage import Usage
@@ -100,6 +101,22 @@ class Recognition:
         if inside is not None:
             inside.claimed.add(key)
         return key, step
+
+    def claim_supplied(
+        self, supplied: str, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[str, Step | None, bool]:
+        """Return the key of a call that its caller has identified, its record if there is one, and
+        whether the arguments have changed since.
+        """
+        at, inside = self._at, step_under_way(self._run)
+        key, step, is_same = self._book.claim_supplied(
+            supplied_key(supplied), fingerprint(args, kwargs)
+        )
+        if inside is not None:
+            inside.claimed.add(key)
+        # The same exceptions as for calls without a key: there, other arguments are no change.
+        is_checked = not (at.is_past or at.is_complete or at.exact == at.steps or inside)
+        return key, step, is_checked and step is not None and not is_same
 
     def is_changed(self, key: str, name: str) -> bool:
         """True if another call is recorded in the place of this call, which has no record."""

@@ -1,8 +1,10 @@
 """Recorded steps: the keys that identify calls, and the book of the steps that are recorded.
 
 The key of a tool call has its id and, if the body appended the question itself, a digest of the
-conversation up to it. The key of any other call has its name, the fingerprint of its arguments, and its
-number among equal calls. Positions would not work: parallel calls end in any order.
+conversation up to it. A key that the caller supplies identifies its call in the whole run; behind it is
+the fingerprint of the arguments, only to notice a change. The key of any other call has its name, the
+fingerprint of its arguments, and its number among equal calls. Positions would not work: parallel calls
+end in any order.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from celery_ckpt.conversation import Conversation
+from celery_ckpt.errors import RunMisused
 from celery_ckpt.json_values import MAX_DEPTH, kind_of
 from celery_ckpt.messages import Message, digested
 from celery_ckpt.records import Step
 
 #: Says that the body counts its iterations itself. No call has this key: keys have a second colon.
 MANUAL = "0:manual"
+#: The begin of a key that the caller has supplied. All others begin with a digit.
+_SUPPLIED = "key:"
 #: Before the fingerprint of a call that is made inside another call.
 _NESTED = "in "
 _LONGEST_PART = 200
@@ -115,6 +120,11 @@ def nested_key(iteration: int, name: str, print_: str) -> str:
     return step_key(iteration, name, _NESTED + print_)
 
 
+def supplied_key(key: str) -> str:
+    """Return the key of a call that the caller has identified, without its fingerprint."""
+    return f"{_SUPPLIED}{_short(key)}"
+
+
 def _is_nested(key: str) -> bool:
     return key.rpartition(":")[0].rpartition(":")[2].startswith(_NESTED)
 
@@ -135,6 +145,10 @@ class StepBook:
         self._steps = {step.key: step for step in steps}
         self._before = list(self._steps.values())
         self._taken: set[str] = set()
+        #: The whole keys of calls that their callers have identified, by the key without a fingerprint.
+        self._supplied = {
+            key.rpartition("@")[0]: key for key in self._steps if key.startswith(_SUPPLIED)
+        }
         #: How many calls of each name the body itself has begun in each iteration.
         self._begun: Counter[tuple[int, str]] = Counter()
         #: The place of each claimed call among them.
@@ -181,6 +195,25 @@ class StepBook:
             free = [next(self._free(base)) for base in bases]
             fitting = [key for key in free if key in self._steps]
             return self._take(min(fitting, key=list(self._steps).index) if fitting else free[0])
+
+    def claim_supplied(self, base: str, print_: str) -> tuple[str, Step | None, bool]:
+        """Claim the call with a supplied key; returns its whole key, its record if there is one, and
+        whether its arguments are those of the record.
+
+        Raises:
+            RunMisused: another call has this key.
+        """
+        with self._lock:
+            known, key = self._supplied.get(base), f"{base}@{print_}"
+            if known in self._taken:
+                own = base.removeprefix(_SUPPLIED)
+                raise RunMisused(
+                    reason=f"Two calls of run.step have the key {own!r}. A key must be unique in its "
+                    "run: add the iteration, or a number."
+                )
+            whole = known if known is not None and known in self._steps else key
+            self._supplied[base] = whole
+            return *self._take(whole), whole == key
 
     def claim_placed(
         self, iteration: int, name: str, base: str, place: int | None, *, beside: bool
@@ -274,5 +307,7 @@ class StepBook:
         return (
             step
             for step in self._before
-            if (step.iteration, step.name) == (iteration, name) and step.key not in self._taken
+            if (step.iteration, step.name) == (iteration, name)
+            and step.key not in self._taken
+            and not step.key.startswith(_SUPPLIED)
         )

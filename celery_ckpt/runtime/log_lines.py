@@ -43,7 +43,10 @@ PASSED_OVER = f"Run was passed over, because no worker has begun it: {_RUN} next
 PREFETCHED_LOST = f"Run was prefetched by a lost worker and was requeued: {_RUN}"
 CHECKPOINT_NOT_SAVED = f"Could not save a checkpoint: {_RUN} iteration=%d error=%s"
 STEP_CHANGED = f"Step changed since it was recorded and is called again: {_RUN} iteration=%d step=%s"
-COST_NOT_COMPUTED = f"Could not compute the cost of a call with ckpt_cost: {_RUN} error=%s"
+CHANGED_STEP_REPLAYED = (
+    f"Step changed since it was recorded and its record is used: {_RUN} iteration=%d step=%s"
+)
+COST_NOT_COMPUTED = f"Could not compute the usage or cost of a call: {_RUN} error=%s"
 EVENT_NOT_SENT = f"Could not send an event: {_RUN} event=%s error=%s"
 AGENT_NOT_CHECKED = f"Watchdog could not check the agent: {_RUN} error=%s"
 AGENT_NOT_PRUNED = f"Could not prune the agent: {_RUN} error=%s"

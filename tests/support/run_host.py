@@ -138,7 +138,7 @@ class Host:
         if run.iteration == self.stop_after_iteration:
             raise HandOff
 
-    def changed(self, run: AgentRun, name: str) -> None:
+    def changed(self, run: AgentRun, name: str, *, is_replayed: bool = False) -> None:
         self.changes.append(name)
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from celery_ckpt import AgentRun, CheckpointEvent, Conversation, Message
+from celery_ckpt import AgentRun, CheckpointEvent, Conversation, Message, Usage
 
 
 class Page(BaseModel):
@@ -58,6 +58,10 @@ TOOLS = {"number": number, "page": page, "items": items}
 def body(run: AgentRun) -> None:
     assert_type(run.step("number", number, 1, b="x"), float)
     assert_type(run.step("page", number, 1, returns=Page), Page)
+    assert_type(run.step("number", number, 1, key="n"), float)
+    assert_type(run.step("number", number, 1, kind="tool", on_value=print, usage=Usage()), float)
+    assert_type(run.step("page", number, 1, returns=Page, key="n"), Page)
+    run.step("number", number, 1, kind="other")  # type: ignore[call-arg, arg-type]
     run.step("number", number, "1")  # type: ignore[call-overload]
     run.step("number", number)  # type: ignore[call-overload]
     reply = run.llm(chat, run.conversation)
@@ -78,6 +82,7 @@ def body(run: AgentRun) -> None:
 
 async def async_body(run: AgentRun) -> None:
     assert_type(await run.step("page", page, "x"), Page)
+    assert_type(await run.step("page", page, "x", key="p", usage=lambda page: None), Page)
     reply = await run.llm(async_chat, run.conversation)
     assert_type(await run.tool(reply.tool_calls[0], page), Page)
     assert_type(await run.tools(reply, {"page": page}), list[Any])

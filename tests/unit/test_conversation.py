@@ -219,6 +219,13 @@ def test_extend_to_replaces_from_where_the_messages_differ(given: list[str], new
         assert conversation.messages[0] is first
 
 
+@pytest.mark.parametrize("other", [{"n": True}, {"n": 1.0}, {"m": 2, "n": 1}], ids=str)
+def test_extend_to_keeps_what_is_given_byte_for_byte(other: dict[str, Any]) -> None:
+    conversation = Conversation(messages=[{"n": 1, "m": 2} if "m" in other else {"n": 1}])
+    assert conversation.extend_to([other]) == 1
+    assert conversation.messages[0].to_json() == Message.of(other).to_json()
+
+
 def test_a_refused_message_leaves_the_conversation_as_it_was() -> None:
     conversation = conversation_of("a")
     with pytest.raises(NotJson):

@@ -297,17 +297,18 @@ class Attempt:
         self.stop = HandOff(reason)
         return self.stop
 
-    def changed(self, run: AgentRun, name: str) -> None:
+    def changed(self, run: AgentRun, name: str, *, is_replayed: bool = False) -> None:
         """Fail or warn, as the task wants: a call does not match its recorded step."""
         if self.task.on_changed == "fail":
             raise StepChanged(agent_id=run.agent_id, name=name, iteration=run.iteration)
         with self._lock:
             who = log_lines.identity(self.run_record)
-            logger.warning(log_lines.STEP_CHANGED, *who, run.iteration, log_lines.shown(name))
+            line = log_lines.CHANGED_STEP_REPLAYED if is_replayed else log_lines.STEP_CHANGED
+            logger.warning(line, *who, run.iteration, log_lines.shown(name))
             self.emit_signal(signals.step_changed, run, name=name)
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
-        """Warn that the function of ``ckpt_cost`` raised, or returned something that is not a cost."""
+        """Warn that ``ckpt_cost``, or a step's ``usage``, raised or returned something else."""
         who = log_lines.identity(self.run_record)
         logger.warning(log_lines.COST_NOT_COMPUTED, *who, f"{type(error).__name__}: {error}")
 

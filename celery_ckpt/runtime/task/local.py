@@ -91,11 +91,11 @@ class LocalHost:
     def iteration_ended(self, run: AgentRun) -> None:
         """Do nothing: the run continues."""
 
-    def changed(self, run: AgentRun, name: str) -> None:
+    def changed(self, run: AgentRun, name: str, *, is_replayed: bool = False) -> None:
         """Do nothing: there are no recorded steps."""
 
     def cost_failed(self, run: AgentRun, error: Exception) -> None:
-        """Log that ``ckpt_cost`` failed."""
+        """Log that the usage or the cost of a call is unknown."""
         identity = map(log_lines.shown, (run.agent_id, self._task.name, run.run_id))
         logger.warning(log_lines.COST_NOT_COMPUTED, *identity, f"{type(error).__name__}: {error}")
 

@@ -69,7 +69,7 @@ def test_a_key_created_inside_a_step_does_not_depend_on_replayed_steps() -> None
 
 
 class Strict(Host):
-    def changed(self, run: AgentRun, name: str) -> None:
+    def changed(self, run: AgentRun, name: str, *, is_replayed: bool = False) -> None:
         raise LookupError(name)
 
 
