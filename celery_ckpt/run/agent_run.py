@@ -20,7 +20,7 @@ from celery_ckpt.conversation import DEFAULT_MAX_TOKENS, Conversation
 from celery_ckpt.events import CheckpointEvent
 from celery_ckpt.messages import Message, ToolCall
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import Step
+from celery_ckpt.records import CallKind, Step
 from celery_ckpt.retention.report import PIN, without_pin
 from celery_ckpt.run.bridge import Bridge
 from celery_ckpt.run.calls import Calls, Cost

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from celery_ckpt import CheckpointStore, Message, Usage
+from celery_ckpt import CheckpointStore, Conversation, Message, Usage
 from celery_ckpt.cli.commands.show import PARTS
 from celery_ckpt.records import RunStatus
 from celery_ckpt.runtime.process.owner import this_process
@@ -312,6 +312,22 @@ def test_an_agent_without_checkpoints_can_be_shown(commands: Commands) -> None:
     assert "status     queued" in shown
     assert "Conversation: no checkpoint yet" in shown
     assert json.loads(commands("show", "new", "--json").stdout)["checkpoint"] is None
+
+
+def test_show_and_diff_print_messages_of_pydantic_ai(commands: Commands) -> None:
+    texts = (Path(__file__).parents[1] / "support/provider_messages.json").read_text(encoding="utf-8")
+    own = [shape for name, shape in json.loads(texts).items() if name.startswith("pydantic-ai")]
+    first, second = (make_checkpoint("agent", Conversation(messages=own[:n])) for n in (2, 3))
+    for checkpoint in (first, second):
+        commands.store.save(checkpoint)
+
+    shown = commands("show", "agent", "--part", "conversation").stdout
+    assert "   1 user         Be brief.\n" in shown
+    assert "   2 assistant    thinking: Hm.\n" in shown
+    assert '→ weather(city="Zürich", n=1.0)\n' in shown
+    assert '   3 tool         ← {"c":12.5}\n' in shown
+    assert "waiting for results" not in shown
+    assert "+   3 tool" in commands("diff", first.id, second.id, code=1).stdout
 
 
 def test_show_names_tool_calls_without_results(commands: Commands) -> None:
