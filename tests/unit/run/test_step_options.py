@@ -388,11 +388,11 @@ def test_a_tool_call_that_a_hook_has_added_can_be_made() -> None:
 class Unavailable(Host):
     failures = 1
 
-    def record(self, step: Any, paid: Usage) -> None:
+    def record(self, step: Any, paid: Usage, call: Any) -> None:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("the store is gone")
-        super().record(step, paid)
+        super().record(step, paid, call)
 
 
 @pytest.mark.parametrize("kind", ["llm", "step"])
@@ -569,9 +569,9 @@ def test_the_usage_of_a_step_is_paid_once_and_seen_in_every_attempt(usage: Any) 
         return run.usage.tokens
 
     class Paying(Host):
-        def record(self, step: Any, paid: Usage) -> None:
+        def record(self, step: Any, paid: Usage, call: Any) -> None:
             payments.append(paid.tokens)
-            super().record(step, paid)
+            super().record(step, paid, call)
 
     payments: list[int] = []
     attempts = Attempts(body, EITHER)
