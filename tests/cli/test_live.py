@@ -45,9 +45,9 @@ def test_tail_follows_a_run_to_its_end(site: Site, live: Process, agents: Agents
     messages = [line.split(maxsplit=2)[1:] for line in output if " thought " in line]
     numbers = [int(text.split()[1]) for _, text in messages]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    run_record = [line for line in output if f" run {result.id} " in line]
-    assert [line.split()[3] for line in run_record] == ["running,", "cancelled,"]
-    assert " step think recorded, iteration " in "".join(output)
+    run_record = [line.split() for line in output if line.split()[1:3] == ["run", result.id]]
+    assert [words[3] for words in run_record] == ["running,", "cancelled,"]
+    assert " step think, iteration 1, took " in "".join(output)
     assert f" checkpoint {agents.history('followed')[0].id}, iteration " in "".join(output)
 
 

@@ -19,6 +19,7 @@ from greenlet import getcurrent
 
 from celery_ckpt import MemoryCheckpointStore
 from celery_ckpt.records import RunRecord, RunStatus, Schedule
+from celery_ckpt.runtime.broker.envelope import BEGUN_HEADER
 from celery_ckpt.runtime.current import attempting
 from celery_ckpt.stores.rules.deletion import needs_marker
 from celery_ckpt.testing import FakeClock
@@ -102,6 +103,8 @@ class World:
     unrouted: frozenset[str] = frozenset()
     #: How often a run was passed over.
     passes: int = 0
+    #: How many messages of each run say that no worker has begun it.
+    unbegun: Counter[str] = field(default_factory=Counter)
     #: The state and the result of each run in Celery's backend.
     results: dict[str, tuple[str, Any]] = field(default_factory=dict)
     callbacks: Counter[str] = field(default_factory=Counter)
@@ -142,6 +145,7 @@ class World:
         tag, due = f"tag {next(self._tags)}", self.clock.now().timestamp() + seconds
         self.queue.append(Message(tag, headers, due))
         self.published[headers["id"]] = None
+        self.unbegun[headers["id"]] += not (headers.get(BEGUN_HEADER) or headers.get("retries"))
 
     def has_message(self) -> bool:
         """True if a message can be started now."""
@@ -262,7 +266,9 @@ class World:
         self.untraceable |= {run.run_id for run in blocked}
         for kept in (self.store._agents, self.store._by_id, *self.store._schedules.values()):
             kept.clear()
-        self.recorded.clear()
+        # A message that says that its run has not begun does not know of a copy that was begun.
+        copied = {run_id for run_id, count in self.unbegun.items() if count > 1}
+        self.recorded = {call for call in self.recorded if call[0] not in copied}
 
     def lose_message(self, run_id: str) -> None:
         """Lose the message of a run that is in the queue."""

@@ -131,11 +131,11 @@ def test_a_run_that_arrives_while_its_agent_is_rekeyed_starts_soon_after(
         until(lambda: not store.activity("user-42").open, 10, "the first run is settled")
         encrypt, sent = store._rekeying.encrypt, []
 
-        def send_a_run_and_encrypt(plain: AgentContents) -> AgentContents:
+        def send_a_run_and_encrypt(agent_id: str, plain: AgentContents) -> AgentContents:
             if not sent:
                 sent.append(count.apply_async((2, 0), agent_id="user-42"))
                 until(lambda: f"{sent[0].id}] ignored" in worker.log(), 10, "the second run is refused")
-            return encrypt(plain)
+            return encrypt(agent_id, plain)
 
         monkeypatch.setattr(store._rekeying, "encrypt", send_a_run_and_encrypt)
         store.rekey("user-42")
