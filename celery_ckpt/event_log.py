@@ -36,7 +36,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from celery_ckpt.json_values import decode, encode, microseconds
+from celery_ckpt.json_values import decode, encode
 from celery_ckpt.usage import Usage
 
 #: How many entries of the part ``entries`` are kept, unless ``ckpt_event_log`` says otherwise.
@@ -51,6 +51,7 @@ LONGEST_NAME: Final = 200
 LONGEST_TEXT: Final = 300
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _SHORT: Final = {
     "run_id": "r",
     "attempt": "a",
@@ -118,7 +119,7 @@ def limit_of(part: Part, limit: int) -> int:
 
 def milliseconds(at: datetime) -> int:
     """Return a time as it is stored in an entry."""
-    return microseconds(at) // 1000
+    return (at - _EPOCH) // _MILLISECOND
 
 
 def time_of(stored: int) -> datetime:
@@ -137,16 +138,19 @@ def usage_data(usage: Usage) -> dict[str, Any]:
 
 def encoded(entry: LogEntry, agent_id: str) -> bytes:
     """Return an entry as it is stored, without its number."""
-    data = entry.data if entry.part is Part.LIVE else _shortened(entry.data, agent_id)
-    items = [entry.kind, milliseconds(entry.at), data]
-    return encode([*items, entry.encrypted] if entry.encrypted else items)
+    kind, at, data, _, encrypted = entry
+    if kind in PARTS:
+        data = _shortened(data, agent_id)
+    items = [kind, (at - _EPOCH) // _MILLISECOND, data]
+    return encode([*items, encrypted] if encrypted else items)
 
 
 def _shortened(data: dict[str, Any], agent_id: str) -> dict[str, Any]:
     short = {_SHORT.get(name, name): value for name, value in data.items()}
     if short.get("r") == agent_id:
         del short["r"]
-    if used := short.get("u"):
+    if "u" in short:
+        used = short["u"]
         counts = [used.get(name, 0) for name in _USAGE]
         while counts and not counts[-1]:
             counts.pop()

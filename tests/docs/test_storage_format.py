@@ -615,7 +615,15 @@ def test_the_page_names_every_script_that_writes() -> None:
     shared = re.split(r"^local function (\w+)", scripts.pop("shared"), flags=re.MULTILINE)
     parts = dict(zip(shared[1::2], shared[2::2], strict=True))
     writing = [name for name, body in parts.items() if re.search(f"'({commands})'", body)]
-    shared_writers = ["push", "note", "note_start", "tell", "take_lease", "first_in_line"]
+    shared_writers = [
+        "push",
+        "append_call",
+        "note",
+        "note_start",
+        "tell",
+        "take_lease",
+        "first_in_line",
+    ]
     assert writing == [*shared_writers, "note_blocked", "give_turn", "drop_steps"]
     writing.append("append")
     calls = rf"redis\.call\('({commands})'|\b({'|'.join(writing)})\("

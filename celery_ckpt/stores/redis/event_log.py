@@ -26,15 +26,20 @@ def packed(agent_id: str, log: Sequence[LogEntry], limit: int) -> bytes:
     """Return entries as scripts take them (see ``append`` in ``shared.lua``)."""
     if not (log and limit):
         return b""
-    return b"%d" % limit + b"".join(b"\n" + _line(agent_id, entry) for entry in log)
+    text = b"%d" % limit
+    for entry in log:
+        text += _ended(agent_id, entry) if entry.kind == "ended" else _line(agent_id, entry)
+    return text
 
 
 def _line(agent_id: str, entry: LogEntry) -> bytes:
-    if entry.kind != "ended":
-        return entry.part.value.encode() + b" " + encoded(entry, agent_id)
+    return b"\n%b %b" % (entry.part.value.encode(), encoded(entry, agent_id))
+
+
+def _ended(agent_id: str, entry: LogEntry) -> bytes:
     data = dict(entry.data)
     number, run = data.pop("attempt", 0), word(data["run_id"])
-    return b"x %d %b %b" % (number, run.encode(), encoded(entry._replace(data=data), agent_id))
+    return b"\nx %d %b %b" % (number, run.encode(), encoded(entry._replace(data=data), agent_id))
 
 
 def packed_start(agent_id: str, entry: LogEntry, limit: int) -> tuple[bytes, bytes]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from celery_ckpt.event_log import LIVE_SECONDS, LogEntry, encoded, milliseconds, time_of
+from celery_ckpt.event_log import LIVE_SECONDS, LogEntry, Part, encoded, milliseconds, time_of
 from celery_ckpt.records import CurrentCall, RunRecord
 from celery_ckpt.stores.rules.open_attempt import OpenAttempt
 from celery_ckpt.stores.rules.transaction import AgentTransaction
@@ -46,8 +46,13 @@ def ends_as_cancelled(log: Sequence[LogEntry], run_id: str, now: datetime) -> li
 
 def note(agent: AgentTransaction, log: Sequence[LogEntry]) -> None:
     """Append entries that the caller of a store has made."""
-    counted = (_ended(agent, entry) if entry.kind == "ended" else entry for entry in log)
-    _append(agent, [entry for entry in counted if entry is not None])
+    lines: list[tuple[Part, bytes]] = []
+    for entry in log:
+        noted = _ended(agent, entry) if entry.kind == "ended" else entry
+        if noted is not None:
+            lines.append((noted.part, encoded(noted, agent.agent_id)))
+    if lines:
+        agent.append_log(lines)
 
 
 def _ended(agent: AgentTransaction, entry: LogEntry) -> LogEntry | None:
@@ -120,6 +125,5 @@ def has_no_live(agent: AgentTransaction, now: datetime) -> bool:
 
 
 def _append(agent: AgentTransaction, entries: list[LogEntry]) -> None:
-    lines = [(entry.part, encoded(entry, agent.agent_id)) for entry in entries]
-    if lines:
-        agent.append_log(lines)
+    if entries:
+        agent.append_log([(entry.part, encoded(entry, agent.agent_id)) for entry in entries])

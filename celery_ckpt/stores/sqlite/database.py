@@ -231,7 +231,7 @@ class Database:
 
     def add(self, query: str, *values: Any) -> int:
         """Run a statement that adds a row. Return the key of the row."""
-        key = self._connected().execute(_QUERIES[query], values).lastrowid
+        key = (self._connection or self._connected()).execute(_QUERIES[query], values).lastrowid
         assert key is not None
         return key
 

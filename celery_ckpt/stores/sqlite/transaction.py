@@ -329,14 +329,14 @@ class SqliteTransaction:
     # -- the event log -------------------------------------------------------------------------------
 
     def append_log(self, lines: list[tuple[Part, bytes]]) -> None:
-        numbers = save_numbers(self.key)
+        first, last = save_numbers(self.key)
         for part, text in lines:
-            number = self._database.add("append_event", *numbers, part.value, text)
+            number = self._database.add("append_event", first, last, part.value, text)
             # Now and then: to cut it each time would cost as much as the entry itself.
-            if (number - numbers[0]) % self._event_log_limit == 0:
+            if (number - first) % self._event_log_limit == 0:
                 for each in Part:
                     keep = limit_of(each, self._event_log_limit)
-                    self._database.run("trim_events", *numbers, each.value, keep)
+                    self._database.run("trim_events", first, last, each.value, keep)
 
     def drop_live(self) -> None:
         numbers = save_numbers(self.key)

@@ -64,6 +64,8 @@
                                           number events; the last number, and true if the attempt has ended
       log  "": none; or "limit", and for each entry "\\n" and "part JSON", or for the end of an attempt
            "x number run_id JSON"; the number is 0 for any attempt
+  append_call(log, entries, events)  the same for a log with one entry, which is not of an attempt: the last number;
+                                     nil, and nothing is appended, for any other log
   note(log, attempts, entries)  the same, and writes the last number
   note_start(attempts, entry, run, number)  notes the start of an attempt with this number, and that the one before was
                                             lost if it left no end
@@ -118,6 +120,17 @@ local function push(key, keep, lines)
   local length = 0
   each(lines, 1, 1000, function(...) length = redis.pcall('RPUSH', key, ...) end)
   if type(length) == 'number' and length > 2 * keep then redis.call('LTRIM', key, -keep, -1) end
+end
+
+local function append_call(log, entries, events)
+  -- Nearly every step comes with its own call and nothing else. Plain searches are cheaper than patterns.
+  local first = string.find(log, '\ne ', 1, true)
+  if not first or string.find(log, '\n', first + 3, true) then return end
+  local number, keep = string.format('%d', (tonumber(events) or 0) + 1), tonumber(string.sub(log, 1, first - 1))
+  if not keep then return end
+  local length = redis.pcall('RPUSH', entries, number .. string.sub(log, first + 2))
+  if type(length) == 'number' and length > 2 * keep then redis.call('LTRIM', entries, -keep, -1) end
+  return number
 end
 
 local function append(log, attempts, entries, events)

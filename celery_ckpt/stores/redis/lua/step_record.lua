@@ -16,8 +16,9 @@ local number = string.format('%d', (tonumber(agent[5]) or 0) + 1)
 if ARGV[5] == '' then
   redis.call('HSET', KEYS[1], 'steps', number)
 else
-  local last = append(ARGV[5], KEYS[4], KEYS[5], agent[6])
-  redis.call('HSET', KEYS[1], 'steps', number, 'events', string.format('%d', last))
+  local last = append_call(ARGV[5], KEYS[5], agent[6])
+    or string.format('%d', (append(ARGV[5], KEYS[4], KEYS[5], agent[6])))
+  redis.call('HSET', KEYS[1], 'steps', number, 'events', last)
 end
 redis.call('HSET', KEYS[2], ARGV[2], number .. ' ' .. ARGV[4])
 redis.call('ZADD', KEYS[3], ARGV[3], ARGV[2])
