@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks import report
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.contenders import Contender, Place, our_file, our_memory, our_redis, our_sqlite
+from benchmarks.event_logs import EVENT_LOGS
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.iterations import ITERATIONS
 from benchmarks.limits import NaiveJson, RedisCommands, SqliteInsert
@@ -68,7 +69,7 @@ def run(url: str, plan: Plan) -> Results:
     found, missing = peers()
     with _fresh(url) as place:
         results = Results(plan, versions(place), missing=missing)
-    budgets = (*BUDGETS, *ITERATIONS, *LISTING, *RUNNING, *WAITING)
+    budgets = (*BUDGETS, *EVENT_LOGS, *ITERATIONS, *LISTING, *RUNNING, *WAITING)
     with steps(1 + len(budgets) + len(_OURS) + len(_OTHERS) + len(found)) as progress:
         for budget in budgets:
             with progress.step(f"budget: {budget.__name__}"), _fresh(url) as place:

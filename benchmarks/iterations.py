@@ -23,6 +23,7 @@ from benchmarks.pairs import Timed, alternate
 from benchmarks.work import text
 from celery_ckpt import AgentRun, RedisCheckpointStore, agent_task, current_run
 from celery_ckpt.clock import system_clock
+from celery_ckpt.event_log import DEFAULT_EVENT_LOG
 from celery_ckpt.records import RunRecord
 from celery_ckpt.runtime.attempt.attempt import Attempt
 from celery_ckpt.runtime.attempt.execution import work
@@ -43,17 +44,24 @@ TEXT_BYTES = 1000
 class Runs:
     """Runs of an agent task in this process, on a Redis store."""
 
-    def __init__(self, url: str, strategy: str = "after_tool_call") -> None:
+    def __init__(
+        self,
+        url: str,
+        strategy: str = "after_tool_call",
+        *,
+        name: str = "run",
+        event_log: int = DEFAULT_EVENT_LOG,
+    ) -> None:
         self.store = RedisCheckpointStore.from_url(url)
         app = Celery("iterations", broker="memory://", set_as_current=False)
-        app.conf.update(ckpt_store_url=url, ckpt_lease_ttl=_TTL)
+        app.conf.update(ckpt_store_url=url, ckpt_lease_ttl=_TTL, ckpt_event_log=event_log)
         self._context = AppContext(app, store=self.store)
         self._task: Any = agent_task(app=app, shared=False, strategy=strategy)(_not_called)
-        self._numbers = count(1)
+        self._names = (f"{name}-{number}" for number in count(1))
 
     def begin(self) -> Attempt:
         """Send a run and begin an attempt at it."""
-        name = f"run-{next(self._numbers)}"
+        name = next(self._names)
         run = RunRecord(
             agent_id=name, run_id=name, envelope={"headers": {}}, created_at=system_clock.now()
         )

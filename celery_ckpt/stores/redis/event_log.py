@@ -33,7 +33,7 @@ def packed(agent_id: str, log: Sequence[LogEntry], limit: int) -> bytes:
 
 
 def _line(agent_id: str, entry: LogEntry) -> bytes:
-    return b"\n%b %b" % (entry.part.value.encode(), encoded(entry, agent_id))
+    return b"\n%b %b" % (entry.part.encode(), encoded(entry, agent_id))
 
 
 def _ended(agent_id: str, entry: LogEntry) -> bytes:

@@ -331,7 +331,7 @@ class SqliteTransaction:
     def append_log(self, lines: list[tuple[Part, bytes]]) -> None:
         first, last = save_numbers(self.key)
         for part, text in lines:
-            number = self._database.add("append_event", first, last, part.value, text)
+            number = self._database.add("append_event", first, last, str(part), text)
             # Now and then: to cut it each time would cost as much as the entry itself.
             if (number - first) % self._event_log_limit == 0:
                 for each in Part:

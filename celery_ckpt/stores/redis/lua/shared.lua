@@ -119,7 +119,7 @@ local function push(key, keep, lines)
   -- A log that is damaged keeps nothing else from working.
   local length = 0
   each(lines, 1, 1000, function(...) length = redis.pcall('RPUSH', key, ...) end)
-  if type(length) == 'number' and length > 2 * keep then redis.call('LTRIM', key, -keep, -1) end
+  if type(length) == 'number' and length > 1.5 * keep then redis.call('LTRIM', key, -keep, -1) end
 end
 
 local function append_call(log, entries, events)
@@ -129,7 +129,7 @@ local function append_call(log, entries, events)
   local number, keep = string.format('%d', (tonumber(events) or 0) + 1), tonumber(string.sub(log, 1, first - 1))
   if not keep then return end
   local length = redis.pcall('RPUSH', entries, number .. string.sub(log, first + 2))
-  if type(length) == 'number' and length > 2 * keep then redis.call('LTRIM', entries, -keep, -1) end
+  if type(length) == 'number' and length > 1.5 * keep then redis.call('LTRIM', entries, -keep, -1) end
   return number
 end
 
