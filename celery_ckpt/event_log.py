@@ -168,6 +168,16 @@ def decoded(agent_id: str, number: int, text: bytes) -> LogEntry:
         return LogEntry("damaged", _EPOCH, {}, number)
 
 
+def is_entry(agent_id: str, entry: LogEntry) -> bool:
+    """Return True if an entry from outside is like those that a store returns."""
+    try:
+        stored = decoded(agent_id, entry.cursor, encoded(entry, agent_id))
+        calling = entry.data.get("calling", {"name": ""})
+        return stored == entry and isinstance(calling["name"], str)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return False
+
+
 def _lengthened(data: dict[str, Any], agent_id: str) -> dict[str, Any]:
     long = {_LONG.get(name, name): value for name, value in data.items()}
     if "action" not in long:

@@ -618,8 +618,11 @@ class CheckpointStore(ABC):
         """
         raise FeatureMissing(store=type(self).__name__, feature="log")
 
-    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+    def note(self, agent_id: str, log: Sequence[LogEntry], *, copied: bool = False) -> bool:
         """Append entries that belong to no write. Needs no lease. False if there is no such agent.
+
+        With ``copied``, they are entries of a log, and all of them are appended: also the ends of
+        attempts that this store knows nothing of.
 
         Raises:
             FeatureMissing: the store does not have the feature "log".

@@ -374,9 +374,12 @@ class TransactionalStore(CheckpointStore):
         texts = ((number, text) for number, _, text in lines)
         return plain_log(self, agent_id, page_of(agent_id, last, texts, after, limit))
 
-    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+    def note(self, agent_id: str, log: Sequence[LogEntry], *, copied: bool = False) -> bool:
         with self._transaction(agent_id) as agent:
-            if agent.exists:
+            if agent.exists and copied:
+                if self.event_log_limit:
+                    event_log.copy(agent, log)
+            elif agent.exists:
                 self._note(agent, log)
             return agent.exists
 

@@ -260,8 +260,8 @@ class WrapperStore(CheckpointStore):
     ) -> builtins.list[LogEntry]:
         return self.inner.event_log(agent_id, after=after, limit=limit)
 
-    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
-        return self.inner.note(agent_id, log)
+    def note(self, agent_id: str, log: Sequence[LogEntry], *, copied: bool = False) -> bool:
+        return self.inner.note(agent_id, log, **given(copied=copied))
 
     def follow(self, agent_id: str, seconds: float) -> int:
         return self.inner.follow(agent_id, seconds)

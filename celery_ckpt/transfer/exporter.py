@@ -12,6 +12,7 @@ from typing import Any
 from celery_ckpt.checkpoint import header_of, shared_with_entry
 from celery_ckpt.conversation import Conversation, Spine
 from celery_ckpt.errors import CheckpointDamaged
+from celery_ckpt.event_log import Part, milliseconds
 from celery_ckpt.messages import Message
 from celery_ckpt.records import RunRecord, Step
 from celery_ckpt.retention.report import AgentPolicy
@@ -19,8 +20,9 @@ from celery_ckpt.store import CheckpointStore
 from celery_ckpt.stores.log.ranges import Ranges
 from celery_ckpt.transfer.format import FORMAT_VERSION, LineWriter
 
-#: Called with each agent's name after its lines, and with the damage that was skipped.
-Report = Callable[[str, CheckpointDamaged | None], object]
+#: Called with each agent's name after its lines, the damage that was skipped, and the number of entries
+#: of its event log that cannot be read and were left out.
+Report = Callable[[str, CheckpointDamaged | None, int], object]
 
 
 def export_agents(
@@ -45,7 +47,7 @@ def export_agents(
             count += 1
             yield from (writer.line(kind, **fields) for kind, fields in export.lines())
         if report is not None:
-            report(agent_id, export.damage)
+            report(agent_id, export.damage, export.unreadable_entries)
     yield writer.line("finished", agents=count)
 
 
@@ -65,6 +67,9 @@ class _Export:
                 raise
             newest_first, self.damage = list(damage.readable), damage
         self.checkpoints = newest_first[::-1]
+        log = store.event_log(agent_id) if "log" in store.features else []
+        self.log = [entry for entry in log if entry.part is not Part.LIVE]
+        self.unreadable_entries = sum(entry.kind == "damaged" for entry in log)
         policy = store.policy(agent_id)
         self.policy = policy.without(
             policy.pins.keys() - {checkpoint.id for checkpoint in self.checkpoints}
@@ -93,6 +98,8 @@ class _Export:
             yield "step", _dump(step)
         for run in self.runs:
             yield "run", _dump(run)
+        for entry in self.log:
+            yield "entry", {"entry": [entry.kind, milliseconds(entry.at), entry.data]}
         yield (
             "end",
             {
@@ -101,6 +108,7 @@ class _Export:
                 "checkpoints": len(self.checkpoints),
                 "steps": len(self.steps),
                 "runs": len(self.runs),
+                **({"entries": len(self.log)} if self.log else {}),
             },
         )
 

@@ -37,6 +37,8 @@ class Imported:
     error: CheckpointError | None = None
     #: True if the store failed halfway. Importing the agent again completes it.
     in_part: bool = False
+    #: How many entries of its event log were skipped, because they are damaged or of an unknown kind.
+    skipped_entries: int = 0
 
 
 def import_agents(store: CheckpointStore, lines: Iterable[bytes]) -> Iterator[Imported]:
@@ -77,7 +79,15 @@ def _imported(store: CheckpointStore, section: Section) -> Imported:
         return Imported(section.agent_id, open_runs=open_runs)
     done, error = _write(store, section, skip=len(present))
     runs = 0 if error else len(own_runs) - len(known_runs)
-    return Imported(section.agent_id, done, runs, open_runs, error, in_part=error is not None)
+    return Imported(
+        section.agent_id,
+        done,
+        runs,
+        open_runs,
+        error,
+        in_part=error is not None,
+        skipped_entries=section.skipped_entries,
+    )
 
 
 def _refuse_different(store: CheckpointStore, section: Section, present: list[CheckpointInfo]) -> None:
@@ -115,6 +125,7 @@ def _write(store: CheckpointStore, section: Section, skip: int) -> tuple[int, Ch
         store.set_policy(section.agent_id, store.policy(section.agent_id), section.policy)
         for step in section.steps:
             store.record_step(step, lease)
+        _write_log(store, section)
         # Last: an agent with all its runs is complete.
         for run in section.runs:
             store.add_run(run)
@@ -124,3 +135,9 @@ def _write(store: CheckpointStore, section: Section, skip: int) -> tuple[int, Ch
         with suppress(CheckpointError):  # otherwise the lease expires
             store.release(lease)
     return done, None
+
+
+def _write_log(store: CheckpointStore, section: Section) -> None:
+    """Write the event log, unless the agent has one: of an import that was interrupted, or its own."""
+    if section.log and "log" in store.features and not store.event_log(section.agent_id, limit=1):
+        store.note(section.agent_id, section.log, copied=True)

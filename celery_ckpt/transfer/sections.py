@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_ckpt.checkpoint import Checkpoint, assemble
 from celery_ckpt.errors import NotAnExport, SchemaTooNew
+from celery_ckpt.event_log import LogEntry, Part, is_entry, time_of
 from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name
 from celery_ckpt.records import RunRecord, Step
@@ -31,6 +32,9 @@ class Section:
     policy: AgentPolicy = field(default_factory=AgentPolicy)
     steps: list[Step] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
+    #: The entries of its event log, and how many lines with entries cannot be used.
+    log: list[LogEntry] = field(default_factory=list)
+    skipped_entries: int = 0
     #: The ids of its checkpoints, oldest first.
     ids: dict[str, None] = field(default_factory=dict)
 
@@ -116,8 +120,24 @@ def _take(section: Section, line: Line) -> None:
             if run.has_envelope:
                 _check_message(run)
             section.runs.append(run)
+        case "entry":
+            _take_entry(section, fields)
         case _:
             raise ValueError(f"a line of kind {kind!r} does not belong here")
+
+
+def _take_entry(section: Section, fields: dict[str, Any]) -> None:
+    """Add an entry of the event log, or count it if it is not one: no promise depends on the log."""
+    try:
+        kind, at, data = fields["entry"]
+        entry = LogEntry(kind, time_of(at), data)
+        is_usable = entry.part is not Part.LIVE and is_entry(section.agent_id, entry)
+    except (ValueError, KeyError, TypeError, OverflowError):
+        is_usable = False
+    if is_usable:
+        section.log.append(entry)
+    else:
+        section.skipped_entries += 1
 
 
 def _check_message(run: RunRecord) -> None:
@@ -148,6 +168,8 @@ def _check_end(section: Section, said: dict[str, Any]) -> None:
         "steps": len(section.steps),
         "runs": len(section.runs),
     }
+    if entries := len(section.log) + section.skipped_entries:
+        found["entries"] = entries
     if said != found:
         raise ValueError(f"it announces {said}, but there is {found}")
     if not {step.run_id for step in section.steps} <= {run.run_id for run in section.runs}:

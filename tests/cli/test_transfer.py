@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ from celery_ckpt import (
     open_store,
 )
 from celery_ckpt.errors import NotAnExport, SchemaTooNew, StoreUnavailable
+from celery_ckpt.event_log import LogEntry
 from celery_ckpt.retention.report import PrunePlan
 from celery_ckpt.runtime.broker.envelope import AGENT_HEADER
 from celery_ckpt.runtime.process.context import AppContext
@@ -31,8 +34,29 @@ from celery_ckpt.testing.factories import make_checkpoint, make_conversation, ma
 from celery_ckpt.transfer import export_agents, import_agents, sections
 from celery_ckpt.transfer.format import LineWriter
 from tests.support.cli import Commands, add_agent, commands_for
+from tests.support.encryption import encrypted
 
 PROVIDERS = json.loads((Path(__file__).parents[1] / "support/provider_messages.json").read_text())
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_CALL = {"run_id": "r", "attempt": 1, "iteration": 1, "call": "llm", "name": "ask ü", "took": 5}
+LOG = [
+    LogEntry("attempt", NOON, {"run_id": "r", "attempt": 1, "worker": "celery@host"}),
+    LogEntry("call", NOON, {**_CALL, "usage": {"input_tokens": 3, "cost": 0.5}}),
+    LogEntry("call", NOON, {**_CALL, "run_id": "growing", "error": "ValueError: no"}),
+    LogEntry(
+        "ended",
+        NOON,
+        {
+            "run_id": "r",
+            "attempt": 1,
+            "how": "lost",
+            "calling": {"call": "llm", "name": "ask", "began_at": 1},
+        },
+    ),
+    LogEntry("action", NOON, {"action": "pin", "by": "ann", "label": "good"}),
+]
 
 
 def exported(store: CheckpointStore, *names: str) -> list[bytes]:
@@ -53,6 +77,7 @@ def everything(store: CheckpointStore) -> dict[str, object]:
             store.runs(agent_id),
             [store.steps(agent_id, run.run_id) for run in store.runs(agent_id)],
             store.policy(agent_id),
+            [entry[:3] for entry in store.event_log(agent_id)],
         )
         for agent_id in sorted(store.agents())
     }
@@ -61,6 +86,7 @@ def everything(store: CheckpointStore) -> dict[str, object]:
 def fill(store: CheckpointStore) -> None:
     """Make agents of all kinds: growing, compacted, of any provider, without runs."""
     _, second, *_ = add_agent(store, "growing", iterations=5)
+    store.note("growing", LOG, copied=True)
     store.pin(second, "before the change")
     envelope = {"headers": {"task": "tests.agent", "id": "run-of-waiting"}, "a": [1, None]}
     add_agent(store, "waiting", iterations=0, status="queued", delivered=False, envelope=envelope)
@@ -417,3 +443,113 @@ def test_damage_stops_an_export_unless_it_is_skipped(tmp_path: Path) -> None:
     with (tmp_path / "file").open("rb") as file:
         list(import_agents(other, file))
     assert [one.id for one in other.history("user-42")] == [ids[2], ids[0]]
+
+
+# -- the event log -----------------------------------------------------------------------------------
+
+
+def rewritten(lines: list[bytes], change: Callable[[dict[str, Any]], None]) -> list[bytes]:
+    """Return an export whose lines were changed, with correct checksums."""
+    writer, changed = LineWriter(), list[bytes]()
+    for line in lines:
+        fields = json.loads(line)
+        del fields["sum"]
+        change(fields)
+        changed.append(writer.line(**fields))
+    return changed
+
+
+def test_an_export_has_no_live_entries() -> None:
+    store = MemoryCheckpointStore()
+    lease = store.acquire("agent", "owner", 60)
+    store.follow("agent", 60)
+    store.save(make_checkpoint("agent"), lease)
+    store.stream(lease, [LogEntry("token", NOON, "a")])
+    store.note("agent", LOG, copied=True)
+    assert len(store.event_log("agent")) == len(LOG) + 2
+    lines = [json.loads(line) for line in exported(store)]
+    assert [line["entry"][0] for line in lines if line["kind"] == "entry"] == [e.kind for e in LOG]
+    assert lines[-2]["entries"] == len(LOG)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        [],
+        ["token", 1, {}],
+        ["call", "noon", {}],
+        ["call", 10**30, {}],
+        ["call", 1, None],
+        ["call", 1, {"run_id": "r", "usage": [1]}],
+        ["ended", 1, {"run_id": "r", "how": "lost", "calling": 5}],
+        ["ended", 1, {"run_id": "r", "how": "lost", "calling": {"name": None}}],
+        [["call"], 1, {}],
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_skipped_and_counted(
+    commands: Commands, tmp_path: Path, entry: Any
+) -> None:
+    source = MemoryCheckpointStore()
+    add_agent(source, "agent", iterations=2)
+    source.note("agent", LOG, copied=True)
+
+    def change(line: dict[str, Any]) -> None:
+        if line["kind"] == "entry" and line["entry"][0] == "attempt":
+            line["entry"] = entry
+
+    path = tmp_path / "export.jsonl"
+    path.write_bytes(b"".join(rewritten(exported(source), change)))
+    result = commands("import", str(path))
+    assert result.stderr == (
+        "Warning: skipped 1 entry of the event log of agent 'agent': damaged, or of an unknown kind.\n"
+    )
+    assert [one[:3] for one in commands.store.event_log("agent")] == [one[:3] for one in LOG[1:]]
+    assert len(commands.store.list("agent")) == 2
+
+
+def test_an_entry_that_the_store_cannot_read_is_left_out_and_counted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with closing(open_store(url)) as store:
+        add_agent(store, "agent", iterations=1)
+        store.note("agent", LOG, copied=True)
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+        database.execute("UPDATE ckpt_events SET entry = x'00' WHERE number & 4294967295 = 2")
+    result = commands_for(url)("export", "-o", str(tmp_path / "export.jsonl"))
+    assert "skipped 1 entry of the event log of agent 'agent'" in result.stderr
+    target = MemoryCheckpointStore()
+    imported(target, (tmp_path / "export.jsonl").read_bytes().splitlines(keepends=True))
+    assert [one.kind for one in target.event_log("agent")] == ["attempt", "call", "ended", "action"]
+
+
+def test_the_log_of_an_agent_that_has_one_stays() -> None:
+    source, target = MemoryCheckpointStore(), MemoryCheckpointStore()
+    add_agent(source, "agent", iterations=1)
+    source.note("agent", LOG, copied=True)
+    lines = exported(source)
+    imported(target, lines)
+    before = target.event_log("agent")
+    source.add_run(make_run("agent", "another"))
+    imported(target, exported(source))
+    assert target.event_log("agent") == before
+    assert len(target.runs("agent")) == len(source.runs("agent"))
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_log_is_exported_from_and_imported_into_encrypted_stores(is_encrypted: bool) -> None:
+    plain, inner = MemoryCheckpointStore(), MemoryCheckpointStore()
+    safe = encrypted(inner)
+    source, target = (safe, plain) if is_encrypted else (plain, safe)
+    add_agent(source, "agent", iterations=1)
+    source.note("agent", LOG, copied=True)
+    imported(target, exported(source))
+    assert [one[:3] for one in target.event_log("agent")] == [one[:3] for one in LOG]
+
+
+def test_a_store_without_an_event_log_imports_the_rest() -> None:
+    source, target = MemoryCheckpointStore(), MemoryCheckpointStore()
+    add_agent(source, "agent", iterations=1)
+    source.note("agent", LOG, copied=True)
+    target.event_log_limit = 0
+    assert imported(target, exported(source)) == [("agent", 1, 1)]
+    assert target.event_log("agent") == []

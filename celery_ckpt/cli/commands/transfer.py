@@ -41,8 +41,9 @@ def export_(
         agents.status(agent_id)  # raises AgentNotFound
     names = list(dict.fromkeys(agent_ids)) if agent_ids else sorted(agents.names())
 
-    def report(agent_id: str, damage: CheckpointDamaged | None) -> None:
+    def report(agent_id: str, damage: CheckpointDamaged | None, unreadable_entries: int) -> None:
         advance(what=agent_id)
+        _warn_of_entries(agent_id, unreadable_entries)
         if damage is not None:
             tally.failed(f"Skipped: {damage}", Code.DAMAGED)
 
@@ -107,6 +108,7 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
                 screen.json({**asdict(imported), "error": imported.error and str(imported.error)})
             elif imported.error is None:
                 screen.line(_sentence(imported))
+            _warn_of_entries(imported.agent_id, imported.skipped_entries)
             if imported.error is not None:
                 reason = str(imported.error)
                 if imported.in_part:
@@ -117,6 +119,13 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
                     )
                 tally.failed(reason, code_of(imported.error))
     tally.end()
+
+
+def _warn_of_entries(agent_id: str, count: int) -> None:
+    if count:
+        entries = "1 entry" if count == 1 else f"{count} entries"
+        what = f"{entries} of the event log of agent {agent_id!r}"
+        click.echo(one_line(f"Warning: skipped {what}: damaged, or of an unknown kind."), err=True)
 
 
 def _size(file: BinaryIO) -> int | None:

@@ -297,8 +297,9 @@ class EncryptedStore(WrapperStore):
     ) -> builtins.list[LogEntry]:
         return self._log.decrypt(agent_id, self.inner.event_log(agent_id, after=after, limit=limit))
 
-    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
-        return self.inner.note(agent_id, self._log.encrypt(agent_id, log))
+    def note(self, agent_id: str, log: Sequence[LogEntry], *, copied: bool = False) -> bool:
+        encrypted = self._log.encrypt(agent_id, log)
+        return self.inner.note(agent_id, encrypted, **given(copied=copied))
 
     def stream(self, lease: Lease, log: Sequence[LogEntry]) -> bool:
         return self.inner.stream(lease, self._log.encrypt(lease.agent_id, log))

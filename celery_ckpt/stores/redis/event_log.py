@@ -22,13 +22,17 @@ from celery_ckpt.stores.rules.event_log import call_data
 PARTS = {Part.ATTEMPTS: "attempts", Part.ENTRIES: "entries", Part.LIVE: "live"}
 
 
-def packed(agent_id: str, log: Sequence[LogEntry], limit: int) -> bytes:
-    """Return entries as scripts take them (see ``append`` in ``shared.lua``)."""
+def packed(agent_id: str, log: Sequence[LogEntry], limit: int, copied: bool = False) -> bytes:
+    """Return entries as scripts take them (see ``append`` in ``shared.lua``).
+
+    ``copied`` entries are appended as they are, also the ends of attempts.
+    """
     if not (log and limit):
         return b""
     text = b"%d" % limit
     for entry in log:
-        text += _ended(agent_id, entry) if entry.kind == "ended" else _line(agent_id, entry)
+        ends = entry.kind == "ended" and not copied
+        text += _ended(agent_id, entry) if ends else _line(agent_id, entry)
     return text
 
 
@@ -81,15 +85,15 @@ class EventLog:
             for part, lines in zip(PARTS, lists, strict=True)
         }
 
-    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
+    def note(self, agent_id: str, log: Sequence[LogEntry], copied: bool) -> bool:
         """See ``CheckpointStore.note``."""
-        [reply] = self._server.together(self.noting(checked_name(agent_id), log))
+        [reply] = self._server.together(self.noting(checked_name(agent_id), log, copied))
         return bool(reply[0] == b"ok")
 
-    def noting(self, agent_id: str, log: Sequence[LogEntry]) -> Call:
+    def noting(self, agent_id: str, log: Sequence[LogEntry], copied: bool = False) -> Call:
         """Return the call that appends entries to the log of an agent, if the agent exists."""
         keys = self._keys.of(agent_id, "agent", "attempts", "entries")
-        return Call.script("event_log_note", keys, packed(agent_id, log, self._limit()))
+        return Call.script("event_log_note", keys, packed(agent_id, log, self._limit(), copied))
 
     def follow(self, agent_id: str, seconds: float) -> int:
         """See ``CheckpointStore.follow``."""

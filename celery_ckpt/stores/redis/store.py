@@ -471,8 +471,8 @@ class RedisCheckpointStore(LogStore):
         checked_limit(limit, "event_log")
         return plain_log(self, agent_id, self._event_log.page(agent_id, after, limit))
 
-    def note(self, agent_id: str, log: Sequence[LogEntry]) -> bool:
-        return self._event_log.note(agent_id, log)
+    def note(self, agent_id: str, log: Sequence[LogEntry], *, copied: bool = False) -> bool:
+        return self._event_log.note(agent_id, log, copied)
 
     def follow(self, agent_id: str, seconds: float) -> int:
         return self._event_log.follow(agent_id, seconds)

@@ -55,6 +55,11 @@ def note(agent: AgentTransaction, log: Sequence[LogEntry]) -> None:
         agent.append_log(lines)
 
 
+def copy(agent: AgentTransaction, log: Sequence[LogEntry]) -> None:
+    """Append entries of a log as they are."""
+    _append(agent, list(log))
+
+
 def _ended(agent: AgentTransaction, entry: LogEntry) -> LogEntry | None:
     """Return the entry with the number of the attempt, or ``None`` if that has not to be noted."""
     attempt, data = agent.attempt, entry.data

@@ -112,6 +112,24 @@ class EventLogContract(ContractFixtures):
         assert logging.note("agent", [action])
         assert [entry.data for entry in logging.event_log("agent")] == [action.data]
 
+    def test_entries_of_a_copied_log_are_appended_as_they_are(self, logging: CheckpointStore) -> None:
+        logging.start_run(make_run("agent", "run"), "owner", LONG_TTL)
+        calling = {"call": "llm", "name": "ask", "began_at": 1767268800000}
+        log = [
+            LogEntry("attempt", NOON, {"run_id": "old", "attempt": 1, "worker": "w"}),
+            made("search", error="ValueError: no"),
+            ended("lost", run_id="old", attempt=1, calling=calling),
+            ended("succeeded", attempt=1, why="a reason"),
+        ]
+        assert not logging.note("absent", log, copied=True)
+        assert logging.note("agent", log, copied=True)
+        assert [entry[:3] for entry in logging.event_log("agent")[1:]] == [
+            tuple(entry[:3]) for entry in log
+        ]
+        # The attempt that this store has started has not ended.
+        logging.note("agent", [ended("fenced", attempt=1)])
+        assert kinds(logging)[-1] == "fenced"
+
     # -- attempts ------------------------------------------------------------------------------------
 
     def test_an_attempt_is_noted_from_its_start_to_its_end(self, logging: CheckpointStore) -> None:
