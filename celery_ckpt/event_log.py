@@ -66,6 +66,9 @@ _SHORT: Final = {
     "why": "y",
 }
 _LONG: Final = {short: long for long, short in _SHORT.items()}
+#: What an entry of a kind cannot be without, and what is a number wherever it is.
+_NEEDED: Final = {"attempt": "attempt", "ended": "how", "settled": "status", "action": "action"}
+_NUMBERS: Final = ("attempt", "iteration", "took", "renewed_at")
 _USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost")
 
 
@@ -163,17 +166,33 @@ def decoded(agent_id: str, number: int, text: bytes) -> LogEntry:
     try:
         kind, at, data, *encrypted = decode(text)
         entry = LogEntry(str(kind), time_of(int(at)), data, number, *map(str, encrypted))
-        return entry if entry.part is Part.LIVE else entry._replace(data=_lengthened(data, agent_id))
+        if entry.part is Part.LIVE:
+            return entry
+        long = _lengthened(data, agent_id)
+        _refuse_damaged(entry.kind, long)
+        return entry._replace(data=long)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return LogEntry("damaged", _EPOCH, {}, number)
+
+
+def _refuse_damaged(kind: str, data: dict[str, Any]) -> None:
+    """Raise ``ValueError`` if data is not what readers expect of an entry."""
+    numbers = [data[name] for name in _NUMBERS if name in data]
+    numbers += data.get("usage", {}).values()
+    calling = data.get("calling", {})
+    if (
+        _NEEDED.get(kind, "run_id") not in data
+        or not all(isinstance(number, int | float) for number in numbers)
+        or not all(isinstance(calling.get(name, ""), str) for name in ("call", "name"))
+    ):
+        raise ValueError(f"not an entry of the kind {kind}")
 
 
 def is_entry(agent_id: str, entry: LogEntry) -> bool:
     """Return True if an entry from outside is like those that a store returns."""
     try:
-        stored = decoded(agent_id, entry.cursor, encoded(entry, agent_id))
-        calling = entry.data.get("calling", {"name": ""})
-        return stored == entry and isinstance(calling["name"], str)
+        is_whole = "name" in entry.data.get("calling", {"name": ""})
+        return is_whole and decoded(agent_id, entry.cursor, encoded(entry, agent_id)) == entry
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return False
 

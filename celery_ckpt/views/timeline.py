@@ -79,7 +79,8 @@ def end_of(entry: LogEntry) -> str:
     if data["how"] == "lost":
         text += f", last seen {time_of(data.get('renewed_at', 0)).astimezone():%H:%M:%S}"
         calling = data.get("calling") or {}
-        text += f", calling {calling['call']} {calling['name']}" if calling.get("name") else ""
+        named = f", calling {calling.get('call', '')} {calling.get('name')}"
+        text += named if calling.get("name") else ""
     return f"{text}: {data['why']}" if data.get("why") else text
 
 

@@ -355,6 +355,7 @@ def test_export_and_import_move_agents_between_stores(
         "open_runs": 0,
         "error": None,
         "in_part": False,
+        "skipped_entries": 0,
     }
     assert everything(any_store) == everything(commands.store)
 
