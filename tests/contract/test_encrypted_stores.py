@@ -17,6 +17,7 @@ from celery_ckpt.stores.wrapper import WrapperStore
 from celery_ckpt.testing import FakeClock, StoreContract, StoreMachine
 from celery_ckpt.testing.contract.checkpoints import CheckpointsContract
 from celery_ckpt.testing.contract.encryption import EncryptionContract
+from celery_ckpt.testing.contract.event_log import EventLogContract
 from celery_ckpt.testing.contract.findings import FindingsContract
 from celery_ckpt.testing.contract.policies import PoliciesContract
 from celery_ckpt.testing.contract.rewrite import RewriteContract
@@ -58,6 +59,7 @@ class EncryptedParts(
     StepsContract,
     RunsContract,
     TurnsContract,
+    EventLogContract,
     EncryptionContract,
 ):
     """The parts of the contract about what is encrypted.

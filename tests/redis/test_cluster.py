@@ -10,6 +10,7 @@ from redis.cluster import ClusterNode
 from celery_ckpt import CheckpointStore, RedisCheckpointStore, open_store
 from celery_ckpt.records import Schedule
 from celery_ckpt.retention.policy import Rules
+from celery_ckpt.testing.contract.event_log import EventLogContract
 from celery_ckpt.testing.contract.fixtures import sweep
 from celery_ckpt.testing.factories import make_step
 from tests.support.redis_agents import call_every_method, markers, work
@@ -39,6 +40,17 @@ def clustered(masters: list[Valkey]) -> Iterator[CheckpointStore]:
 @pytest.mark.parametrize("agent_id", ["agent", "{another}", "a third %7B", "\0", "🦊" * 512])
 def test_every_operation_works_on_a_cluster(clustered: CheckpointStore, agent_id: str) -> None:
     call_every_method(clustered, agent_id)
+
+
+class TestEventLog(EventLogContract):
+    @pytest.fixture
+    def store(self, clustered: CheckpointStore) -> CheckpointStore:
+        return clustered
+
+    @pytest.fixture
+    def other_store(self, masters: list[Valkey]) -> Iterator[CheckpointStore]:
+        with open_store(f"redis+cluster://{LOOPBACK}:{masters[0].port}") as other:
+            yield other
 
 
 def test_agents_spread_over_all_masters_and_are_all_found(

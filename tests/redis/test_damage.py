@@ -13,7 +13,10 @@ from redis import Redis
 from celery_ckpt import Checkpoint, RedisCheckpointStore
 from celery_ckpt.errors import CheckpointDamaged, SchemaTooNew, StoreError
 from celery_ckpt.retention.policy import Rules
+from celery_ckpt.stores.findings import damage_in
 from celery_ckpt.testing.contract.fixtures import sweep
+from celery_ckpt.testing.factories import make_run
+from tests.support.logged_work import CALL, work_with_log
 from tests.support.redis_agents import checkpoint, line, run, talk, work
 from tests.support.servers.valkey import Valkey
 
@@ -318,3 +321,35 @@ def test_a_missing_run_is_skipped_when_another_run_is_settled(store, server) -> 
     following = store.settle_run(start.run.model_copy(update={"status": "failed"}), start.lease)
     assert following.run_id == "run-3"
     assert [each.run_id for each in store.activity("agent").open] == ["run-3"]
+
+
+@pytest.mark.parametrize("part", ["attempts", "entries", "live"])
+@pytest.mark.parametrize("kind", ["text", "hash", "garbage"])
+def test_a_damaged_event_log_keeps_no_run_from_working(store, server, part: str, kind: str) -> None:
+    work_with_log(store, "first")
+    key = f"ckpt:{{agent}}:{part}"
+    assert server.exists(key)
+    server.delete(key)
+    if kind == "text":
+        server.set(key, "somebody else's")
+    elif kind == "hash":
+        server.hset(key, "a", "b")
+    else:
+        server.rpush(key, b"\xff", b"7", b"8 [1", b'9 ["ended",1,{}]')
+    found = [finding.what for finding in damage_in(store)]
+    assert len(found) == 1
+    assert found[0].endswith("of its event log cannot be read; its runs are not affected")
+
+    work_with_log(store, "second")
+    store.start_run(make_run("agent", "third"), "owner", 60)
+    store.cancel_run("agent", "third", "me", 60, log=[CALL])
+    assert [run.status.value for run in store.runs("agent")] == ["succeeded", "succeeded", "cancelled"]
+    assert list(store.event_log("agent", after=0))
+
+
+@pytest.mark.parametrize("field", ["attempt", "renewed", "events", "followed"])
+def test_damaged_fields_of_the_event_log_keep_no_run_from_working(store, server, field: str) -> None:
+    work_with_log(store, "first")
+    server.hset(AGENT, field, b"nonsense \xff")
+    work_with_log(store, "second")
+    assert store.event_log("agent")

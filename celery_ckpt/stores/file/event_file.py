@@ -62,8 +62,14 @@ class EventFile:
         return last, data.rfind(b"\n") + 1
 
     def lines(self) -> tuple[int, list[Line]]:
-        """Return the last number, and the entries in order; an empty one for each damaged line."""
-        data = read(self._path) or b""
+        """Return the last number, and the entries in order; an empty one for each damaged line.
+
+        A file that cannot be read is one damaged line.
+        """
+        try:
+            data = read(self._path) or b""
+        except OSError:
+            return 0, [(0, Part.ENTRIES, b"")]
         last, found = 0, list[Line]()
         for line in data[: data.rfind(b"\n") + 1].splitlines():
             number, part, text = _parsed(line) or (last, Part.ENTRIES.value, b"")

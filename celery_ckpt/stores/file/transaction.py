@@ -322,7 +322,8 @@ class FileTransaction:
 
     def drop_live(self) -> None:
         last, lines = self.events.lines()
-        self.events.write(last, [line for line in lines if line[1] is not Part.LIVE])
+        with suppress(OSError):  # a log that cannot be written keeps nothing else from working
+            self.events.write(last, [line for line in lines if line[1] is not Part.LIVE])
 
     def log_lines(self) -> tuple[int, list[tuple[int, Part, bytes]]]:
         return self.events.lines()

@@ -6,7 +6,10 @@ import re
 import time
 
 import pytest
+from celery import Celery
 
+from celery_ckpt import Agents
+from celery_ckpt.views.timeline import attempts_in
 from tests.support.ledger import Ledger
 from tests.support.tasks import import_log, scenarios
 from tests.support.tasks.scenarios import count, early
@@ -73,6 +76,38 @@ def test_another_worker_continues_where_a_killed_worker_stopped(
     # RabbitMQ redelivers at once, perhaps before the killed process has ended. The next attempt then
     # begins when the lease has expired.
     assert successor.begin - killed.end < LEASE + SOON
+
+
+def test_the_event_log_shows_what_a_killed_worker_did(
+    start_worker: StartWorker, ledger: Ledger, broker: Broker, celery_app: Celery
+) -> None:
+    workers = several_workers(2, start_worker)
+    agents = Agents(celery_app)
+    ledger.hold("tool 2")
+    result = count.delay(4)
+    doomed = worker_of(ledger.wait_for_call("tool 2", 10), workers)
+    # The call in progress travels with the next renewal of the lease.
+    until(lambda: agents.store.activity(result.id).call is not None, 10, "the call is known")
+
+    doomed.kill_tree()
+    ledger.let_go()
+
+    assert_right_end(result, 4, ledger, broker, interruptions=1)
+    until(lambda: agents.log(result.id)[-1].kind == "settled", 10, "the run is settled")
+    lost, successor = attempts_in(agents.log(result.id))
+    assert lost.end is not None
+    assert successor.end is not None
+    assert (lost.number, lost.end.data["how"]) == (1, "lost")
+    assert lost.end.data["calling"]["call"] == "tool"
+    assert (successor.number, successor.end.data["how"]) == (2, "succeeded")
+    assert {one.worker.partition("@")[0] for one in (lost, successor)} == {one.name for one in workers}
+    assert {entry.kind for entry in lost.entries} == {"call"}
+    # What the killed worker recorded since the last checkpoint is replayed; the rest is called.
+    replays = [entry for entry in successor.entries if entry.kind == "replay"]
+    called = [entry for entry in successor.entries if entry.kind == "call"]
+    assert replays
+    assert {entry.data["attempt"] for entry in replays} == {2}
+    assert called[0].data["name"] == lost.end.data["calling"]["name"]
 
 
 # A solo worker acknowledges after its task, whatever `acks_late` says.
