@@ -322,9 +322,9 @@ def test_a_decision_about_turns_reads_few_of_many_runs(
 ) -> None:
     read: list[str] = []
 
-    def decoded(agent_id: str, run_id: str, data: bytes) -> RunRecord:
+    def decoded(agent_id: str, run_id: str, *parts: bytes) -> RunRecord:
         read.append(run_id)
-        return decoded_run(agent_id, run_id, data)
+        return decoded_run(agent_id, run_id, *parts)
 
     with SqliteCheckpointStore.open(tmp_path / "db") as store:
         for number in range(1000):
