@@ -263,6 +263,8 @@ class AgentOutline(Value):
     blocked: int = 0
     #: The process that has its lease.
     owner: str | None = None
+    #: What that process was calling when it renewed the lease last.
+    call: CurrentCall | None = None
     #: The error of that run; a long one is cut.
     error: str | None = None
     #: The usage of the recorded calls of that run.

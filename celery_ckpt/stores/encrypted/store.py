@@ -140,10 +140,10 @@ class EncryptedStore(WrapperStore):
         return found and self._decrypted(found)
 
     def _decrypted(self, row: AgentOutline) -> AgentOutline:
-        if row.error is None or row.run_id is None:
-            return row
-        error = self._records.decrypt_error(row.agent_id, row.run_id, row.error)
-        return row.model_copy(update={"error": shortened(error)})
+        call, error = self._log.decrypt_call(row.agent_id, row.call), row.error
+        if error is not None and row.run_id is not None:
+            error = shortened(self._records.decrypt_error(row.agent_id, row.run_id, error))
+        return row.model_copy(update={"call": call, "error": error})
 
     # -- steps ---------------------------------------------------------------------------------------
 

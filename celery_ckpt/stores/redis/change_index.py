@@ -33,6 +33,7 @@ from celery_ckpt.records import IDLE, AgentOutline, AgentPage, RunOutline, RunSt
 from celery_ckpt.store import CheckpointStore, outline_of
 from celery_ckpt.stores.encryption_tag import key_of_outline, plain_history, plain_outlines
 from celery_ckpt.stores.log.record import Record
+from celery_ckpt.stores.redis.current_call import call_in
 from celery_ckpt.stores.redis.keys import SHARDS, Keys, agent_named, id_of, shown
 from celery_ckpt.stores.redis.run_line import parsed_outline
 from celery_ckpt.stores.redis.server import Call, Server
@@ -98,6 +99,7 @@ class _Row(NamedTuple):
     checkpoints: int
     latest: bytes
     line: bytes
+    renewed: bytes
 
     def entries(self, agent_id: str) -> tuple[Entry, ...]:
         """Return the entries that the agent must have: its time as noted, its status as it is.
@@ -269,6 +271,7 @@ class ChangeIndex:
             run,
             blocked=row.blocked,
             owner=shown(row.owner) or None,
+            call=call_in(row.renewed),
             iteration=latest.iteration if latest else None,
             checkpointed_at=latest.created_at if latest else None,
             checkpoints=row.checkpoints,

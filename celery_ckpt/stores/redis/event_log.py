@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from celery_ckpt.event_log import LogEntry, Part, encoded, page_of
 from celery_ckpt.json_values import encode
 from celery_ckpt.names import checked_name
-from celery_ckpt.records import CurrentCall, Lease
+from celery_ckpt.records import Lease
 from celery_ckpt.stores.redis.keys import Keys
 from celery_ckpt.stores.redis.leases import refuse
 from celery_ckpt.stores.redis.run_line import word
 from celery_ckpt.stores.redis.server import Call, Server, fence
-from celery_ckpt.stores.rules.event_log import call_data
 
 #: The names of the keys of the three parts.
 PARTS = {Part.ATTEMPTS: "attempts", Part.ENTRIES: "entries", Part.LIVE: "live"}
@@ -51,13 +50,6 @@ def packed_start(agent_id: str, entry: LogEntry, limit: int) -> tuple[bytes, byt
     run_id = entry.data["run_id"]
     own = b"" if run_id == agent_id else b',"r":' + encode(run_id)
     return (encoded(entry, agent_id), word(run_id).encode() + b" " + own) if limit else (b"", b"")
-
-
-def packed_call(call: CurrentCall | None, limit: int) -> bytes:
-    """Return the current call as ``lease_renew.lua`` takes it."""
-    if not limit:
-        return b""
-    return b" " if call is None else b" " + encode(call_data(call))
 
 
 class EventLog:

@@ -97,7 +97,7 @@ class Leases:
         return granted(agent_id, owner, nonce, *reply[1:])
 
     def renew(self, lease: Lease, ttl: float, call: bytes) -> Lease:
-        """See ``CheckpointStore.renew``; ``call`` as ``event_log.packed_call`` returns it."""
+        """See ``CheckpointStore.renew``; ``call`` as ``packed_call`` returns it."""
         keys = self._keys.of(lease.agent_id, "agent")
         own = fence(lease.agent_id, lease)
         reply = self._server.run("lease_renew", keys, own, milliseconds(ttl), call)

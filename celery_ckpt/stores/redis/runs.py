@@ -7,12 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from celery_ckpt.errors import RunNotFound, RunOver, StoreError
-from celery_ckpt.json_values import decode
 from celery_ckpt.names import MAX_NAME_LENGTH, checked_name
 from celery_ckpt.records import (
     MANY_RUNS,
     AgentActivity,
-    CurrentCall,
     Lease,
     RunOutline,
     RunRecord,
@@ -21,6 +19,7 @@ from celery_ckpt.records import (
 )
 from celery_ckpt.stores.encoding import is_same
 from celery_ckpt.stores.encryption_tag import key_of_outline
+from celery_ckpt.stores.redis.current_call import call_in
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import Keys, shown
 from celery_ckpt.stores.redis.leases import Leases, granted, milliseconds, refuse
@@ -40,7 +39,6 @@ from celery_ckpt.stores.redis.schedule import DueTimes
 from celery_ckpt.stores.redis.server import Call, Server, fence
 from celery_ckpt.stores.redis.steps import Steps, run_prefix
 from celery_ckpt.stores.rules.deletion import deleted_start
-from celery_ckpt.stores.rules.event_log import current_call
 from celery_ckpt.stores.rules.leases import new_nonce
 
 
@@ -242,14 +240,5 @@ class Runs:
             count=count,
             holder=self._leases.parsed(agent_id, holder),
             seconds_left=left_ms / 1000,
-            call=_call_in(holder[4]) if holder else None,
+            call=call_in(holder[4]) if holder else None,
         )
-
-
-def _call_in(renewed: bytes) -> CurrentCall | None:
-    """Return the current call in the field ``renewed`` of an agent, if there is one."""
-    text = renewed.partition(b" ")[2]
-    try:
-        return current_call(decode(text)) if text else None
-    except ValueError:
-        return None

@@ -66,9 +66,10 @@ from celery_ckpt.stores.log.store import (
 from celery_ckpt.stores.redis.addresses import AnyClient, connect, without_password
 from celery_ckpt.stores.redis.change_index import ChangeIndex
 from celery_ckpt.stores.redis.checkpoints import Checkpoints, parsed_policy
+from celery_ckpt.stores.redis.current_call import packed_call
 from celery_ckpt.stores.redis.doctor import Doctor, risks_of
 from celery_ckpt.stores.redis.durability import server_for
-from celery_ckpt.stores.redis.event_log import EventLog, packed, packed_call, packed_start
+from celery_ckpt.stores.redis.event_log import EventLog, packed, packed_start
 from celery_ckpt.stores.redis.index import AgentIndex
 from celery_ckpt.stores.redis.keys import FIELD, Keys, id_of
 from celery_ckpt.stores.redis.leases import Leases, refuse

@@ -21,6 +21,7 @@ from datetime import datetime
 from celery_ckpt.json_values import from_microseconds
 from celery_ckpt.records import IDLE, AgentOutline, CheckpointInfo, RunOutline
 from celery_ckpt.store import outline_of
+from celery_ckpt.stores.rules.event_log import current_call
 from celery_ckpt.stores.rules.transaction import AgentTransaction
 
 
@@ -45,11 +46,14 @@ def outline(
         return None
     _, open_runs = agent.count_runs()
     is_open = run is not None and not run.is_settled
+    is_held = agent.lease.is_held(now)
+    calling = agent.attempt.calling if is_held and agent.attempt else None
     return outline_of(
         agent.agent_id,
         run,
         blocked=open_runs - is_open,
-        owner=agent.lease.owner if agent.lease.is_held(now) else None,
+        owner=agent.lease.owner if is_held else None,
+        call=current_call(calling) if calling else None,
         iteration=latest.iteration if latest else None,
         checkpointed_at=latest.created_at if latest else None,
         checkpoints=agent.count_checkpoints(),

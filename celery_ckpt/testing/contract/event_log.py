@@ -220,8 +220,11 @@ class EventLogContract(ContractFixtures):
         call = CurrentCall(kind="tool", name='a "tool" name', began_at=NOON)
         logging.renew_many([start.lease], LONG_TTL, calls=[call])
         assert logging.activity("agent").call == call
+        assert [row.call for row in logging.page().agents] == [call]
+        assert logging.outline("agent").call == call  # type: ignore[union-attr]
         logging.renew_many([start.lease], LONG_TTL, calls=[None])
         assert logging.activity("agent").call is None
+        assert logging.outline("agent").call is None  # type: ignore[union-attr]
         assert logging.holder("agent") is not None
 
     # -- what is kept --------------------------------------------------------------------------------

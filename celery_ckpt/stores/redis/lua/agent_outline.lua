@@ -2,7 +2,8 @@
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2], KEYS[3]  runs (see run_add.lua)
   returns  {} | {changed, id of the active or else last run or "", its outline, the beginning of its envelope,
            number of other open runs, owner of the lease if it is held or "", number of checkpoints,
-           "c:" id of the latest checkpoint or "", its line up to the iteration, or "" if it is missing}
+           "c:" id of the latest checkpoint or "", its line up to the iteration, or "" if it is missing,
+           renewed if the lease is held and an attempt has not ended, or ""}
 ]]
 -- All fields of the hash but the checkpoints, which are not read: they are counted.
 local FIELDS = {'token', 'nonce', 'owner', 'expires_ms', 'active', 'last', 'tip', 'changed', 'released', 'first',
@@ -34,5 +35,6 @@ local others = redis.call('ZCARD', KEYS[3])
 if others > 0 and line ~= '' and not is_settled(run_facts(outline)) then others = others - 1 end
 local _, latest = tip(agent[7])
 local record = latest and redis.call('HGET', KEYS[1], latest)
-return {agent[8] or '', id, outline, envelope, others, lease_refusal(agent, '') and agent[3] or '', count,
-  latest or '', record and header(record) or ''}
+local is_held = lease_refusal(agent, '')
+return {agent[8] or '', id, outline, envelope, others, is_held and agent[3] or '', count,
+  latest or '', record and header(record) or '', is_held and agent[19] and agent[20] or ''}
