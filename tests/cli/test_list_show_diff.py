@@ -7,6 +7,7 @@ import os
 import socket
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from rich.cells import cell_len
 
 from celery_ckpt import CheckpointStore, Conversation, Message, Usage
 from celery_ckpt.cli.commands.show import PARTS
-from celery_ckpt.records import RunStatus
+from celery_ckpt.records import CurrentCall, RunStatus
 from celery_ckpt.runtime.process.owner import this_process
 from celery_ckpt.testing.factories import make_checkpoint, make_conversation, make_run
 from tests.support.cli import Commands, add_agent, commands_for
@@ -243,6 +244,19 @@ def test_show_names_the_worker_by_its_host_and_pid(commands: Commands) -> None:
     worker = f"worker     {socket.gethostname()}, pid {os.getpid()}"
     assert worker in commands("show", "user-42").stdout.splitlines()
     assert json.loads(commands("show", "user-42", "--json").stdout)["agent"]["owner"] == this_process()
+
+
+def test_show_names_the_call_in_progress(commands: Commands) -> None:
+    start = commands.store.start_run(make_run("busy", "r"), "host:1:abc", 60)
+    assert start.lease is not None
+    began_at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    call = CurrentCall(kind="llm", name="call_model \x1b", began_at=began_at)
+    commands.store.renew(start.lease, 60, call=call)
+    assert r"llm call_model \x1b" in commands("show", "busy").stdout
+    [row] = json.loads(commands("list", "--json").stdout)
+    assert row["call"]["name"] == "call_model \x1b"
+    commands.store.release(start.lease)
+    assert "call_model" not in commands("show", "busy").stdout
 
 
 def test_show_names_a_tool_that_holds_the_lease(commands: Commands) -> None:

@@ -189,7 +189,9 @@ def _show_summary(screen: Screen, found: Found) -> None:
     screen.line(status.agent_id, "bold")
     facts = [("status", status_of(status)), ("task", status.task), ("run", status.run_id)]
     facts += [("attempts", f"{status.attempts} (retries: {status.retries})")] if status.run_id else []
-    facts += [("worker", status.owner and host_and_pid(status.owner)), ("error", status.error)]
+    call = f"{status.call.kind} {status.call.name}" if status.call else None
+    facts += [("worker", status.owner and host_and_pid(status.owner)), ("calling", call)]
+    facts += [("error", status.error)]
     facts += [("result", _result(found, run))] if run else []
     facts += [("usage", _usage(status.usage))]
     facts += [("blocked", counted(status.blocked, "run"))] if status.blocked else []

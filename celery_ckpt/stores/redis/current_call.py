@@ -1,4 +1,4 @@
-"""The call in progress, in the field ``renewed`` of an agent: milliseconds, a space, the call's JSON."""
+"""The call in progress, in the field ``renewed`` of an agent: milliseconds, a space, its JSON."""
 
 from __future__ import annotations
 
