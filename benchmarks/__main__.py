@@ -90,7 +90,7 @@ def run(url: str, plan: Plan) -> Results:
 
 def _of_fleet(one: Fleet) -> Budget:
     what = f"sweep of {one.agents:,} agents, {one.where}: for each checkpoint removed"
-    return Budget(what, "one pipelined HDEL for each", one.each, one.bare_each, one.ratio, 2)
+    return Budget(what, "one pipelined HDEL for each", one.each, one.bare_each, one.ratio, 1.7)
 
 
 def _first_line(error: Exception) -> str:

@@ -45,7 +45,7 @@ def redis_save(place: Place, plan: Plan) -> Budget:
     """Compare a save with an RPUSH of its new messages."""
     with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
         pair = alternate(_saving(store), _saving(bare), plan.rounds, warm_up=_WARM_UP)
-    return Budget.of("Redis save", "one RPUSH of the same new bytes", pair, 1.5)
+    return Budget.of("Redis save", "one RPUSH of the same new bytes", pair, 1.3)
 
 
 def _growth(make: Callable[[Place], Contender], place: Place, plan: Plan) -> Budget:
@@ -102,7 +102,7 @@ def prune(place: Place, plan: Plan) -> Budget:
     with closing(our_redis(place)) as store, closing(RedisCommands(place)) as bare:
         ours, copies = _prunings(place, store, bare, plan)
         pair = alternate(lambda: next(ours), lambda: next(copies), plan.prunes)
-    return Budget.of("Redis prune, each checkpoint", "pipelined removal of the same keys", pair, 2)
+    return Budget.of("Redis prune, each checkpoint", "pipelined removal of the same keys", pair, 1.7)
 
 
 def sqlite_save(place: Place, plan: Plan) -> Budget:
