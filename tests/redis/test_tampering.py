@@ -121,7 +121,7 @@ DAMAGE: dict[str, Callable[[Redis], Any]] = {
     "a nonce that is not text": lambda server: server.hset(AGENT, "nonce", NO_TEXT),
     "another kind of key": lambda server: (server.delete(AGENT), server.set(AGENT, "x")),
     "a run without a time of its end": lambda server: (
-        server.hset(AGENT, "last", "run-1"),
+        server.hset(AGENT, mapping={"last": "run-1", "runs": "1"}),
         server.hset(RUNS, "run-1", b'1 failed 1 0 0 - - {"x":1,"created_at":"x","ended_at":7}'),
     ),
 }

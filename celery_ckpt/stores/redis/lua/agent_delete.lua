@@ -11,7 +11,7 @@ local LONG = 1000
 
 if ARGV[1] ~= '' then
   local agent = redis.call('HMGET', KEYS[1], 'tip', 'steps', 'runs', 'token', 'nonce', 'policy')
-  if ARGV[1] ~= seen(redis.call('ZCARD', KEYS[#KEYS]), unpack(agent)) then
+  if ARGV[1] ~= seen(agent[3] and redis.call('ZCARD', KEYS[#KEYS]) or 0, unpack(agent)) then
     return redis.call('EXISTS', unpack(KEYS)) == 0 and {-3} or {}
   end
 end

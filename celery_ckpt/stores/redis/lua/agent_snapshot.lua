@@ -21,13 +21,15 @@ local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_m
   'policy', 'first', 'last')
 local token, nonce, _, _, last_save, steps, runs, policy, first, last = unpack(agent)
 last = last or ARGV[1]
-local named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
-local earliest_end = ''
--- Most agents have one run, and skip this.
-if runs and runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
-  earliest_end = redis.call('HGET', KEYS[1], 'earliest_end') or '?'
+local named, run, open, earliest_end = nil, nil, 0, ''
+if runs then
+  named, run = unpack(redis.call('HMGET', KEYS[2], ARGV[1], last))
+  open = redis.call('ZCARD', KEYS[3])
+  -- Most agents have one run, and skip this.
+  if runs ~= '1' and redis.call('HLEN', KEYS[2]) > 1 then
+    earliest_end = redis.call('HGET', KEYS[1], 'earliest_end') or '?'
+  end
 end
-local open = redis.call('ZCARD', KEYS[3])
 local is_busy = open > 0 or lease_refusal(agent, '')
 -- Estimated, as if all records had the size of the latest: to measure them would take longer.
 local size = fields * redis.call('HSTRLEN', KEYS[1], string.match(last_save or '', 'c:.*') or '')

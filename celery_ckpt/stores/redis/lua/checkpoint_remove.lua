@@ -34,7 +34,7 @@ local last_save, first, policy, steps, runs, token, nonce, listed, newest = unpa
 if ARGV[4] ~= '*' and ARGV[4] ~= (policy or '') then return {0, 0, 1} end
 local is_swept = ARGV[6] ~= ''
 local is_unchanged = is_swept
-  and ARGV[6] == seen(redis.call('ZCARD', KEYS[3]), last_save, steps, runs, token, nonce, policy)
+  and ARGV[6] == seen(runs and redis.call('ZCARD', KEYS[3]) or 0, last_save, steps, runs, token, nonce, policy)
 local seq, latest = tip(last_save)
 local saved_since = (seq or 0) ~= tonumber(ARGV[1])
 if not saved_since and ARGV[3] ~= '' and not newest then return {0, 0, 1} end

@@ -35,8 +35,10 @@ local seq, latest = tip(agent[5])
 if not seq then seq, latest = newest() end
 if ARGV[2] == '' then
   if latest then return {'stale'} end
-elseif ARGV[2] ~= '*' and string.match(agent[8] or '', '^%d+ %d+ (.-) {') ~= ARGV[3] then
-  return {'stale'}
+elseif ARGV[2] ~= '*' then
+  -- The mark follows version and seq. A plain search is faster than a pattern.
+  local at = string.find(agent[8] or '', ' ' .. ARGV[3] .. ' {', 1, true)
+  if not at or not string.find(string.sub(agent[8], 1, at), '^%d+ %d+ $') then return {'stale'} end
 end
 -- Until a sweep has finished with the agent, one due time is enough.
 if ARGV[6] == '' and tonumber(agent[9] or 0) <= 0 then return {'unlisted'} end
