@@ -213,6 +213,17 @@ def test_steps_that_a_settlement_left_behind_are_found_and_dropped(
     assert [finding for finding in store.findings() if "steps of" in finding.what] == []
 
 
+def test_a_step_without_the_name_of_its_run_does_not_stop_doctor(
+    store: RedisCheckpointStore, redis_url: str
+) -> None:
+    store.record_step(make_step("damaged"))
+    store.record_step(make_step("other"))
+    with Redis.from_url(redis_url) as client:
+        client.zadd("ckpt:{damaged}:stepidx", {"0::key": 1})
+
+    assert list(store.findings()) == []
+
+
 def test_a_settlement_returns_the_next_run_although_the_rest_of_the_steps_cannot_be_dropped(
     store: RedisCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from celery_ckpt.errors import ConfigurationError, StoreError, StoreUnavailable
+from celery_ckpt.errors import ConfigurationError, InvalidName, StoreError, StoreUnavailable
 from celery_ckpt.records import Finding, RunStatus, Schedule
 from celery_ckpt.retention.report import AgentSnapshot
 from celery_ckpt.store import CheckpointStore, Durability
@@ -150,7 +150,7 @@ class Doctor:
             runs = [self._store.run(agent_id, run_id) for run_id in run_ids]
         except StoreUnavailable:
             raise
-        except StoreError:
+        except (StoreError, InvalidName):
             return set()  # the damage is reported for the agent
         settled = (run for run in runs if run is not None and run.is_settled)
         return {run.run_id for run in settled if run.status is RunStatus.SUCCEEDED}
