@@ -257,7 +257,7 @@ class CheckpointStore(ABC):
 
         With ``status``, only agents whose active run, or else last run, has that status; ``"idle"`` for
         agents that never had a run. With ``prefix``, only agents whose names begin with it. ``after``
-        continues after an earlier page. An agent that changes while somebody reads page by page may
+        continues after an earlier page. An agent that changes while pages are read may
         move. Any other agent is returned exactly once.
 
         An agent changes when it is created (by a lease, a save, a step or a run), and when a run is
@@ -436,7 +436,7 @@ class CheckpointStore(ABC):
     def steps(self, agent_id: str, run_id: str) -> builtins.list[Step]:
         """Return the run's recorded steps in the order in which they were recorded.
 
-        A store may read page by page. Whoever holds the lease reads all of them; without it, a step
+        A store may read page by page. The holder of the lease reads all of them; without it, a step
         that is recorded or dropped at the same time may be missing or not.
         """
 
@@ -576,7 +576,7 @@ class CheckpointStore(ABC):
 
         Nothing changes unless the run is the active one, no attempt of it has ever begun, it was given
         the turn at least ``waited`` seconds ago, and another run is due. Then it is ``passed_over``:
-        until it is delivered, it gets no other turn, so that it blocks nobody.
+        until it is delivered, it gets no other turn, and blocks no other run.
 
         Returns:
             The run that is the active one now and must be published, or ``None``.
@@ -642,7 +642,7 @@ class CheckpointStore(ABC):
         raise FeatureMissing(store=type(self).__name__, feature="log")
 
     def stream(self, lease: Lease, log: Sequence[LogEntry]) -> bool:
-        """Append live entries. Return False, and append nothing, if nobody follows the agent.
+        """Append live entries. Return False, and append nothing, if the agent has no follower.
 
         Raises:
             LeaseLost: see 5.

@@ -247,7 +247,7 @@ class _LoopInSyncBody(AsyncBridge):
     """For code on an event loop that a sync body runs."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Return a coroutine that tells the bridge of the body where it runs."""
+        """Return a coroutine that notes for the bridge of the body where it runs."""
         return self._on_loop(coroutine)
 
     async def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -332,7 +332,7 @@ class Calls:
         return key, step
 
     def _replay(self, kind: CallKind, name: str, step: Step) -> None:
-        """Count a recorded call, and tell the host that it was replayed."""
+        """Count a recorded call, and report to the host that it was replayed."""
         self._host.replayed(TimedCall(kind, name, step.iteration))
         self._count(step)
 

@@ -359,7 +359,7 @@ class TransactionalStore(CheckpointStore):
             event_log.note(agent, log)
 
     def _note_save(self, agent: AgentTransaction, checkpoint_id: str, iteration: int) -> None:
-        """Note a checkpoint in a transaction, if somebody follows the agent."""
+        """Note a checkpoint in a transaction, if the agent has a follower."""
         if self.event_log_limit:
             event_log.saved(agent, checkpoint_id, iteration, self._clock.now())
 

@@ -83,7 +83,7 @@ class Attempt:
         self._has_recorded = False
         self._iterations = 0
         self._dropped_to = 0
-        #: What it tells the event log.
+        #: What it adds to the event log.
         self.log = AttemptLog(context.store, run_record, context.redaction)
         #: Why the run is being retried.
         self.retried_for: BaseException | None = None

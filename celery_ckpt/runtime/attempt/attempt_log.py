@@ -1,4 +1,4 @@
-"""What an attempt tells the event log: entries that travel with its writes, and its current call.
+"""What an attempt adds to the event log: entries that travel with its writes, and its current call.
 
 A call that was made is noted by the write of its step. A call that failed, or was replayed, has no
 write of its own: its entry waits here for the next one, and is lost if the process is killed before.

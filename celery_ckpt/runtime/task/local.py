@@ -43,7 +43,7 @@ class LocalHost:
         self._lock = threading.RLock()
 
     def around(self, call: TimedCall) -> AbstractContextManager[None]:
-        """Do nothing: nobody sees the call."""
+        """Do nothing: a local run has no event log."""
         return nullcontext()
 
     def replayed(self, call: TimedCall) -> None:
@@ -86,7 +86,7 @@ class LocalHost:
         return False
 
     def hand_off(self, run: AgentRun) -> None:
-        """Do nothing: there is nobody to hand a local run off to."""
+        """Do nothing: no other process can continue a local run."""
 
     def iteration_ended(self, run: AgentRun) -> None:
         """Do nothing: the run continues."""

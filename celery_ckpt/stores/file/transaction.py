@@ -8,7 +8,7 @@
     changed      when the agent last changed, in microseconds: where it is listed
     events       the event log (see event_file.py)
     attempt      the attempt that has started and has not ended, for the event log
-    followed     until when somebody follows the agent, in milliseconds since 1970
+    followed     until when the agent has a follower, in milliseconds since 1970
     listed       exists while the agent is certain to be on the schedule of sweeps
     pending-run  {"checkpoint": id, "run": run_id, "record": {...}}: written before a checkpoint that is
                  saved together with a run record. The record is valid if that checkpoint is in the

@@ -107,12 +107,12 @@ def settlement(run: RunRecord, now: datetime) -> list[LogEntry]:
 
 
 def is_followed(agent: AgentTransaction, now: datetime) -> bool:
-    """Return True if somebody follows the agent, so that live entries are written."""
+    """Return True if the agent has a follower, so that live entries are written."""
     return agent.followed_until > milliseconds(now)
 
 
 def saved(agent: AgentTransaction, checkpoint_id: str, iteration: int, now: datetime) -> None:
-    """Note a checkpoint, if somebody follows the agent."""
+    """Note a checkpoint, if the agent has a follower."""
     if is_followed(agent, now):
         _append(agent, [LogEntry("checkpoint", now, {"id": checkpoint_id, "iteration": iteration})])
 

@@ -37,7 +37,7 @@ class AgentTransaction(Protocol):
     policy: AgentPolicy
     #: The attempt that has started and has not ended, as far as the event log knows.
     attempt: OpenAttempt | None
-    #: Until when somebody follows the agent, in milliseconds since 1970; 0: nobody does.
+    #: Until when the agent has a follower, in milliseconds since 1970; 0: it has none.
     followed_until: int
 
     @property

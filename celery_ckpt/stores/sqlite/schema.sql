@@ -9,7 +9,7 @@ CREATE TABLE ckpt_format (version INTEGER NOT NULL) STRICT;
 -- lease is free; an empty active, that no run is active. changed_at and status are what agents are listed by: when a
 -- run last changed, and the status of the active or last run.
 -- attempt is the attempt that has started and has not ended, for the event log, and empty without one. followed is until
--- when somebody follows the agent, in milliseconds since 1970; 0: nobody does.
+-- when the agent has a follower, in milliseconds since 1970; 0: it has none.
 CREATE TABLE ckpt_agents (
     key        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL UNIQUE,

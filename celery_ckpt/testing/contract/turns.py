@@ -420,7 +420,7 @@ class TurnsContract(ContractFixtures):
         passed = store.run("agent", "unrouted")
         assert passed is not None
         assert (passed.passed_over, passed.status) == (True, RunStatus.QUEUED)
-        # It blocks nobody any more.
+        # It blocks no other run any more.
         second, lease = _started(store, make_run("agent", "second"))
         assert store.settle_run(_ended(second), lease) is None
         third, lease = _started(store, make_run("agent", "third"))

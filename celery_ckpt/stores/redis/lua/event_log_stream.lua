@@ -1,7 +1,7 @@
---[[ event_log_stream: append live entries, if somebody follows the agent.
+--[[ event_log_stream: append live entries, if the agent has a follower.
   KEYS[1]  hash of the agent (see shared.lua)    KEYS[2]  live entries of the event log
   ARGV[1]  lease  ARGV[2...]  entries as JSON
-  returns  {"ok", 1 if somebody follows the agent} | refusal
+  returns  {"ok", 1 if the agent has a follower} | refusal
 ]]
 local agent = redis.call('HMGET', KEYS[1], 'token', 'nonce', 'owner', 'expires_ms', 'followed')
 local refused = lease_refusal(agent, ARGV[1])

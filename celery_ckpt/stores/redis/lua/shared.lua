@@ -70,7 +70,7 @@
   note_start(attempts, entry, run, number)  notes the start of an attempt with this number, and that the one before was
                                             lost if it left no end
       entry  as JSON, without the number; "": there is no event log    run  "run_id JSON", as in the field attempt
-  tell(live, followed, entries)  appends the live entries that the function returns, if somebody follows the agent until
+  tell(live, followed, entries)  appends the live entries that the function returns, if the agent has a follower until
                                  followed; true if so
   each(items, first, size, action)  calls action with at most size items at a time, from the first on:
                                     unpack has a limit
